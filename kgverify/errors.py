@@ -1,0 +1,33 @@
+"""The two kinds of error: a user's mistake, told with its fix, and a bug of ours, told with its trace."""
+
+from difflib import get_close_matches
+from typing import Iterable
+
+
+class KgverifyError(Exception):
+    """Every error that kgverify raises on purpose."""
+
+
+class UserError(KgverifyError):
+    """A mistake in what the user gave: says where, what was expected, what was found and how to fix it.
+
+    where: a place such as `train.txt:7`, an option or a file; may be empty.
+    fix:   what to do about it; may be empty.
+    """
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        self.message = message
+        self.where = where
+        self.fix = fix
+        text = f"{where}: {message}" if where else message
+        super().__init__(f"{text}\nfix: {fix}" if fix else text)
+
+
+class InternalError(KgverifyError):
+    """A bug in kgverify: an invariant of its own that does not hold."""
+
+
+def suggest(found: str, known: Iterable[str]) -> str:
+    """`did you mean 'locatedIn'?` for the closest of the known names; empty if none is close."""
+    close = get_close_matches(found, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,1 @@
+"""The vocabulary of a proof step: atoms, clauses, programs, stages, outcomes, limits."""

@@ -1,0 +1,55 @@
+"""Atoms, in names and in ids.
+
+In ids an atom is three int32: predicate, first argument, second argument. An argument is a constant (its id,
+0 or more) or a variable (variable number v is the id `-1 - v`). The encoding is its own inverse.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+
+class Variable(NamedTuple):
+    """A variable in names; a constant in names is a plain `str`."""
+
+    name: str
+
+
+Term: TypeAlias = str | Variable
+
+
+class NamedAtom(NamedTuple):
+    """A predicate with two arguments, each a constant's name or a `Variable`."""
+
+    predicate: str
+    first: Term
+    second: Term
+
+    @property
+    def is_ground(self) -> bool:
+        """Whether both arguments are constants."""
+        return not (isinstance(self.first, Variable) or isinstance(self.second, Variable))
+
+
+class Atom(NamedTuple):
+    """A predicate with two arguments, in ids."""
+
+    predicate: int
+    first: int
+    second: int
+
+
+Goal: TypeAlias = tuple[Atom, ...]
+
+
+def encode_variable(number: int) -> int:
+    """The argument id of variable `number` (0, 1, 2 ...): -1, -2, -3 ..."""
+    return -1 - number
+
+
+def decode_variable(argument: int) -> int:
+    """The variable number of an argument id below 0."""
+    return -1 - argument
+
+
+def is_variable(argument: int) -> bool:
+    """Whether an argument id stands for a variable."""
+    return argument < 0

@@ -1,0 +1,38 @@
+"""The limits of a derivation and the options of its semantics."""
+
+from kgverify.errors import UserError
+from typing import Final
+
+import msgspec
+
+MAX_ATOMS: Final = 31
+MAX_RESOLVENTS: Final = 1 << 20
+MAX_DEPTH: Final = (1 << 16) - 1
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a derivation may go. Defaults: the sizes published for GPU evaluators.
+
+    max_depth:      resolution steps before DEPTH_LIMIT (1 to 65535)
+    max_atoms:      atoms of a resolvent (1 to 31)
+    max_resolvents: resolvents of a step (1 to 1048576)
+    exclude_query:  whether the query may not serve as a fact in its own derivation
+    """
+
+    max_depth: int = 20
+    max_atoms: int = 6
+    max_resolvents: int = 120
+    exclude_query: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("max_depth", self.max_depth, MAX_DEPTH),
+            ("max_atoms", self.max_atoms, MAX_ATOMS),
+            ("max_resolvents", self.max_resolvents, MAX_RESOLVENTS),
+        ):
+            if not 1 <= value <= most:
+                raise UserError(
+                    f"{name} is {value}, expected 1 to {most}",
+                    where=name,
+                    fix=f"choose a {name} from 1 to {most}",
+                )

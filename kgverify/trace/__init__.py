@@ -1,0 +1,1 @@
+"""Traces: what an engine did, step by step, in memory and on disk."""

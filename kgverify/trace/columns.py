@@ -1,0 +1,171 @@
+"""A trace in memory: ragged columns, flat arrays plus counts, never padded.
+
+Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings.
+Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Candidates(NamedTuple):
+    """What was to be proved, and how it ended.
+
+    query:           int32   [N]     index of the query (the test triple) in its split
+    side:            int8    [N]     a `Side`: which argument was replaced
+    atom:            int32   [N, 3]  predicate, first, second; a variable v is -1 - v
+    num_steps:       uint32  [N]     steps recorded
+    outcome:         int8    [N]     an `Outcome`
+    is_limited:      uint8   [N]     1 if a limit dropped anything in the derivation
+    log_probability: float64 [N]     sum of the log-softmax of the choices, in nats
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    atom: NDArray[np.int32]
+    num_steps: NDArray[np.uint32]
+    outcome: NDArray[np.int8]
+    is_limited: NDArray[np.uint8]
+    log_probability: NDArray[np.float64]
+
+
+class Steps(NamedTuple):
+    """One step each: from which goal, with which choice, to which outcome.
+
+    depth:              uint16 [T]     steps taken before this one
+    num_atoms:          uint16 [T]     atoms of the goal
+    num_resolvents:     uint32 [T]     resolvents left after `limit`
+    dropped_atoms:      uint32 [T]     resolvents dropped for more than `max_atoms` atoms
+    dropped_resolvents: uint32 [T]     resolvents dropped beyond `max_resolvents`
+    choice:             int32  [T]     index of the chosen resolvent in the step
+    outcome:            int8   [T]     an `Outcome`, after the step
+    goal_atoms:         int32  [G, 3]  the atoms of the goals, one goal after the other
+    """
+
+    depth: NDArray[np.uint16]
+    num_atoms: NDArray[np.uint16]
+    num_resolvents: NDArray[np.uint32]
+    dropped_atoms: NDArray[np.uint32]
+    dropped_resolvents: NDArray[np.uint32]
+    choice: NDArray[np.int32]
+    outcome: NDArray[np.int8]
+    goal_atoms: NDArray[np.int32]
+
+
+class Resolvents(NamedTuple):
+    """What each step could choose from, after `limit`.
+
+    kind:        uint8  [R]     a `GoalKind`; TRUE and FALSE have no atoms
+    num_atoms:   uint16 [R]
+    origin_kind: uint8  [R]     an `Origin`
+    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 where there is none
+    score:       float32 or float64 [R]
+    atoms:       int32  [M, 3]
+    """
+
+    kind: NDArray[np.uint8]
+    num_atoms: NDArray[np.uint16]
+    origin_kind: NDArray[np.uint8]
+    origin: NDArray[np.int32]
+    score: NDArray[np.float32] | NDArray[np.float64]
+    atoms: NDArray[np.int32]
+
+
+class Rankings(NamedTuple):
+    """The rank of the true candidate among its corruptions, one row for each query and side.
+
+    query:       int32 [Q]
+    side:        int8  [Q]
+    num_ranked:  uint32 [Q]  candidates ranked, the true one included
+    optimistic:  float64 [Q]
+    pessimistic: float64 [Q]
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    num_ranked: NDArray[np.uint32]
+    optimistic: NDArray[np.float64]
+    pessimistic: NDArray[np.float64]
+
+
+class Digests(NamedTuple):
+    """Three digests of each step (see `kgverify.trace.digests`).
+
+    sequence: uint64 [T]  of everything, in order
+    multiset: uint64 [T]  blind to the order of the resolvents
+    renaming: uint64 [T]  blind to how variables are numbered
+    """
+
+    sequence: NDArray[np.uint64]
+    multiset: NDArray[np.uint64]
+    renaming: NDArray[np.uint64]
+
+
+class Columns(NamedTuple):
+    """The candidates of a run with all their steps."""
+
+    candidates: Candidates
+    steps: Steps
+    resolvents: Resolvents
+
+
+def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
+    """Columns of no candidates."""
+
+    def zeros(*dtypes: type) -> list[NDArray]:  # type: ignore[type-arg]
+        return [np.zeros(0, d) for d in dtypes]
+
+    atoms = np.zeros((0, 3), np.int32)
+    query, side, num_steps, outcome, is_limited, log_probability = zeros(
+        np.int32, np.int8, np.uint32, np.int8, np.uint8, np.float64
+    )
+    return Columns(
+        Candidates(query, side, atoms, num_steps, outcome, is_limited, log_probability),
+        Steps(*zeros(np.uint16, np.uint16, np.uint32, np.uint32, np.uint32, np.int32, np.int8), atoms),
+        Resolvents(*zeros(np.uint8, np.uint16, np.uint8, np.int32, score_dtype), atoms),
+    )
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """One after the other; no part gives empty columns."""
+    if not parts:
+        return empty_columns()
+    if len(parts) == 1:
+        return parts[0]
+    levels = [
+        type(level)(*(np.concatenate([getattr(part[i], name) for part in parts]) for name in level._fields))
+        for i, level in enumerate(parts[0])
+    ]
+    return Columns(*levels)
+
+
+def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    """int64 [n + 1]: where each of n ragged rows begins; the last entry is where the last one ends."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The element indices of the given ragged rows, one row after the other."""
+    first, length = starts[rows], starts[rows + 1] - starts[rows]
+    ends = np.cumsum(length)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(first - (ends - length), length)
+
+
+def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
+    """The given candidates with their steps, in the given order."""
+    rows = np.asarray(rows, np.int64)
+    steps = expand_rows(starts_of(columns.candidates.num_steps), rows)
+    resolvents = expand_rows(starts_of(columns.steps.num_resolvents), steps)
+    goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), steps)
+    atoms = expand_rows(starts_of(columns.resolvents.num_atoms), resolvents)
+    return Columns(
+        Candidates(*(column[rows] for column in columns.candidates)),
+        Steps(*(column[steps] for column in columns.steps[:-1]), columns.steps.goal_atoms[goal_atoms]),
+        Resolvents(*(column[resolvents] for column in columns.resolvents[:-1]), columns.resolvents.atoms[atoms]),
+    )
