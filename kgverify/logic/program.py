@@ -75,6 +75,7 @@ class Program:
     facts:        int32 [F, 3]  predicate, first, second; unique, ascending in that order; read-only
     rules:        in file order
     named_rules:  the same rules as they were written, with names and sources
+    named_facts, named_queries: the facts and queries as they were given, in the order that numbers the symbols
     fact_lines:   int32 [F]     line of each fact in `facts_file` (0: unknown)
     """
 
@@ -82,6 +83,8 @@ class Program:
     facts: NDArray[np.int32]
     rules: tuple[Rule, ...]
     named_rules: tuple[NamedRule, ...]
+    named_facts: tuple[NamedAtom, ...]
+    named_queries: tuple[NamedAtom, ...]
     facts_file: str = ""
     fact_lines: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
@@ -112,7 +115,8 @@ class Program:
             number(rule.clause_head)
             for atom in rule.body:
                 number(atom)
-        for query in queries:
+        named_queries = tuple(queries)
+        for query in named_queries:
             number(query)
         for name in constants:
             constant_ids.setdefault(name, len(constant_ids))
@@ -128,6 +132,8 @@ class Program:
             facts=unique,
             rules=tuple(_encode_rule(rule, predicate_ids, constant_ids) for rule in rules),
             named_rules=tuple(rules),
+            named_facts=tuple(facts),
+            named_queries=named_queries,
             facts_file=facts_file,
             fact_lines=lines[first_row],
         )

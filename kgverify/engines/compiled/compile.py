@@ -1,0 +1,66 @@
+"""How the tick runs: eager, or through `torch.compile` in one of its modes; one place decides."""
+
+import shutil
+import types
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import torch
+
+from kgverify.errors import UserError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune")
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` takes CUDA where there is one. UserError for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("no CUDA device is available", where="--device", fix="use --device cpu")
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise UserError(f"unknown device {device!r}", where="--device", fix="use auto, cpu or cuda") from None
+
+
+def resolve_mode(mode: str, device: torch.device) -> str:
+    """`auto` is `reduce-overhead` on CUDA; on a CPU `default`, or `eager` where no C++ compiler is found."""
+    if mode == "auto":
+        if device.type == "cuda":
+            return "reduce-overhead"
+        return "default" if has_cpp_compiler() else "eager"
+    if mode not in MODES:
+        raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose auto, {', '.join(MODES)}")
+    if mode != "eager" and device.type == "cpu" and not has_cpp_compiler():
+        raise UserError(
+            f"mode {mode!r} needs a C++ compiler and none is on the PATH",
+            where="--mode",
+            fix="install g++ or clang, or use --mode eager",
+        )
+    return mode
+
+
+def has_cpp_compiler() -> bool:
+    """Whether the CPU backend of `torch.compile` finds a compiler."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def compile_function(function: Function, mode: str) -> Function:
+    """The function compiled in a mode, its whole graph at once; `eager` leaves it as it is.
+
+    Each call compiles a code object of its own: engines must not share one recompile limit, past which a frame silently runs
+    eager.
+    """
+    if mode == "eager":
+        return function
+    own = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    return torch.compile(own, mode=mode, fullgraph=True, dynamic=False)  # type: ignore[return-value]

@@ -1,0 +1,259 @@
+"""The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
+
+import platform
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.choose import SCORES, build_parameters
+from kgverify.engines.compiled.compile import compile_function, resolve_device, resolve_mode
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.record import Chunk, Results, collect_columns, read_steps, taken_slots
+from kgverify.engines.compiled.resolve import goal_hash
+from kgverify.engines.compiled.stages import Stages, build_stages
+from kgverify.engines.compiled.state import (
+    FAILED,
+    NO_CANDIDATE,
+    OPEN,
+    PAD,
+    Derivations,
+    Layout,
+    Pool,
+    Work,
+)
+from kgverify.engines.compiled.tables import build_tables
+from kgverify.engines.compiled.tick import Setting, tick
+from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.protocol import CandidateSet, Positions, Progress, no_progress
+from kgverify.errors import InternalError
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import Program
+from kgverify.trace.columns import Columns, concatenate, expand_rows, starts_of
+from kgverify.trace.header import EngineInfo
+
+
+class CompiledEngine:
+    """Proves candidates in batches on a CPU or a CUDA device.
+
+    mode:   `auto`, `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
+    device: `auto`, `cpu`, `cuda`
+    layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
+    stages: the functions of a step; a fault or another kernel replaces some of them
+    faults: names of the faults among the stages, for the record
+
+    UserError if the policy does not fit, or the device or the mode is not to be had here.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        limits: Limits,
+        policy: Policy,
+        *,
+        mode: str = "auto",
+        device: str = "auto",
+        layout: Layout | None = None,
+        stages: Stages | None = None,
+        faults: tuple[str, ...] = (),
+        name: str = "compiled",
+    ) -> None:
+        check_policy(policy, program, limits)
+        self.limits = limits
+        self.layout = choose_layout(limits) if layout is None else layout
+        self._device = resolve_device(device)
+        self._mode = resolve_mode(mode, self._device)
+        dtype = torch.float32
+        self._tables = build_tables(program, self._device)
+        self._parameters = build_parameters(policy, self._device, dtype)
+        if stages is None:
+            stages = build_stages(SCORES[policy.name])
+        self._setting = Setting(stages, limits, self.layout)
+        self._faults = faults
+        self._name = name
+        self._score_error = 0.0 if policy.name == "shortest" else _score_error(policy)
+        self._allocate()
+        self._tick = self._compile_tick()
+        self._recycle = compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
+
+    @property
+    def info(self) -> EngineInfo:
+        """Mode, device, precision, layout and library versions."""
+        versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+        if self._device.type == "cuda":
+            versions["gpu"] = torch.cuda.get_device_name(self._device)
+        return EngineInfo(
+            name=self._name,
+            mode=self._mode,
+            device=self._device.type,
+            precision="float32",
+            score_error=self._score_error,
+            layout=dict(self.layout._asdict()),
+            versions=versions,
+            faults=self._faults,
+        )
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        size = self.layout.pool
+        starts = range(0, len(candidates.query), size)
+        return concatenate(
+            [self._prove_pool(candidates.take(slice(i, i + size)), progress) for i in starts] or [self._nothing(candidates)]
+        )
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        size = self.layout.slots
+        starts = range(0, len(positions.depth), size)
+        first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
+        return concatenate(
+            [self._step_slots(positions, i, min(i + size, len(positions.depth)), first_goal, first_atom) for i in starts]
+            or [self._nothing(positions.candidates)]
+        )
+
+    def _nothing(self, candidates: CandidateSet) -> Columns:
+        return collect_columns(candidates, [], Results(*(np.zeros(0, d) for d in (np.int32, np.bool_, np.float64))))
+
+    def _allocate(self) -> None:
+        """Buffers whose addresses never change, so that a captured graph reads them in place."""
+        self._derivations = empty_derivations(self.layout, self.limits.max_depth, self._device)
+        self._work = empty_work(self.layout, self._device)
+        self._pool = empty_pool(self.layout, self._device)
+        if self._mode != "eager":
+            for buffer in (*self._derivations, *self._work, *self._pool, *self._tables, *self._parameters):
+                torch._dynamo.mark_static_address(buffer)
+
+    def _compile_tick(self):  # type: ignore[no-untyped-def]
+        setting = self._setting
+
+        def run_tick(tables, parameters, derivations, work):  # type: ignore[no-untyped-def]
+            return tick(setting, tables, parameters, derivations, work)
+
+        return compile_function(run_tick, self._mode)
+
+    def _prove_pool(self, candidates: CandidateSet, progress: Progress) -> Columns:
+        num = len(candidates.query)
+        empty = empty_pool(self.layout, self._device)
+        empty.query[:num] = torch.as_tensor(candidates.atom, device=self._device)
+        empty.size.fill_(num)
+        copy_buffers_(self._pool, empty)
+        copy_buffers_(self._derivations, empty_derivations(self.layout, self.limits.max_depth, self._device))
+        copy_buffers_(self._work, empty_work(self.layout, self._device))
+        chunks, num_finished = [], 0
+        self._recycle_slots()
+        while bool((self._derivations.outcome == OPEN).any()):
+            for chunk in self._run_tick():
+                chunks.append(chunk)
+                ended = int((chunk.steps.outcome != OPEN).sum())
+                num_finished += ended
+                progress(ended)
+            self._recycle_slots()
+        pool = Pool(*(buffer.cpu() for buffer in self._pool))
+        return collect_columns(
+            candidates,
+            chunks,
+            Results(
+                pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy()
+            ),
+        )
+
+    def _run_tick(self) -> Iterator[Chunk]:
+        """One tick; yields its steps, if it took any, after the buffers hold the state that follows."""
+        torch.compiler.cudagraph_mark_step_begin()
+        derivations, work, record = self._tick(self._tables, self._parameters, self._derivations, self._work)
+        taken = taken_slots(record)
+        chunk = read_steps(record, taken) if len(taken) else None
+        copy_buffers_(self._derivations, derivations)
+        copy_buffers_(self._work, work)
+        if chunk is not None:
+            yield chunk
+
+    def _recycle_slots(self) -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        pool, derivations = self._recycle(self._pool, self._derivations)
+        copy_buffers_(self._pool, pool)
+        copy_buffers_(self._derivations, derivations)
+
+    def _step_slots(
+        self, positions: Positions, begin: int, end: int, first_goal: np.ndarray, first_atom: np.ndarray  # type: ignore[type-arg]
+    ) -> Columns:
+        """One step from positions begin to end, each in a slot of its own."""
+        num = end - begin
+        copy_buffers_(self._derivations, self._derivations_at(positions, begin, end, first_goal, first_atom))
+        copy_buffers_(self._work, empty_work(self.layout, self._device))
+        is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
+        outcome = np.zeros(num, np.int32)
+        chunks: list[Chunk] = []
+        num_taken = 0
+        while num_taken < num:
+            for chunk in self._run_tick():
+                chunks.append(chunk)
+                num_taken += len(chunk.place)
+                stop = torch.as_tensor(chunk.place, device=self._device)
+                outcome[chunk.place] = chunk.steps.outcome
+                is_limited[chunk.place] = self._derivations.is_limited[stop].cpu().numpy()
+                log_probability[chunk.place] = self._derivations.log_probability[stop].cpu().numpy()
+                # One step is all: whatever its outcome, the slot takes no second one.
+                self._derivations.outcome[stop] = FAILED
+        candidates = positions.candidates.take(slice(begin, end))
+        return collect_columns(candidates, chunks, Results(outcome, is_limited, log_probability))
+
+    def _derivations_at(
+        self, positions: Positions, begin: int, end: int, first_goal: np.ndarray, first_atom: np.ndarray  # type: ignore[type-arg]
+    ) -> Derivations:
+        num, layout = end - begin, self.layout
+        rows = np.arange(begin, end)
+        goals = expand_rows(first_goal, rows)
+        num_goals, num_atoms = positions.num_goals[rows].astype(np.int64), positions.num_atoms[goals].astype(np.int64)
+        if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > self.limits.max_depth:
+            raise InternalError("a position does not fit the limits under which the engine was built")
+        slot = np.repeat(np.arange(num), num_goals)
+        turn = np.arange(len(goals)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
+        visited = np.full((layout.slots, self.limits.max_depth, layout.atoms, 3), PAD, np.int32)
+        column = np.arange(int(num_atoms.sum())) - np.repeat(starts_of(num_atoms)[:-1], num_atoms)
+        atoms = positions.atoms[expand_rows(first_atom, goals)]
+        visited[np.repeat(slot, num_atoms), np.repeat(turn, num_atoms), column] = atoms
+
+        empty = empty_derivations(layout, self.limits.max_depth, self._device)
+        visited_tensor = torch.as_tensor(visited, device=self._device)
+        current = torch.as_tensor(num_goals - 1, device=self._device)
+
+        def first_slots(held: Tensor, values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+            held = held.clone()
+            held[:num] = torch.as_tensor(values, device=self._device, dtype=held.dtype)
+            return held
+
+        is_used = torch.arange(layout.slots, device=self._device) < num
+        turns = torch.nn.functional.pad(current, (0, layout.slots - num))
+        slots = torch.arange(layout.slots, device=self._device)
+        return empty._replace(
+            place=torch.where(is_used, slots, NO_CANDIDATE),
+            query=first_slots(empty.query, positions.candidates.atom[rows]),
+            goal=torch.where(is_used[:, None, None], visited_tensor[slots, turns], PAD),
+            depth=first_slots(empty.depth, positions.depth[rows]),
+            outcome=torch.where(is_used, OPEN, empty.outcome).int(),
+            visited=visited_tensor,
+            visited_hash=goal_hash(visited_tensor),
+        )
+
+
+def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work | Pool) -> None:
+    """Copy values into buffers, in place; eager, outside of every compiled graph."""
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value)
+
+
+def _score_error(policy: Policy) -> float:
+    """A bound on a float32 score's rounding error: outputs of a LayerNorm bound the score by the norm's scale and shift."""
+    hidden = len(policy.weights["input.bias"])
+    last = policy.num_blocks - 1
+    if last < 0:
+        return 1e-4
+    scale = np.abs(policy.weights[f"block.{last}.norm.weight"]).max()
+    shift = np.abs(policy.weights[f"block.{last}.norm.bias"]).max()
+    largest = hidden**0.5 * float(scale + shift) ** 2
+    return float(largest * (policy.num_blocks + 2) * hidden**0.5 * np.finfo(np.float32).eps)
+
+

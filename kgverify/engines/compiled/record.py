@@ -1,0 +1,117 @@
+"""From the taken steps of each tick to ragged columns on the host."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kgverify.engines.compiled.state import GOAL, PAD, StepRecord
+from kgverify.engines.protocol import CandidateSet
+from kgverify.logic.outcomes import Origin
+from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps, expand_rows, starts_of
+
+
+class Chunk(NamedTuple):
+    """The steps of one tick: the candidate's place of each, and its step and resolvent columns, in slot order."""
+
+    place: NDArray[np.int64]
+    steps: Steps
+    resolvents: Resolvents
+
+
+def read_steps(record: StepRecord, taken: Tensor) -> Chunk:
+    """Copy the steps of the slots `taken`, int64 [n], to the host and drop their padding."""
+    work, choices = record.work, record.choices
+
+    def fetch(tensor: Tensor) -> NDArray:  # type: ignore[type-arg]
+        return tensor.index_select(0, taken).cpu().numpy()
+
+    kind = fetch(choices.kind)
+    num_resolvents = fetch(choices.num_resolvents)
+    num_columns = int(num_resolvents.max(initial=1))
+    is_resolvent = np.arange(num_columns) < num_resolvents[:, None]
+    alone = kind != GOAL
+
+    def resolvents_of(tensor: Tensor) -> NDArray:  # type: ignore[type-arg]
+        return fetch(tensor[:, :num_columns])
+
+    atoms = resolvents_of(work.atoms)
+    atoms[alone] = PAD
+    origin_kind, origin = resolvents_of(work.origin_kind), resolvents_of(work.origin)
+    origin_kind[alone, 0] = fetch(work.true_origin_kind)[alone]
+    origin[alone, 0] = fetch(work.true_origin)[alone]
+    origin[origin_kind == Origin.NONE] = 0
+    goal = fetch(record.goal)
+    kinds = np.where(np.arange(num_columns) == 0, kind[:, None], GOAL)
+    is_atom, is_goal_atom = atoms[..., 0] != PAD, goal[..., 0] != PAD
+    return Chunk(
+        fetch(record.place),
+        Steps(
+            depth=fetch(record.depth).astype(np.uint16),
+            num_atoms=is_goal_atom.sum(1).astype(np.uint16),
+            num_resolvents=num_resolvents.astype(np.uint32),
+            dropped_atoms=fetch(work.dropped_atoms).astype(np.uint32),
+            dropped_resolvents=fetch(work.dropped_resolvents).astype(np.uint32),
+            choice=fetch(choices.choice).astype(np.int32),
+            outcome=fetch(record.outcome).astype(np.int8),
+            goal_atoms=goal[is_goal_atom],
+        ),
+        Resolvents(
+            kind=kinds[is_resolvent].astype(np.uint8),
+            num_atoms=is_atom.sum(2)[is_resolvent].astype(np.uint16),
+            origin_kind=origin_kind[is_resolvent].astype(np.uint8),
+            origin=origin[is_resolvent],
+            score=resolvents_of(choices.score)[is_resolvent],
+            atoms=atoms[is_resolvent][is_atom[is_resolvent]],
+        ),
+    )
+
+
+class Results(NamedTuple):
+    """How each candidate ended: outcome int32 [N], is_limited bool [N], log_probability float64 [N]."""
+
+    outcome: NDArray[np.int32]
+    is_limited: NDArray[np.bool_]
+    log_probability: NDArray[np.float64]
+
+
+def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
+    """Order the steps of all ticks by candidate; ticks are in time order, so each candidate's steps stay in theirs."""
+    place = np.concatenate([chunk.place for chunk in chunks] or [np.zeros(0, np.int64)])
+    steps = Steps(*_concatenate([chunk.steps for chunk in chunks], Steps))
+    resolvents = Resolvents(*_concatenate([chunk.resolvents for chunk in chunks], Resolvents))
+    order = np.argsort(place, kind="stable")
+    resolvent_order = expand_rows(starts_of(steps.num_resolvents), order)
+    goal_atoms = expand_rows(starts_of(steps.num_atoms), order)
+    atoms = expand_rows(starts_of(resolvents.num_atoms), resolvent_order)
+    return Columns(
+        Candidates(
+            candidates.query,
+            candidates.side,
+            candidates.atom,
+            np.bincount(place, minlength=len(candidates.query)).astype(np.uint32),
+            results.outcome.astype(np.int8),
+            results.is_limited.astype(np.uint8),
+            results.log_probability,
+        ),
+        Steps(*(column[order] for column in steps[:-1]), steps.goal_atoms[goal_atoms]),
+        Resolvents(*(column[resolvent_order] for column in resolvents[:-1]), resolvents.atoms[atoms]),
+    )
+
+
+def _concatenate(parts: list, kind: type) -> list[NDArray]:  # type: ignore[type-arg]
+    if parts:
+        return [np.concatenate([part[i] for part in parts]) for i in range(len(kind._fields))]  # type: ignore[attr-defined]
+    from kgverify.trace.columns import empty_columns
+
+    empty = empty_columns(np.float32)
+    return list(empty.steps if kind is Steps else empty.resolvents)
+
+
+def taken_slots(record: StepRecord) -> Tensor:
+    """int64 [n]: the slots that took a step."""
+    return torch.nonzero(record.is_taken).squeeze(1)
+
+

@@ -1,0 +1,191 @@
+"""The arrays of the compiled evaluator. One legend of axes for the whole package:
+
+B slots; A atoms of a goal, padded; S resolvents of a step, padded; D goals visited, padded; C items of a match
+window; L atoms of an unpruned resolvent; R rows of a score window; P places of the pool; F facts; K rules.
+Trailing 3: predicate, first argument, second argument.
+"""
+
+from typing import Final, NamedTuple
+
+from torch import Tensor
+
+PAD: Final = -(2**31)
+"""A row of an atom axis that holds no atom; no id and no sum of ids can be this."""
+
+NO_CANDIDATE: Final = -1
+"""The place of a slot that holds no derivation."""
+
+# Plain ints, since a comparison with an IntEnum member can be folded away by the compiler.
+GOAL: Final = 0
+TRUE: Final = 1
+FALSE: Final = 2
+
+OPEN: Final = 0
+PROVED: Final = 1
+FAILED: Final = 2
+DEPTH_LIMIT: Final = 3
+
+RULE: Final = 1
+FACT: Final = 2
+
+
+class Layout(NamedTuple):
+    """Sizes that may change nothing in any derivation.
+
+    slots:        derivations in flight (B)
+    atoms:        atom padding (A), at least max_atoms
+    resolvents:   resolvent padding (S), at least max_resolvents
+    match_window: clauses tried at each tick, over all slots (C)
+    score_window: resolvents scored at each tick, over all slots (R), at least max_resolvents
+    pool:         candidates handed to the device at once (P)
+    """
+
+    slots: int
+    atoms: int
+    resolvents: int
+    match_window: int
+    score_window: int
+    pool: int
+
+
+class Derivations(NamedTuple):
+    """One derivation per slot, between two steps.
+
+    place:           int64   [B]           the candidate's place in the pool, or NO_CANDIDATE
+    query:           int32   [B, 3]        the excluded atom
+    goal:            int32   [B, A, 3]     atoms left to prove, left-aligned, free rows PAD
+    depth:           int32   [B]           steps taken
+    outcome:         int32   [B]           a slot that is not OPEN takes no step
+    is_limited:      bool    [B]           a limit dropped something
+    log_probability: float64 [B]           nats
+    visited:         int32   [B, D, A, 3]  goals visited; row `depth` is the current one
+    visited_hash:    int64   [B, D]        their hashes; rows beyond `depth` are not read
+    """
+
+    place: Tensor
+    query: Tensor
+    goal: Tensor
+    depth: Tensor
+    outcome: Tensor
+    is_limited: Tensor
+    log_probability: Tensor
+    visited: Tensor
+    visited_hash: Tensor
+
+
+class Work(NamedTuple):
+    """The step each slot is in the middle of: what its match windows have found so far.
+
+    cursor:             int64 [B]     clauses tried
+    num_survivors:      int64 [B]     resolvents left after `revisit`, TRUE not counted
+    num_kept:           int64 [B]     resolvents kept by `limit`
+    dropped_atoms:      int64 [B]     dropped for too many atoms
+    dropped_resolvents: int64 [B]     dropped beyond max_resolvents
+    true_origin_kind:   int32 [B]     origin of the first TRUE; 0 while there is none
+    true_origin:        int32 [B]
+    atoms:              int32 [B, S + 1, A, 3]  the kept resolvents; free rows are unspecified, row S is a sink
+    origin_kind:        int32 [B, S + 1]
+    origin:             int32 [B, S + 1]
+    """
+
+    cursor: Tensor
+    num_survivors: Tensor
+    num_kept: Tensor
+    dropped_atoms: Tensor
+    dropped_resolvents: Tensor
+    true_origin_kind: Tensor
+    true_origin: Tensor
+    atoms: Tensor
+    origin_kind: Tensor
+    origin: Tensor
+
+
+class Pool(NamedTuple):
+    """Candidates waiting, and the results of those that ended.
+
+    query:           int32   [P, 3]  atoms to prove
+    size:            int64   []      places in use
+    next_place:      int64   []      first place not yet handed to a slot
+    outcome:         int32   [P]     OPEN until ended
+    is_limited:      bool    [P]
+    log_probability: float64 [P]
+    """
+
+    query: Tensor
+    size: Tensor
+    next_place: Tensor
+    outcome: Tensor
+    is_limited: Tensor
+    log_probability: Tensor
+
+
+class Segments(NamedTuple):
+    """The clauses that may match each slot's selected atom; the index narrows, the match stages decide.
+
+    rule_first, num_rules: int64 [B]  a range of the rules ordered by (head predicate, rule)
+    fact_first, num_facts: int64 [B]  a range of the facts, or of `facts_by_second`
+    by_second:             bool  [B]  whether it is a range of `facts_by_second`
+    """
+
+    rule_first: Tensor
+    num_rules: Tensor
+    fact_first: Tensor
+    num_facts: Tensor
+    by_second: Tensor
+
+
+class Items(NamedTuple):
+    """One clause to try for one slot, in the order of slots and, within a slot, of clauses.
+
+    slot:     int64 [C]
+    is_live:  bool  [C]  whether this place of the window is used
+    is_rule:  bool  [C]  else a fact
+    clause:   int64 [C]  index of the rule or fact; 0 where not live
+    selected: int32 [C, 3]  the slot's selected atom
+    query:    int32 [C, 3]  the slot's excluded atom
+    """
+
+    slot: Tensor
+    is_live: Tensor
+    is_rule: Tensor
+    clause: Tensor
+    selected: Tensor
+    query: Tensor
+
+
+class Choices(NamedTuple):
+    """What `score` and `choose` made of the slots whose step is complete.
+
+    kind:            int32   [B]     GOAL, or TRUE or FALSE standing alone
+    num_resolvents:  int64   [B]
+    score:           float32 or float64 [B, S]  -inf beyond num_resolvents
+    choice:          int64   [B]
+    log_probability: float64 [B]     log-softmax at the choice
+    """
+
+    kind: Tensor
+    num_resolvents: Tensor
+    score: Tensor
+    choice: Tensor
+    log_probability: Tensor
+
+
+class StepRecord(NamedTuple):
+    """What a tick did, for a recorder: the steps that it completed, in the slots where `is_taken`.
+
+    is_taken:   bool  [B]
+    place:      int64 [B]
+    goal:       int32 [B, A, 3]  before the step
+    depth:      int32 [B]        before the step
+    outcome:    int32 [B]        after the step
+    work:       the resolvents, with their origins and what was dropped
+    choices:    scores and choice
+    """
+
+    is_taken: Tensor
+    place: Tensor
+    goal: Tensor
+    depth: Tensor
+    outcome: Tensor
+    work: Work
+    choices: Choices

@@ -1,0 +1,84 @@
+"""A program as tensors: facts ordered for look-up, rules padded and ordered by head predicate."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.state import PAD
+from kgverify.errors import UserError
+from kgverify.logic.program import Program
+
+
+class Tables(NamedTuple):
+    """A program on a device. A fact's key is `(predicate * E + first) * E + second`, E the number of constants.
+
+    num_constants:    int64 []      E
+    facts:            int32 [F, 3]  ascending
+    fact_keys:        int64 [F]     their keys, ascending
+    facts_by_second:  int64 [F]     fact indices ordered by (predicate, second, first)
+    second_keys:      int64 [F]     `(predicate * E + second) * E + first` in that order, ascending
+    predicate_first:  int64 [Q + 1] where the facts of each predicate begin, Q predicates
+    rule_head:        int32 [K, 2]  arguments of the heads, in file order
+    rule_body:        int32 [K + 1, Lb, 3]  bodies, free rows PAD; the last one is the empty body of a fact
+    rules_by_head:    int64 [K]     rule indices ordered by (head predicate, rule)
+    rule_first:       int64 [Q + 1] where the rules of each head predicate begin in `rules_by_head`
+
+    F and K are at least 1: a program without facts or rules has one row that no range reaches.
+    """
+
+    num_constants: Tensor
+    facts: Tensor
+    fact_keys: Tensor
+    facts_by_second: Tensor
+    second_keys: Tensor
+    predicate_first: Tensor
+    rule_head: Tensor
+    rule_body: Tensor
+    rules_by_head: Tensor
+    rule_first: Tensor
+
+
+def build_tables(program: Program, device: torch.device) -> Tables:
+    """Index a program for the device. UserError if its keys do not fit 63 bits."""
+    num_predicates, num_constants = len(program.symbols.predicates), max(1, len(program.symbols.constants))
+    if (num_predicates + 1) * num_constants**2 >= 2**63:
+        raise UserError(
+            f"{num_predicates} predicates and {num_constants} constants do not fit the 63-bit keys of facts",
+            where="graph",
+            fix="split the graph: predicates * constants^2 must stay below 2^63",
+        )
+    facts = program.facts.astype(np.int64) if len(program.facts) else np.zeros((0, 3), np.int64)
+    predicate, first, second = facts.T
+    keys = (predicate * num_constants + first) * num_constants + second
+    second_keys = (predicate * num_constants + second) * num_constants + first
+    order = np.argsort(second_keys, kind="stable")
+
+    head_predicates = np.array([rule.clause_head.predicate for rule in program.rules], np.int64)
+    longest = max((len(rule.body) for rule in program.rules), default=1)
+    bodies = np.full((len(program.rules) + 1, longest, 3), PAD, np.int64)
+    for i, rule in enumerate(program.rules):
+        bodies[i, : len(rule.body)] = rule.body
+    heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
+    bounds = np.arange(num_predicates + 1)
+
+    def tensor(array: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:  # type: ignore[type-arg]
+        return torch.as_tensor(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
+
+    def at_least_one(array: np.ndarray, fill: int) -> np.ndarray:  # type: ignore[type-arg]
+        return array if len(array) else np.full((1, *array.shape[1:]), fill, np.int64)
+
+    never = 2**63 - 1
+    return Tables(
+        num_constants=tensor(np.array(num_constants)),
+        facts=tensor(at_least_one(facts, PAD), torch.int32),
+        fact_keys=tensor(at_least_one(keys, never)),
+        facts_by_second=tensor(at_least_one(order, 0)),
+        second_keys=tensor(at_least_one(second_keys[order], never)),
+        predicate_first=tensor(np.searchsorted(predicate, bounds)),
+        rule_head=tensor(at_least_one(heads, PAD), torch.int32),
+        rule_body=tensor(bodies, torch.int32),
+        rules_by_head=tensor(at_least_one(np.argsort(head_predicates, kind="stable"), 0)),
+        rule_first=tensor(np.searchsorted(np.sort(head_predicates), bounds)),
+    )

@@ -1,0 +1,144 @@
+"""One tick: a window of clauses is tried for all slots, and every slot whose step is complete takes it.
+
+A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays in
+the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in changes
+nothing in it.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.choose import Parameters
+from kgverify.engines.compiled.match import clause_heads, expand, gather_items, origin_kinds
+from kgverify.engines.compiled.resolve import count_by_slot, first_by_slot
+from kgverify.engines.compiled.stages import Stages
+from kgverify.engines.compiled.state import GOAL, OPEN, PAD, TRUE, Derivations, Layout, Segments, StepRecord, Work
+from kgverify.engines.compiled.tables import Tables
+from kgverify.logic.limits import Limits
+
+
+class Setting(NamedTuple):
+    """What is fixed when a tick is compiled."""
+
+    stages: Stages
+    limits: Limits
+    layout: Layout
+
+
+def tick(
+    setting: Setting, tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
+) -> tuple[Derivations, Work, StepRecord]:
+    """Try a window of clauses; take the steps that are complete."""
+    stages = setting.stages
+    is_running = derivations.outcome == OPEN
+    selected = stages.select(derivations.goal)
+    segments = stages.index(tables, selected)
+    work, is_tried = try_clauses(setting, tables, derivations, work, selected, segments, is_running)
+
+    kind = stages.close(work.num_survivors, work.true_origin_kind, work.num_kept)
+    work = stand_alone(work, kind)
+    score, is_taken = score_resolvents(setting, parameters, derivations, work, kind, is_running & is_tried)
+    num_resolvents = torch.where(kind == GOAL, work.num_kept, 1)
+    choices = stages.choose(kind, num_resolvents, score)
+    after = stages.advance(derivations, work, choices, is_taken)
+    outcome = stages.finish(after.depth, derivations.outcome, kind, is_taken, setting.limits.max_depth)
+    record = StepRecord(
+        is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, choices
+    )
+    return after._replace(outcome=outcome), begin_step(work, is_taken), record
+
+
+def try_clauses(
+    setting: Setting,
+    tables: Tables,
+    derivations: Derivations,
+    work: Work,
+    selected: Tensor,
+    segments: Segments,
+    is_running: Tensor,
+) -> tuple[Work, Tensor]:
+    """From clauses to resolvents kept, for one window; and which slots have no clause left to try, bool [B]."""
+    stages, limits, layout = setting
+    offset = 2 * layout.atoms
+    items, held = gather_items(tables, derivations, work, selected, segments, is_running, layout.match_window)
+    head = clause_heads(tables, items, offset)
+    matches = torch.where(
+        items.is_rule,
+        stages.match_rules(tables, items, head),
+        stages.match_facts(tables, items, head, limits.exclude_query),
+    )
+    raw = stages.resolve(tables, items, head, derivations.goal[items.slot], offset)
+    pruned, num_atoms = stages.prune(tables, raw, items.query, limits.exclude_query)
+    atoms = stages.rename(pruned[:, : layout.atoms])
+    is_new = ~stages.revisit(
+        atoms, derivations.visited, derivations.visited_hash, items.slot, derivations.depth
+    )
+    is_resolvent = items.is_live & matches
+    is_true = is_resolvent & (num_atoms == 0)
+    is_survivor = is_resolvent & is_new & ~is_true
+    placement = stages.limit(
+        is_survivor, num_atoms, items, held, work, limits.max_atoms, limits.max_resolvents
+    )
+
+    kinds = origin_kinds(items)
+    first_true, finds_true = first_by_slot(is_true, held)
+    is_first = finds_true & (work.true_origin_kind == 0)
+    row = torch.where(placement.is_kept, placement.row, layout.resolvents)
+    cursor = work.cursor + held
+    num_clauses = segments.num_rules + segments.num_facts
+    work = Work(
+        cursor=cursor,
+        num_survivors=work.num_survivors + count_by_slot(is_survivor, held),
+        num_kept=work.num_kept + placement.num_kept,
+        dropped_atoms=work.dropped_atoms + placement.dropped_atoms,
+        dropped_resolvents=work.dropped_resolvents + placement.dropped_resolvents,
+        true_origin_kind=torch.where(is_first, kinds[first_true], work.true_origin_kind),
+        true_origin=torch.where(is_first, items.clause[first_true], work.true_origin).int(),
+        atoms=work.atoms.index_put((items.slot, row), atoms),
+        origin_kind=work.origin_kind.index_put((items.slot, row), kinds),
+        origin=work.origin.index_put((items.slot, row), items.clause.int()),
+    )
+    # A proof found makes the clauses after it irrelevant.
+    return work, (cursor >= num_clauses) | (work.true_origin_kind != 0)
+
+
+def stand_alone(work: Work, kind: Tensor) -> Work:
+    """Where TRUE stands alone, `limit` has dropped nothing."""
+    is_true = kind == TRUE
+    return work._replace(
+        dropped_atoms=torch.where(is_true, 0, work.dropped_atoms),
+        dropped_resolvents=torch.where(is_true, 0, work.dropped_resolvents),
+    )
+
+
+def score_resolvents(
+    setting: Setting,
+    parameters: Parameters,
+    derivations: Derivations,
+    work: Work,
+    kind: Tensor,
+    is_tried: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Scores [B, S] of as many complete slots as the window holds, -inf in free rows; and which slots, bool [B]."""
+    layout = setting.layout
+    num_rows = torch.where(is_tried & (kind == GOAL), work.num_kept, 0)
+    is_taken = is_tried & (num_rows.cumsum(0) <= layout.score_window)
+    slot, row, is_live, _ = expand(torch.where(is_taken, num_rows, 0), layout.score_window)
+    row = torch.where(is_live, row, layout.resolvents)
+    atoms = torch.where(is_live[:, None, None], work.atoms[slot, row], PAD)
+    values = setting.stages.score(parameters, derivations.goal, atoms, slot)
+    shape = (layout.slots, layout.resolvents + 1)
+    score = torch.full(shape, -torch.inf, dtype=values.dtype, device=values.device)
+    score = score.index_put((slot, row), values)[:, : layout.resolvents]
+    alone = (kind != GOAL)[:, None] & (torch.arange(layout.resolvents, device=score.device) == 0)
+    return torch.where(alone, 0.0, score), is_taken
+
+
+def begin_step(work: Work, is_taken: Tensor) -> Work:
+    """Clear the counters of the slots that took their step."""
+    counters = (torch.where(is_taken, 0, counter).to(counter.dtype) for counter in work[:7])
+    return Work(*counters, *work[7:])
+
+

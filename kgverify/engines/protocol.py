@@ -1,0 +1,95 @@
+"""What an engine is: it proves candidates, and it takes one step from given goals.
+
+A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.trace.columns import Columns, expand_rows, starts_of
+from kgverify.trace.header import EngineInfo
+
+Progress = Callable[[int], None]
+"""Called with the number of candidates finished since the last call."""
+
+
+def no_progress(num_finished: int) -> None:
+    """Report nothing."""
+
+
+class CandidateSet(NamedTuple):
+    """Triples to be proved, in the order in which they are to be reported.
+
+    query: int32 [N]     index of the query in its split
+    side:  int8  [N]     a `Side`
+    atom:  int32 [N, 3]  predicate, first, second; a variable v is -1 - v
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    atom: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
+        """The given candidates."""
+        return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
+
+
+class Positions(NamedTuple):
+    """Places in derivations from which one step is to be taken (teacher forcing).
+
+    candidates: the candidate of each position (length N)
+    depth:      uint16 [N]     steps taken before
+    num_goals:  uint32 [N]     goals visited so far, the current one, which is the last, included
+    num_atoms:  uint16 [V]     atoms of each visited goal, V = sum of num_goals
+    atoms:      int32  [M, 3]  atoms of the visited goals; canonical
+    """
+
+    candidates: CandidateSet
+    depth: NDArray[np.uint16]
+    num_goals: NDArray[np.uint32]
+    num_atoms: NDArray[np.uint16]
+    atoms: NDArray[np.int32]
+
+
+class Engine(Protocol):
+    """A prover under test, or the reference."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Who takes the steps, and how."""
+        ...
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end; the columns list the candidates in the order given."""
+        ...
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position; the columns hold one step for each, in the order given."""
+        ...
+
+
+def candidate_set(columns: Columns) -> CandidateSet:
+    """The candidates of a trace."""
+    return CandidateSet(columns.candidates.query, columns.candidates.side, columns.candidates.atom)
+
+
+def positions_of(columns: Columns) -> Positions:
+    """Every step of a trace as a position: its goal and all goals visited before it."""
+    num_steps = columns.candidates.num_steps.astype(np.int64)
+    first_step = starts_of(num_steps)
+    owner = np.repeat(np.arange(len(num_steps)), num_steps)
+    ordinal = np.arange(len(owner)) - first_step[owner]
+    visited_end = np.arange(len(owner)) + 1
+    num_goals = ordinal + 1
+    goals = np.repeat(visited_end - np.cumsum(num_goals), num_goals) + np.arange(int(num_goals.sum()))
+    atoms = expand_rows(starts_of(columns.steps.num_atoms), goals)
+    return Positions(
+        candidate_set(columns).take(owner),
+        columns.steps.depth,
+        num_goals.astype(np.uint32),
+        columns.steps.num_atoms[goals],
+        columns.steps.goal_atoms[atoms],
+    )

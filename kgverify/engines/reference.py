@@ -1,0 +1,162 @@
+"""The adapter to the reference prover: the only module that knows `kgreference`."""
+
+import platform
+from itertools import chain
+
+import numpy as np
+from kgreference.derivation import derive
+from kgreference.policy import Policy as ReferencePolicy
+from kgreference.policy import Shortest
+from kgreference.program import Program as ReferenceProgram
+from kgreference.resolvent import Resolvent
+from kgreference.step import Limits as ReferenceLimits
+from kgreference.step import Step, take_step
+from kgreference.terms import Atom, Goal
+from kgreference.program import Variable as ReferenceVariable
+from kgreference.two_tower import TwoTower
+from numpy.typing import NDArray
+
+from kgverify.engines.policy import Policy, check_policy
+from kgverify.engines.protocol import CandidateSet, Positions, Progress, no_progress
+from kgverify.errors import InternalError
+from kgverify.logic.atoms import NamedAtom, Term, Variable
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import Program
+from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps, concatenate, starts_of
+from kgverify.trace.header import EngineInfo
+
+_BATCH = 1024
+
+
+class ReferenceEngine:
+    """The pure-Python reference prover, in float64. UserError if the policy does not fit the program."""
+
+    def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
+        check_policy(policy, program, limits)
+        self.program = build_reference_program(program)
+        self._limits = ReferenceLimits(
+            limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query
+        )
+        self._policy: ReferencePolicy = Shortest() if policy.name == "shortest" else TwoTower(policy.weights)
+        self._score_error = 0.0 if policy.name == "shortest" else 1e-9
+
+    @property
+    def info(self) -> EngineInfo:
+        """Name, precision and Python's version."""
+        return EngineInfo(
+            name="reference",
+            mode="python",
+            device="cpu",
+            precision="float64",
+            score_error=self._score_error,
+            versions={"python": platform.python_version(), "numpy": np.__version__},
+        )
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        parts = []
+        for begin in range(0, len(candidates.query), _BATCH):
+            batch = candidates.take(slice(begin, begin + _BATCH))
+            steps, outcomes, limited, log_probabilities = [], [], [], []
+            for row in batch.atom.tolist():
+                derivation = derive(self.program, self._limits, self._policy, Atom(*row))
+                steps.append(derivation.steps)
+                outcomes.append(int(derivation.outcome))
+                limited.append(derivation.is_limited)
+                log_probabilities.append(derivation.log_probability)
+                progress(1)
+            parts.append(_columns(batch, steps, outcomes, limited, log_probabilities))
+        return concatenate(parts or [_columns(candidates, [], [], [], [])])
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        goal_atoms = [Atom(*row) for row in positions.atoms.tolist()]
+        atom_starts = starts_of(positions.num_atoms).tolist()
+        goals = [tuple(goal_atoms[a:b]) for a, b in zip(atom_starts, atom_starts[1:], strict=False)]
+        starts = starts_of(positions.num_goals).tolist()
+        steps = []
+        for i, row in enumerate(positions.candidates.atom.tolist()):
+            visited: list[Goal] = goals[starts[i] : starts[i + 1]]
+            depth = int(positions.depth[i])
+            steps.append(
+                take_step(
+                    self.program, self._limits, self._policy, Atom(*row), visited[-1], depth, set(visited)
+                )
+            )
+        return _columns(
+            positions.candidates,
+            [[step] for step in steps],
+            [int(step.outcome) for step in steps],
+            [bool(step.dropped_atoms or step.dropped_resolvents) for step in steps],
+            [step.log_probability for step in steps],
+        )
+
+
+def build_reference_program(program: Program) -> ReferenceProgram:
+    """The same program in the reference's own terms; it numbers the symbols itself. InternalError if the numbers differ."""
+
+    def term(named: Term) -> str | ReferenceVariable:
+        return ReferenceVariable(named.name) if isinstance(named, Variable) else named
+
+    def atom(named: NamedAtom) -> tuple[str, str | ReferenceVariable, str | ReferenceVariable]:
+        return named.predicate, term(named.first), term(named.second)
+
+    built = ReferenceProgram.from_names(
+        facts=[atom(fact) for fact in program.named_facts],
+        rules=[(atom(rule.clause_head), [atom(b) for b in rule.body]) for rule in program.named_rules],
+        queries=[atom(query) for query in program.named_queries],
+        constants=program.symbols.constants,
+    )
+    if (tuple(built.predicates), tuple(built.constants)) != (
+        program.symbols.predicates,
+        program.symbols.constants,
+    ):
+        raise InternalError("the reference numbers the symbols of the program differently")
+    return built
+
+
+def _columns(
+    candidates: CandidateSet,
+    derivations: list[list[Step]],
+    outcomes: list[int],
+    limited: list[bool],
+    log_probabilities: list[float],
+) -> Columns:
+    steps = list(chain.from_iterable(derivations))
+    resolvents: list[Resolvent] = list(chain.from_iterable(step.after_limit for step in steps))
+    return Columns(
+        Candidates(
+            candidates.query,
+            candidates.side,
+            candidates.atom,
+            np.array([len(each) for each in derivations], np.uint32),
+            np.array(outcomes, np.int8),
+            np.array(limited, np.uint8),
+            np.array(log_probabilities, np.float64),
+        ),
+        Steps(
+            depth=np.array([step.depth - 1 for step in steps], np.uint16),
+            num_atoms=np.array([len(step.goal) for step in steps], np.uint16),
+            num_resolvents=np.array([len(step.after_limit) for step in steps], np.uint32),
+            dropped_atoms=np.array([step.dropped_atoms for step in steps], np.uint32),
+            dropped_resolvents=np.array([step.dropped_resolvents for step in steps], np.uint32),
+            choice=np.array([step.choice for step in steps], np.int32),
+            outcome=np.array([step.outcome for step in steps], np.int8),
+            goal_atoms=_atoms([step.goal for step in steps]),
+        ),
+        Resolvents(
+            kind=np.array([each.kind for each in resolvents], np.uint8),
+            num_atoms=np.array([len(each.atoms) for each in resolvents], np.uint16),
+            origin_kind=np.array([each.origin_kind for each in resolvents], np.uint8),
+            origin=np.array([each.origin for each in resolvents], np.int32),
+            score=np.fromiter(chain.from_iterable(step.scores for step in steps), np.float64),
+            atoms=_atoms([each.atoms for each in resolvents]),
+        ),
+    )
+
+
+def _atoms(goals: list[Goal]) -> NDArray[np.int32]:
+    flat = chain.from_iterable(chain.from_iterable(goals))
+    return np.fromiter(flat, np.int32).reshape(-1, 3)
+
+
