@@ -1,0 +1,96 @@
+"""Corruptions of a triple, drawn by a key and not from a stream: no order or chunking can change them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kgreference.program import Program
+from kgreference.terms import Atom
+
+HEAD: Final = 0
+TAIL: Final = 1
+
+MASK: Final = 2**64 - 1
+
+
+def mix(x: int) -> int:
+    """The splitmix64 step (Steele, Lea and Flood 2014): a permutation of the 64-bit numbers."""
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+class Corrupter:
+    """Draws filtered corruptions.
+
+    ``known`` are the triples of train, valid and test: they tell which constants are seen in an argument,
+    and none of them is ever drawn. ``domains`` names the constants of each declared domain; empty where
+    none are declared.
+
+    Raises KeyError for a domain's constant that the program does not have.
+    """
+
+    def __init__(
+        self, program: Program, known: Iterable[Atom], domains: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self._known = frozenset(known)
+        self._constants = range(len(program.constants))
+        self._domains = [
+            frozenset(program.constant_ids[name] for name in names) for names in (domains or {}).values()
+        ]
+        self._seen: dict[tuple[int, int], set[int]] = {}
+        for predicate, first, second in self._known:
+            self._seen.setdefault((predicate, HEAD), set()).add(first)
+            self._seen.setdefault((predicate, TAIL), set()).add(second)
+        self._domain_of: dict[tuple[int, int], list[int]] = {}
+
+    def domain(self, predicate: int, side: int) -> list[int]:
+        """The entities of an argument, ascending.
+
+        The union of the declared domains that hold a constant seen there; all constants where none are
+        declared or where some seen constant is in none.
+        """
+        key = (predicate, side)
+        if key not in self._domain_of:
+            self._domain_of[key] = self._find_domain(self._seen.get(key, set()))
+        return self._domain_of[key]
+
+    def eligible(self, query: Atom, side: int) -> list[int]:
+        """The entities, ascending, that make a triple of the domain which is neither the query nor known."""
+        return [
+            entity
+            for entity in self.domain(query.predicate, side)
+            if replace(query, side, entity) not in self._known and replace(query, side, entity) != query
+        ]
+
+    def draw(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
+        """k corruptions of one side of the query at ``index`` of its split, by ascending entity; all for k
+        = None.
+
+        Fewer where fewer are eligible.
+        """
+        entities = self.eligible(query, side)
+        if k is not None:
+            key = mix(mix(mix(seed) ^ index) ^ side)
+            entities = sorted(sorted(entities, key=lambda entity: mix(key ^ entity))[:k])
+        return [replace(query, side, entity) for entity in entities]
+
+    def candidates(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
+        """The true triple, then its corruptions."""
+        return [query, *self.draw(query, index, side, k, seed)]
+
+    def _find_domain(self, seen: set[int]) -> list[int]:
+        holding = [domain for domain in self._domains if domain & seen]
+        union = frozenset[int]().union(*holding)
+        if not self._domains or not seen <= union:
+            return list(self._constants)
+        return sorted(union)
+
+
+def replace(triple: Atom, side: int, entity: int) -> Atom:
+    """The triple with another entity on one side: HEAD is its first argument, TAIL its second."""
+    if side == HEAD:
+        return Atom(triple.predicate, entity, triple.second)
+    if side == TAIL:
+        return Atom(triple.predicate, triple.first, entity)
+    raise ValueError(f"a side is {HEAD} or {TAIL}, found {side}")

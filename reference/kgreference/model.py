@@ -1,0 +1,78 @@
+"""The least model of a program: every ground atom that follows from it."""
+
+from collections.abc import Iterator
+
+from kgreference.program import Program, Rule
+from kgreference.terms import Atom, Goal, Substitution, substitute, unify
+
+
+def least_model(program: Program) -> set[Atom]:
+    """Apply the rules to the facts until nothing new follows (van Emden and Kowalski 1976).
+
+    Semi-naive: every application uses an atom that was new in the round before. A variable that only a
+    clause head holds stands for every constant of the program.
+    """
+    model = _Atoms()
+    new = set(program.facts)
+    while new:
+        for atom in new:
+            model.add(atom)
+        derived: set[Atom] = set()
+        for rule in program.rules:
+            for place, body_atom in enumerate(rule.body):
+                others = rule.body[:place] + rule.body[place + 1 :]
+                for atom in new:
+                    unifier = unify(body_atom, atom)
+                    if unifier is not None:
+                        derived.update(_conclusions(program, model, rule, others, unifier))
+        new = derived - model.all
+    return model.all
+
+
+class _Atoms:
+    """Ground atoms, found by the constants they hold."""
+
+    def __init__(self) -> None:
+        self.all: set[Atom] = set()
+        self._by_pattern: dict[Atom, list[Atom]] = {}
+
+    def add(self, atom: Atom) -> None:
+        self.all.add(atom)
+        predicate, first, second = atom
+        for pattern in {Atom(predicate, f, s) for f in (first, -1) for s in (second, -1)}:
+            self._by_pattern.setdefault(pattern, []).append(atom)
+
+    def like(self, atom: Atom) -> list[Atom]:
+        """The atoms with the predicate and the constants of ``atom``."""
+        return self._by_pattern.get(Atom(atom.predicate, max(atom.first, -1), max(atom.second, -1)), [])
+
+
+def _conclusions(
+    program: Program, model: _Atoms, rule: Rule, others: Goal, unifier: Substitution
+) -> Iterator[Atom]:
+    (head,) = substitute((rule.head,), unifier)
+    for conclusion in _join(model, head, substitute(others, unifier)):
+        yield from _instances(program, conclusion)
+
+
+def _join(model: _Atoms, head: Atom, body: Goal) -> Iterator[Atom]:
+    """The head under every substitution that puts the whole body into the model."""
+    if not body:
+        yield head
+        return
+    for atom in model.like(body[0]):
+        unifier = unify(body[0], atom)
+        if unifier is not None:
+            head_here, *rest = substitute((head, *body[1:]), unifier)
+            yield from _join(model, head_here, tuple(rest))
+
+
+def _instances(program: Program, atom: Atom) -> Iterator[Atom]:
+    """The atom with every constant in place of each of its variables."""
+    for term in atom[1:]:
+        if term < 0:
+            for constant in range(len(program.constants)):
+                (instance,) = substitute((atom,), {term: constant})
+                yield from _instances(program, instance)
+            return
+    yield atom

@@ -1,0 +1,23 @@
+"""Policies that need no weights."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kgreference.resolvent import Resolvent
+from kgreference.terms import Goal, count_variables
+
+
+class Policy(Protocol):
+    """What chooses between resolvents."""
+
+    def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
+        """One finite number for each resolvent, the higher the better. All resolvents are of kind GOAL."""
+        ...
+
+
+class Shortest:
+    """Fewest atoms, then fewest variables: n atoms with v distinct variables score ``-(n + v / 64)``."""
+
+    def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
+        """One score for each resolvent, each a multiple of 1/64."""
+        return [-(len(resolvent.atoms) + count_variables(resolvent.atoms) / 64) for resolvent in resolvents]

@@ -1,0 +1,174 @@
+"""A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kgreference.terms import Atom, is_ground, substitute, variable
+
+
+class Variable(NamedTuple):
+    """A variable as written in named input. The scope of its name is one rule or one query."""
+
+    name: str
+
+
+Name = str | Variable
+"""A term of named input: a constant is a str."""
+
+NamedAtom = tuple[str, Name, Name]
+"""(predicate, first, second)."""
+
+NamedRule = tuple[NamedAtom, Sequence[NamedAtom]]
+"""(clause head, clause body)."""
+
+
+class Rule(NamedTuple):
+    """A definite clause with a body of one atom or more."""
+
+    head: Atom
+    body: tuple[Atom, ...]
+
+
+class Program:
+    """Facts and rules by id, indexed.
+
+    ``predicates`` and ``constants`` give the names by id. ``facts`` are unique and ascend by (predicate,
+    first, second); ``fact_index`` gives the place of each in that list. ``rules`` keep the order given.
+
+    Raises ValueError for a fact with a variable, a rule without a body, or an id that has no name.
+    """
+
+    def __init__(
+        self,
+        predicates: Sequence[str],
+        constants: Sequence[str],
+        facts: Iterable[Atom],
+        rules: Iterable[Rule],
+    ) -> None:
+        self.predicates = tuple(predicates)
+        self.constants = tuple(constants)
+        self.facts = sorted(set(facts))
+        self.rules = list(rules)
+        self._check()
+
+        self.predicate_ids = {name: number for number, name in enumerate(self.predicates)}
+        self.constant_ids = {name: number for number, name in enumerate(self.constants)}
+        self.fact_index = {fact: number for number, fact in enumerate(self.facts)}
+        self._facts_by_predicate: dict[int, list[int]] = {}
+        self._facts_by_first: dict[tuple[int, int], list[int]] = {}
+        self._facts_by_second: dict[tuple[int, int], list[int]] = {}
+        for number, (predicate, first, second) in enumerate(self.facts):
+            self._facts_by_predicate.setdefault(predicate, []).append(number)
+            self._facts_by_first.setdefault((predicate, first), []).append(number)
+            self._facts_by_second.setdefault((predicate, second), []).append(number)
+        self._rules_by_predicate: dict[int, list[int]] = {}
+        for number, rule in enumerate(self.rules):
+            self._rules_by_predicate.setdefault(rule.head.predicate, []).append(number)
+        self._rules_apart: dict[tuple[int, int], list[tuple[int, Rule]]] = {}
+
+    @classmethod
+    def from_names(
+        cls,
+        facts: Iterable[NamedAtom],
+        rules: Iterable[NamedRule] = (),
+        queries: Iterable[NamedAtom] = (),
+        constants: Iterable[str] = (),
+    ) -> "Program":
+        """Number symbols by first appearance: facts, rules (head first), queries, then further constants.
+
+        A rule's variables are numbered by first appearance, head first. Raises ValueError as the class does.
+        """
+        facts, rules, queries = list(facts), list(rules), list(queries)
+        atoms = list(facts)
+        for head, body in rules:
+            atoms += [head, *body]
+        atoms += queries
+        predicate_ids: dict[str, int] = {}
+        constant_ids: dict[str, int] = {}
+        for predicate, first, second in atoms:
+            predicate_ids.setdefault(predicate, len(predicate_ids))
+            for name in (first, second):
+                if isinstance(name, str):
+                    constant_ids.setdefault(name, len(constant_ids))
+        for name in constants:
+            constant_ids.setdefault(name, len(constant_ids))
+
+        encoded_rules = []
+        for head, body in rules:
+            encoded = _encode([head, *body], predicate_ids, constant_ids)
+            encoded_rules.append(Rule(encoded[0], tuple(encoded[1:])))
+        encoded_facts = [_encode([fact], predicate_ids, constant_ids)[0] for fact in facts]
+        return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
+
+    def encode(self, atom: NamedAtom) -> Atom:
+        """An atom by id, its variables numbered by first appearance. Raises KeyError for an unknown name."""
+        return _encode([atom], self.predicate_ids, self.constant_ids)[0]
+
+    def decode(self, atom: Atom) -> NamedAtom:
+        """An atom by name; variable number v is named ``Xv``."""
+        first, second = (
+            self.constants[term] if term >= 0 else Variable(f"X{-1 - term}") for term in atom[1:]
+        )
+        return (self.predicates[atom.predicate], first, second)
+
+    def rules_apart(self, predicate: int, first_variable: int) -> list[tuple[int, Rule]]:
+        """A predicate's rules and their indices, in order; variable v becomes ``first_variable`` + v."""
+        key = (predicate, first_variable)
+        if key not in self._rules_apart:
+            numbers = self._rules_by_predicate.get(predicate, [])
+            self._rules_apart[key] = [
+                (number, _shift(self.rules[number], first_variable)) for number in numbers
+            ]
+        return self._rules_apart[key]
+
+    def facts_like(self, atom: Atom) -> list[int]:
+        """Indices, ascending, of the facts with the predicate and the constants of an atom.
+
+        They need not unify with it: two equal variables are not compared.
+        """
+        predicate, first, second = atom
+        if first >= 0 and second >= 0:
+            return [self.fact_index[atom]] if atom in self.fact_index else []
+        if first >= 0:
+            return self._facts_by_first.get((predicate, first), [])
+        if second >= 0:
+            return self._facts_by_second.get((predicate, second), [])
+        return self._facts_by_predicate.get(predicate, [])
+
+    def _check(self) -> None:
+        for fact in self.facts:
+            if not is_ground(fact):
+                raise ValueError(f"a fact holds no variable, found {fact}")
+        for rule in self.rules:
+            if not rule.body:
+                raise ValueError(f"a rule has a body, found none for {rule.head}; give it as a fact")
+        for atom in [*self.facts, *(atom for rule in self.rules for atom in (rule.head, *rule.body))]:
+            if not 0 <= atom.predicate < len(self.predicates):
+                raise ValueError(f"no predicate is named for {atom}")
+            if max(atom.first, atom.second) >= len(self.constants):
+                raise ValueError(f"no constant is named for {atom}")
+
+
+def _encode(
+    atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
+) -> list[Atom]:
+    """Atoms by id; they share one scope of variables, numbered by first appearance."""
+    variables: dict[Variable, int] = {}
+
+    def encode_term(name: Name) -> int:
+        if isinstance(name, Variable):
+            return variables.setdefault(name, variable(len(variables)))
+        return constant_ids[name]
+
+    return [
+        Atom(predicate_ids[predicate], encode_term(first), encode_term(second))
+        for predicate, first, second in atoms
+    ]
+
+
+def _shift(rule: Rule, first_variable: int) -> Rule:
+    """Add ``first_variable`` to the number of each variable."""
+    atoms = (rule.head, *rule.body)
+    variables = {term for atom in atoms for term in atom[1:] if term < 0}
+    head, *body = substitute(atoms, {term: term - first_variable for term in variables})
+    return Rule(head, tuple(body))

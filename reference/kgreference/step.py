@@ -1,0 +1,243 @@
+"""One step of a derivation: a function for each stage, and their composition.
+
+The stages and their names are those of docs/semantics.md. Every function is pure.
+"""
+
+import math
+from collections.abc import Sequence, Set
+from enum import IntEnum
+from typing import NamedTuple
+
+from kgreference.policy import Policy
+from kgreference.program import Program
+from kgreference.resolvent import FALSE, Kind, Match, OriginKind, Resolvent
+from kgreference.terms import (
+    Atom,
+    Goal,
+    canonical,
+    first_free_variable,
+    is_ground,
+    match,
+    substitute,
+    unify,
+)
+
+
+class Limits(NamedTuple):
+    """Where a derivation is cut: numbers of steps, of atoms of a resolvent, of resolvents of a step; each 1
+    or more.
+
+    With ``exclude_query`` a ground query may not serve as a fact in its own derivation.
+    """
+
+    max_depth: int = 20
+    max_atoms: int = 6
+    max_resolvents: int = 120
+    exclude_query: bool = True
+
+
+class Outcome(IntEnum):
+    """How a derivation stands after a step."""
+
+    OPEN = 0
+    PROVED = 1
+    FAILED = 2
+    DEPTH_LIMIT = 3
+
+
+class Step(NamedTuple):
+    """A step with the output of every stage. Log-probabilities are in nats; ``depth`` counts this step."""
+
+    goal: Goal
+    selected: Atom
+    matched_rules: list[int]
+    matched_facts: list[int]
+    after_resolve: list[Resolvent]
+    after_prune: list[Resolvent]
+    after_rename: list[Resolvent]
+    after_revisit: list[Resolvent]
+    after_close: list[Resolvent]
+    after_limit: list[Resolvent]
+    dropped_atoms: int
+    dropped_resolvents: int
+    scores: list[float]
+    choice: int
+    chosen: Resolvent
+    log_probability: float
+    depth: int
+    outcome: Outcome
+
+
+def select(goal: Goal) -> Atom:
+    """The leftmost atom."""
+    return goal[0]
+
+
+def match_rules(program: Program, goal: Goal, selected: Atom) -> list[Match]:
+    """Every rule, in order, whose head unifies with the selected atom.
+
+    The rules are standardized apart: their variables are numbered after all those of the goal.
+    """
+    matches = []
+    for origin, rule in program.rules_apart(selected.predicate, first_free_variable(goal)):
+        unifier = unify(selected, rule.head)
+        if unifier is not None:
+            matches.append(Match(OriginKind.RULE, origin, rule.body, unifier))
+    return matches
+
+
+def match_facts(program: Program, excluded: Atom | None, selected: Atom) -> list[Match]:
+    """Every fact, in order, that unifies with the selected atom and is not the excluded atom."""
+    matches = []
+    for origin in program.facts_like(selected):
+        fact = program.facts[origin]
+        unifier = match(selected, fact)
+        if unifier is not None and fact != excluded:
+            matches.append(Match(OriginKind.FACT, origin, (), unifier))
+    return matches
+
+
+def resolve(goal: Goal, rule_matches: Sequence[Match], fact_matches: Sequence[Match]) -> list[Resolvent]:
+    """The resolvent of the goal with each clause, rules first."""
+    rest = goal[1:]
+    return [
+        Resolvent(Kind.GOAL, substitute(each.body + rest, each.unifier), each.origin_kind, each.origin)
+        for each in [*rule_matches, *fact_matches]
+    ]
+
+
+def prune(program: Program, excluded: Atom | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    """Delete every atom that is a fact and not the excluded atom; what is left empty is TRUE."""
+    facts = program.fact_index.keys()
+    pruned = []
+    for resolvent in resolvents:
+        if resolvent.atoms and facts.isdisjoint(resolvent.atoms):
+            pruned.append(resolvent)  # the common case: nothing to delete
+            continue
+        atoms = tuple(atom for atom in resolvent.atoms if atom not in facts or atom == excluded)
+        kind = Kind.GOAL if atoms else Kind.TRUE
+        pruned.append(Resolvent(kind, atoms, resolvent.origin_kind, resolvent.origin))
+    return pruned
+
+
+def rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    """Make each resolvent canonical."""
+    renamed = []
+    for resolvent in resolvents:
+        atoms = canonical(resolvent.atoms)
+        if atoms is resolvent.atoms:
+            renamed.append(resolvent)
+        else:
+            renamed.append(Resolvent(resolvent.kind, atoms, resolvent.origin_kind, resolvent.origin))
+    return renamed
+
+
+def revisit(goal: Goal, visited: Set[Goal], resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    """Drop every resolvent equal to the current goal or to one visited before."""
+    return [
+        resolvent for resolvent in resolvents if resolvent.atoms != goal and resolvent.atoms not in visited
+    ]
+
+
+def close(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+    """The first TRUE alone, if there is one; FALSE alone, if there is no resolvent."""
+    for resolvent in resolvents:
+        if resolvent.kind == Kind.TRUE:
+            return [resolvent]
+    return list(resolvents) or [FALSE]
+
+
+def limit(limits: Limits, resolvents: Sequence[Resolvent]) -> tuple[list[Resolvent], int, int]:
+    """What the limits leave, and how many resolvents were dropped for their atoms and for their place."""
+    short = [resolvent for resolvent in resolvents if len(resolvent.atoms) <= limits.max_atoms]
+    kept = short[: limits.max_resolvents]
+    return kept or [FALSE], len(resolvents) - len(short), len(short) - len(kept)
+
+
+def score(policy: Policy, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
+    """A number for each resolvent; TRUE and FALSE stand alone and get 0."""
+    if resolvents[0].kind != Kind.GOAL:
+        return [0.0]
+    return policy.scores(goal, resolvents)
+
+
+def choose(scores: Sequence[float]) -> int:
+    """The index of the highest score, of equal ones the lowest."""
+    return scores.index(max(scores))
+
+
+def log_softmax(scores: Sequence[float], choice: int) -> float:
+    """The logarithm of the choice's share of the exponentiated scores, in nats, whatever their order."""
+    highest = max(scores)
+    return scores[choice] - highest - math.log(math.fsum([math.exp(value - highest) for value in scores]))
+
+
+def advance(
+    resolvents: Sequence[Resolvent], scores: Sequence[float], choice: int, depth: int
+) -> tuple[Resolvent, int, float]:
+    """The resolvent that becomes the goal, the new depth, and what is added to the log-probability."""
+    return resolvents[choice], depth + 1, log_softmax(scores, choice)
+
+
+def finish(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
+    """How the derivation stands when ``depth`` steps have been taken."""
+    if chosen.kind == Kind.TRUE:
+        return Outcome.PROVED
+    if chosen.kind == Kind.FALSE:
+        return Outcome.FAILED
+    if depth == limits.max_depth:
+        return Outcome.DEPTH_LIMIT
+    return Outcome.OPEN
+
+
+def excluded_atom(limits: Limits, query: Atom) -> Atom | None:
+    """The fact that a derivation may not use, if there is one: a query with variables excludes nothing."""
+    return query if limits.exclude_query and is_ground(query) else None
+
+
+def take_step(
+    program: Program, limits: Limits, policy: Policy, query: Atom, goal: Goal, depth: int, visited: Set[Goal]
+) -> Step:
+    """One step from a canonical goal at which ``depth`` steps have been taken, fewer than ``max_depth``.
+
+    ``visited`` holds the goals of the derivation so far; whether it holds the current one makes no
+    difference. Raises ValueError for the empty goal, and for a goal at the depth limit.
+    """
+    if not goal:
+        raise ValueError("a step starts from a goal with atoms left to prove, found none")
+    if not 0 <= depth < limits.max_depth:
+        raise ValueError(f"a step starts at a depth from 0 to {limits.max_depth - 1}, found {depth}")
+    excluded = excluded_atom(limits, query)
+
+    selected = select(goal)
+    rule_matches = match_rules(program, goal, selected)
+    fact_matches = match_facts(program, excluded, selected)
+    after_resolve = resolve(goal, rule_matches, fact_matches)
+    after_prune = prune(program, excluded, after_resolve)
+    after_rename = rename(after_prune)
+    after_revisit = revisit(goal, visited, after_rename)
+    after_close = close(after_revisit)
+    after_limit, dropped_atoms, dropped_resolvents = limit(limits, after_close)
+    scores = score(policy, goal, after_limit)
+    choice = choose(scores)
+    chosen, next_depth, log_probability = advance(after_limit, scores, choice, depth)
+    return Step(
+        goal=goal,
+        selected=selected,
+        matched_rules=[each.origin for each in rule_matches],
+        matched_facts=[each.origin for each in fact_matches],
+        after_resolve=after_resolve,
+        after_prune=after_prune,
+        after_rename=after_rename,
+        after_revisit=after_revisit,
+        after_close=after_close,
+        after_limit=after_limit,
+        dropped_atoms=dropped_atoms,
+        dropped_resolvents=dropped_resolvents,
+        scores=scores,
+        choice=choice,
+        chosen=chosen,
+        log_probability=log_probability,
+        depth=next_depth,
+        outcome=finish(limits, chosen, next_depth),
+    )

@@ -1,0 +1,106 @@
+"""The policy that scores with one neural network, shared by goal and resolvent, in float64."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgreference.resolvent import Resolvent
+from kgreference.terms import Goal
+
+Vector = NDArray[np.float64]
+
+NORM_EPSILON = 1e-5
+
+
+class TwoTower:
+    """``score = f(goal) . f(resolvent) / sqrt(h)``, where f maps atoms to a vector of width h.
+
+    ``weights`` has the names and shapes of docs/semantics.md, each array of any real dtype. States are
+    computed one by one, so a score never depends on what else is scored. At most
+    ``cache_size`` states (1 or more) are remembered.
+
+    Raises ValueError where an array is missing, of a wrong shape, or not finite. `scores` raises IndexError
+    for a symbol or a variable that has no row.
+    """
+
+    def __init__(self, weights: Mapping[str, NDArray[Any]], cache_size: int = 100_000) -> None:
+        self._cache_size = cache_size
+        self._cache: dict[Goal, Vector] = {}
+        self.num_blocks = 0
+        while f"block.{self.num_blocks}.weight" in weights:
+            self.num_blocks += 1
+        self._weights = {name: np.asarray(array, dtype=np.float64) for name, array in weights.items()}
+        self._check()
+        self.width = len(self._weights["input.bias"])
+
+    def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
+        """One score for each resolvent. The goal and the resolvents are canonical and not empty."""
+        scale = math.sqrt(self.width)
+        tower = self.tower(goal)
+        return [float(tower @ self.tower(resolvent.atoms)) / scale for resolvent in resolvents]
+
+    def tower(self, atoms: Goal) -> Vector:
+        """f(atoms), float64 [h]."""
+        if atoms not in self._cache:
+            if len(self._cache) >= self._cache_size:
+                self._cache.clear()
+            self._cache[atoms] = self._compute_tower(atoms)
+        return self._cache[atoms]
+
+    def _compute_tower(self, atoms: Goal) -> Vector:
+        weights = self._weights
+        embedding = np.mean([self._embed_atom(*atom) for atom in atoms], axis=0)
+        x = weights["input.weight"] @ embedding + weights["input.bias"]
+        for block in range(self.num_blocks):
+            linear = weights[f"block.{block}.weight"] @ x + weights[f"block.{block}.bias"]
+            x = x + np.maximum(linear, 0.0)
+            x = (x - np.mean(x)) / np.sqrt(np.var(x) + NORM_EPSILON)
+            x = x * weights[f"block.{block}.norm.weight"] + weights[f"block.{block}.norm.bias"]
+        tower: Vector = x
+        return tower
+
+    def _embed_atom(self, predicate: int, first: int, second: int) -> Vector:
+        embedding: Vector = self._weights["embedding.predicate"][predicate]
+        return embedding + self._embed_argument(first) - self._embed_argument(second)
+
+    def _embed_argument(self, term: int) -> Vector:
+        row: Vector
+        if term < 0:
+            row = self._weights["embedding.variable"][-1 - term]
+        else:
+            row = self._weights["embedding.constant"][term]
+        return row
+
+    def _check(self) -> None:
+        required = [
+            "embedding.predicate",
+            "embedding.constant",
+            "embedding.variable",
+            "input.weight",
+            "input.bias",
+        ]
+        for name in required:
+            if name not in self._weights:
+                raise ValueError(f"the weights lack {name}")
+        if self._weights["input.weight"].ndim != 2:
+            raise ValueError("input.weight has two axes, [h, d]")
+        h, d = self._weights["input.weight"].shape
+        shapes = {"input.weight": (h, d), "input.bias": (h,)}
+        for symbol in ("predicate", "constant", "variable"):
+            rows = self._weights[f"embedding.{symbol}"]
+            shapes[f"embedding.{symbol}"] = (len(rows), d)
+        for block in range(self.num_blocks):
+            shapes[f"block.{block}.weight"] = (h, h)
+            for vector in ("bias", "norm.weight", "norm.bias"):
+                shapes[f"block.{block}.{vector}"] = (h,)
+        if set(shapes) != set(self._weights):
+            different = sorted(set(shapes) ^ set(self._weights))
+            raise ValueError(f"the weights lack, or have no use for, {', '.join(different)}")
+        for name, shape in shapes.items():
+            if self._weights[name].shape != shape:
+                raise ValueError(f"{name} has shape {self._weights[name].shape}, expected {shape}")
+            if not np.all(np.isfinite(self._weights[name])):
+                raise ValueError(f"{name} holds a number that is not finite")

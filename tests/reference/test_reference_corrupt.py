@@ -1,0 +1,114 @@
+"""The keyed draw of corruptions."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from reference_programs import program_of
+
+from kgreference import HEAD, TAIL, Atom, Corrupter, Program, mix
+
+NAMES = [f"c{number}" for number in range(30)]
+
+
+@pytest.fixture
+def program():
+    return Program.from_names([("p", "c0", "c1"), ("q", "c2", "c3")], constants=NAMES)
+
+
+def test_the_mixer_is_splitmix64():
+    # The published sequence of splitmix64 for the seed 1234567.
+    gamma = 0x9E3779B97F4A7C15
+    expected = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert [mix(1234567 + n * gamma) for n in range(5)] == expected
+    assert mix(0) == 0xE220A8397B1DCDAF
+    assert mix(2**64) == mix(0)
+
+
+def test_the_drawn_entities_have_the_least_priorities(program):
+    query = Atom(0, 0, 1)
+    corrupter = Corrupter(program, [query])
+    key = mix(mix(mix(17) ^ 4) ^ TAIL)
+    priorities = {mix(key ^ entity): entity for entity in range(30) if entity != 1}
+    drawn = sorted(priorities[priority] for priority in sorted(priorities)[:7])
+    assert corrupter.draw(query, 4, TAIL, 7, 17) == [Atom(0, 0, entity) for entity in drawn]
+    assert corrupter.candidates(query, 4, TAIL, 7, 17)[0] == query
+
+
+def test_the_query_and_the_known_triples_are_never_drawn(program):
+    known = [Atom(0, 0, 1), Atom(0, 0, 5), Atom(1, 0, 6), Atom(0, 7, 1)]
+    corrupter = Corrupter(program, known)
+    query = Atom(0, 0, 9)
+    assert corrupter.draw(query, 0, TAIL, None, 0) == [Atom(0, 0, e) for e in range(30) if e not in (1, 5, 9)]
+    assert corrupter.draw(Atom(0, 3, 1), 0, HEAD, None, 0) == [
+        Atom(0, e, 1) for e in range(30) if e not in (0, 3, 7)
+    ]
+
+
+def test_fewer_corruptions_are_drawn_where_fewer_are_eligible(program):
+    corrupter = Corrupter(program, [Atom(0, 0, 1)])
+    everything = corrupter.draw(Atom(0, 0, 1), 0, HEAD, None, 0)
+    assert corrupter.draw(Atom(0, 0, 1), 0, HEAD, 1000, 0) == everything
+    assert len(everything) == 29
+    assert corrupter.draw(Atom(0, 0, 1), 0, HEAD, 0, 0) == []
+
+
+def test_the_draw_depends_on_seed_index_and_side(program):
+    corrupter = Corrupter(program, [Atom(0, 1, 1)])
+
+    def drawn(index, side, seed):
+        replaced = corrupter.draw(Atom(0, 1, 1), index, side, 8, seed)
+        return tuple(atom[1 + side] for atom in replaced)
+
+    assert drawn(3, HEAD, 9) == drawn(3, HEAD, 9)
+    assert len({drawn(3, HEAD, 9), drawn(4, HEAD, 9), drawn(3, TAIL, 9), drawn(3, HEAD, 8)}) == 4
+
+
+def test_a_smaller_draw_is_part_of_a_larger_one(program):
+    corrupter = Corrupter(program, [Atom(0, 1, 1)])
+    draws = [set(corrupter.draw(Atom(0, 1, 1), 2, HEAD, k, 0)) for k in range(30)]
+    assert all(small < large for small, large in itertools.pairwise(draws))
+
+
+def test_every_entity_is_drawn_about_equally_often(program):
+    corrupter = Corrupter(program, [Atom(0, 1, 1)])
+    counts = Counter(
+        atom.first for index in range(2900) for atom in corrupter.draw(Atom(0, 1, 1), index, HEAD, 3, 0)
+    )
+    assert len(counts) == 29
+    assert all(230 < count < 370 for count in counts.values())  # 300 expected, standard deviation 16
+
+
+def test_a_domain_is_the_union_of_those_that_hold_a_seen_constant():
+    program = program_of("p(a, x)\np(b, y)\nq(a, a)")
+    known = program.facts
+    domains = {"people": ["a", "c"], "robots": ["b", "d"], "places": ["x", "y", "a"], "empty": []}
+    program = Program.from_names([program.decode(fact) for fact in known], constants=["c", "d"])
+    corrupter = Corrupter(program, known, domains)
+
+    def names(predicate, side):
+        return {program.constants[entity] for entity in corrupter.domain(predicate, side)}
+
+    assert names(0, HEAD) == {"a", "b", "c", "d", "x", "y"}
+    assert names(0, TAIL) == {"x", "y", "a"}
+    assert names(1, HEAD) == {"a", "c", "x", "y"}
+    assert corrupter.domain(0, HEAD) == sorted(corrupter.domain(0, HEAD))
+
+
+def test_a_seen_constant_without_a_domain_opens_the_argument_to_all():
+    program = program_of("p(a, x)\np(b, y)")
+    corrupter = Corrupter(program, program.facts, {"places": ["x", "y"], "people": ["a"]})
+    assert corrupter.domain(0, HEAD) == [0, 1, 2, 3]
+    assert [program.constants[entity] for entity in corrupter.domain(0, TAIL)] == ["x", "y"]
+    assert Corrupter(program, program.facts).domain(0, TAIL) == [0, 1, 2, 3]
+
+
+def test_a_side_is_head_or_tail(program):
+    with pytest.raises(ValueError, match="side"):
+        Corrupter(program, []).draw(Atom(0, 0, 0), 0, 2, 1, 0)

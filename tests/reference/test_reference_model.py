@@ -1,0 +1,144 @@
+"""Least models against clingo's grounding, and soundness: what is proved follows from the program."""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+from reference_programs import program_of, random_atom, random_program, read_dataset, text_of
+
+from kgreference import (
+    Atom,
+    Limits,
+    Outcome,
+    Program,
+    Shortest,
+    derive,
+    least_model,
+    variable,
+)
+
+
+@pytest.fixture(scope="module")
+def clingo():
+    try:
+        import clingo
+    except ImportError:
+        if os.environ.get("CI"):
+            pytest.fail("clingo is not installed")
+        pytest.skip("clingo is not installed")
+    return clingo
+
+
+def ground(clingo, program):
+    """The least model: grounding evaluates a program without negation completely."""
+
+    def term(number):
+        return str(number) if number >= 0 else f"V{-1 - number}"
+
+    def render(atom):
+        return f"a({atom.predicate},{term(atom.first)},{term(atom.second)})"
+
+    lines = [f"c(0..{len(program.constants) - 1})."]
+    lines += [f"{render(fact)}." for fact in program.facts]
+    for rule in program.rules:
+        conditions = [render(atom) for atom in rule.body]
+        conditions += [f"c({term(number)})" for number in rule.head[1:] if number < 0]
+        lines.append(f"{render(rule.head)} :- {', '.join(conditions)}.")
+    control = clingo.Control(["--warn=none"])
+    control.add("base", [], "\n".join(lines))
+    control.ground([("base", [])])
+    atoms = [symbolic for symbolic in control.symbolic_atoms if symbolic.symbol.name == "a"]
+    assert all(symbolic.is_fact for symbolic in atoms)
+    return {Atom(*(argument.number for argument in symbolic.symbol.arguments)) for symbolic in atoms}
+
+
+def without_fact(program, fact):
+    facts = [other for other in program.facts if other != fact]
+    return Program(program.predicates, program.constants, facts, program.rules)
+
+
+def test_the_least_model_closes_the_facts_under_the_rules():
+    program = program_of("e(a, b)\ne(b, c)\nt(X, Y) <- e(X, Y)\nt(X, Z) <- t(X, Y), t(Y, Z)")
+    derived = {text_of(program, (atom,)) for atom in least_model(program) - set(program.facts)}
+    assert derived == {"t(a, b)", "t(b, c)", "t(a, c)"}
+
+
+def test_a_variable_of_the_head_alone_stands_for_every_constant():
+    program = program_of("e(a, b)\nt(X, Y) <- e(X, Z)\nu(Y, Y) <- e(X, X)")
+    derived = {text_of(program, (atom,)) for atom in least_model(program) - set(program.facts)}
+    assert derived == {"t(a, a)", "t(a, b)"}
+
+
+def test_clingo_grounds_random_programs_to_the_same_least_model(clingo):
+    rng = random.Random(3)
+    num_derived = 0
+    for _ in range(500):
+        program = random_program(rng)
+        model = least_model(program)
+        assert model == ground(clingo, program)
+        num_derived += len(model) > len(program.facts)
+    assert num_derived > 100
+
+
+def test_what_is_proved_in_a_random_program_follows_without_the_query_as_a_fact(clingo):
+    rng = random.Random(5)
+    outcomes = Counter()
+    for _ in range(300):
+        program = random_program(rng)
+        constants = list(range(len(program.constants)))
+        model = least_model(program)
+        for _ in range(8):
+            query = random_atom(rng, len(program.predicates), constants)
+            derivation = derive(program, Limits(), Shortest(), query)
+            outcomes[derivation.outcome] += 1
+            if derivation.outcome == Outcome.PROVED:
+                assert query in model
+                assert query in ground(clingo, without_fact(program, query))
+    assert outcomes[Outcome.PROVED] > 100
+    assert outcomes[Outcome.FAILED] > 100
+
+
+def test_a_proved_query_with_variables_has_an_instance_in_the_least_model():
+    rng = random.Random(6)
+    num_proved = 0
+    for _ in range(300):
+        program = random_program(rng)
+        terms = [variable(0), variable(1), 0]
+        query = random_atom(rng, len(program.predicates), terms)
+        if derive(program, Limits(), Shortest(), query).outcome == Outcome.PROVED:
+            num_proved += 1
+            assert any(is_instance(query, atom) for atom in least_model(program))
+    assert num_proved > 100
+
+
+def is_instance(query, atom):
+    substitution = {}
+    pairs = zip(query[1:], atom[1:], strict=True)
+    return query.predicate == atom.predicate and all(
+        constant == (term if term >= 0 else substitution.setdefault(term, constant))
+        for term, constant in pairs
+    )
+
+
+@pytest.mark.data
+def test_what_is_proved_on_family_is_in_the_least_model(clingo):
+    program, test, corrupter = read_dataset("family")
+    model = ground(clingo, program)
+    rng = random.Random(1)
+    outcomes = Counter()
+    for index in rng.sample(range(len(test)), 100):
+        for query in corrupter.candidates(test[index], index, index % 2, 1, 0):
+            derivation = derive(program, Limits(), Shortest(), query)
+            outcomes[derivation.outcome] += 1
+            assert derivation.outcome != Outcome.PROVED or query in model
+    assert outcomes[Outcome.PROVED] > 10
+    assert outcomes[Outcome.FAILED] > 10
+
+
+@pytest.mark.data
+def test_clingo_grounds_countries_to_the_same_least_model(clingo):
+    program = read_dataset("countries_s3").program
+    model = least_model(program)
+    assert model == ground(clingo, program)
+    assert len(model) > len(program.facts)

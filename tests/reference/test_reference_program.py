@@ -1,0 +1,79 @@
+"""Symbols, the order of facts, and indexes."""
+
+import random
+
+import pytest
+from reference_programs import program_of, random_program
+
+from kgreference import Atom, Program, Rule, Variable, unify, variable
+
+
+def test_symbols_are_numbered_by_first_appearance_in_facts_rules_queries_constants():
+    X, Y = Variable("X"), Variable("Y")
+    program = Program.from_names(
+        facts=[("p", "b", "a")],
+        rules=[(("r", X, "c"), [("q", "d", X), ("p", X, Y)])],
+        queries=[("s", "e", "a")],
+        constants=["f", "a"],
+    )
+    assert program.predicates == ("p", "r", "q", "s")
+    assert program.constants == ("b", "a", "c", "d", "e", "f")
+
+
+def test_facts_are_unique_and_ascend_by_id():
+    program = program_of("p(b, a)\nq(b, b)\np(b, b)\np(a, b)\np(b, b)")
+    assert [program.decode(fact) for fact in program.facts] == [
+        ("p", "b", "b"),
+        ("p", "b", "a"),
+        ("p", "a", "b"),
+        ("q", "b", "b"),
+    ]
+    assert program.facts == sorted(program.facts)
+    assert [program.fact_index[fact] for fact in program.facts] == [0, 1, 2, 3]
+
+
+def test_a_rule_numbers_its_variables_head_first():
+    program = program_of("p(X, Y) <- q(Z, Y), q(X, Z)")
+    assert program.rules == [Rule(Atom(0, -1, -2), (Atom(1, -3, -2), Atom(1, -1, -3)))]
+
+
+def test_atoms_are_encoded_and_decoded():
+    program = program_of("p(a, b)")
+    assert program.encode(("p", Variable("U"), "b")) == Atom(0, variable(0), 1)
+    assert program.decode(Atom(0, variable(1), 1)) == ("p", Variable("X1"), "b")
+    with pytest.raises(KeyError):
+        program.encode(("p", "a", "z"))
+
+
+def test_rules_apart_share_no_variable_below_the_first():
+    program = program_of("p(X, Y) <- p(X, Z), p(Z, Y)\nq(X, a) <- p(X, X)\np(a, X) <- q(X, X)")
+    assert program.rules_apart(0, 2) == [
+        (0, Rule(Atom(0, -3, -4), (Atom(0, -3, -5), Atom(0, -5, -4)))),
+        (2, Rule(Atom(0, 0, -3), (Atom(1, -3, -3),))),
+    ]
+    assert program.rules_apart(0, 0)[0][1] == program.rules[0]
+
+
+def test_the_index_finds_every_fact_that_unifies_in_ascending_order():
+    rng = random.Random(2)
+    for _ in range(100):
+        program = random_program(rng)
+        terms = [*range(len(program.constants)), -1, -2]
+        for atom in (Atom(p, f, s) for p in range(len(program.predicates)) for f in terms for s in terms):
+            found = program.facts_like(atom)
+            assert found == sorted(found)
+            unifying = [number for number, fact in enumerate(program.facts) if unify(atom, fact) is not None]
+            assert set(unifying) <= set(found)
+            if atom.first != atom.second or atom.first >= 0:
+                assert found == unifying
+
+
+def test_a_program_without_sense_is_refused():
+    with pytest.raises(ValueError, match="no variable"):
+        program_of("p(a, X)")
+    with pytest.raises(ValueError, match="has a body"):
+        Program.from_names([], [(("p", "a", "b"), [])])
+    with pytest.raises(ValueError, match="no predicate"):
+        Program(["p"], ["a"], [Atom(1, 0, 0)], [])
+    with pytest.raises(ValueError, match="no constant"):
+        Program(["p"], ["a"], [], [Rule(Atom(0, 0, -1), (Atom(0, 1, -1),))])
