@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kgverify.engines.compiled.resolve import goal_hash
 from kgverify.engines.compiled.state import (
     DEPTH_LIMIT,
     FAILED,
@@ -118,7 +117,6 @@ def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Te
         is_limited=derivations.is_limited | (is_taken & dropped & (choices.kind != TRUE)),
         log_probability=derivations.log_probability + torch.where(is_taken, choices.log_probability, 0.0),
         visited=torch.where(is_new[..., None, None], chosen[:, None], derivations.visited),
-        visited_hash=torch.where(is_new, goal_hash(chosen)[:, None], derivations.visited_hash),
     )
 
 

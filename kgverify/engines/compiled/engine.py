@@ -12,7 +12,6 @@ from kgverify.engines.compiled.compile import compile_function, resolve_device, 
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.record import Chunk, Results, collect_columns, read_steps, taken_slots
-from kgverify.engines.compiled.resolve import goal_hash
 from kgverify.engines.compiled.stages import Stages, build_stages
 from kgverify.engines.compiled.state import (
     FAILED,
@@ -66,7 +65,7 @@ class CompiledEngine:
         self._device = resolve_device(device)
         self._mode = resolve_mode(mode, self._device)
         dtype = torch.float32
-        self._tables = build_tables(program, self._device)
+        self._tables = build_tables(program, self.layout.atoms, self._device)
         self._parameters = build_parameters(policy, self._device, dtype)
         if stages is None:
             stages = build_stages(SCORES[policy.name])
@@ -235,7 +234,6 @@ class CompiledEngine:
             depth=first_slots(empty.depth, positions.depth[rows]),
             outcome=torch.where(is_used, OPEN, empty.outcome).int(),
             visited=visited_tensor,
-            visited_hash=goal_hash(visited_tensor),
         )
 
 

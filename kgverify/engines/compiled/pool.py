@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.resolve import goal_hash
 from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, PAD, PROVED, Derivations, Layout, Pool, Work
 
 
@@ -23,7 +22,6 @@ def empty_derivations(layout: Layout, max_depth: int, device: torch.device) -> D
         is_limited=full((b,), 0, torch.bool),
         log_probability=full((b,), 0, torch.float64),
         visited=full((b, max_depth, a, 3), PAD, torch.int32),
-        visited_hash=full((b, max_depth), 0, torch.int64),
     )
 
 
@@ -82,7 +80,6 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
         is_limited=derivations.is_limited & ~takes,
         log_probability=renew(0.0, derivations.log_probability),
         visited=torch.where(begins[..., None, None], goal[:, None], derivations.visited),
-        visited_hash=torch.where(begins, goal_hash(goal)[:, None], derivations.visited_hash),
     )
 
 

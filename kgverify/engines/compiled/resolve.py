@@ -1,6 +1,6 @@
 """Stages `resolve`, `prune`, `rename`, `revisit`, `close` and `limit`: from matched clauses to resolvents."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,9 +8,6 @@ from torch import Tensor
 from kgverify.engines.compiled.match import apply_bindings, bindings, standardize_apart
 from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE, Items, Work
 from kgverify.engines.compiled.tables import Tables
-
-_HASH_SEED: Final = 0x9E3779B97F4A7C15 - 2**64
-
 
 class Placement(NamedTuple):
     """What `limit` keeps of the items of a window.
@@ -64,9 +61,20 @@ def left_align(atoms: Tensor, is_left: Tensor) -> Tensor:
     places = torch.arange(length, device=atoms.device)
     # The atom that goes to place j is the one whose rank is j.
     goes_here = is_left[:, None, :] & (rank[:, None, :] == places[:, None])
-    source = goes_here.to(torch.int8).argmax(-1)
+    source = first_set(goes_here)
     aligned = atoms.gather(1, source[..., None].expand(-1, -1, 3))
     return torch.where((places < is_left.sum(1)[:, None])[..., None], aligned, PAD)
+
+
+def first_set(mask: Tensor) -> Tensor:
+    """int64 [...]: the first place of the last axis, bool [..., n], that is set; 0 where none is.
+
+    Not an argmax: of a bool or int8 operand, Inductor's CPU code has returned places outside the axis (torch 2.13).
+    """
+    size = mask.shape[-1]
+    places = torch.arange(size, device=mask.device)
+    first = torch.where(mask, places, size).amin(-1)
+    return torch.where(first < size, first, 0)
 
 
 def rename(atoms: Tensor) -> Tensor:
@@ -74,7 +82,7 @@ def rename(atoms: Tensor) -> Tensor:
     arguments = atoms[..., 1:].flatten(1)
     is_variable = (arguments < 0) & (arguments != PAD)
     is_same = (arguments[:, :, None] == arguments[:, None, :]) & is_variable[:, None, :]
-    first = is_same.to(torch.int8).argmax(-1)
+    first = first_set(is_same)
     places = torch.arange(arguments.shape[1], device=atoms.device)
     appears = is_variable & (first == places)
     number = (appears.cumsum(1) - 1).gather(1, first)
@@ -82,23 +90,25 @@ def rename(atoms: Tensor) -> Tensor:
     return torch.cat((atoms[..., :1], renamed.view(*atoms.shape[:2], 2)), dim=-1)
 
 
-def goal_hash(atoms: Tensor) -> Tensor:
-    """int64 [...]: a multilinear hash of goals, int32 [..., A, 3] (Lemire and Kaser 2014); order matters."""
-    size = atoms.shape[-2] * 3
-    keys = (torch.arange(1, size + 1, device=atoms.device) * _HASH_SEED) | 1
-    keys = (keys ^ (keys >> 29)) * -0x61C8864680B583EB
-    return (atoms.flatten(-2).long() * (keys ^ (keys >> 32))).sum(-1)
+def goal_hash(tables: Tables, atoms: Tensor) -> Tensor:
+    """int64 [...]: a multilinear hash of goals, int32 [..., A, 3] (Lemire and Kaser 2014); order matters.
+
+    The multipliers come in as data: Inductor takes arithmetic on an `arange` for index arithmetic, and what wraps around in
+    it comes out wrong.
+    """
+    return (atoms.flatten(-2).long() * tables.hash_keys).sum(-1)
 
 
-def revisit(atoms: Tensor, visited: Tensor, visited_hash: Tensor, slot: Tensor, depth: Tensor) -> Tensor:
+def revisit(tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor) -> Tensor:
     """bool [C]: whether a resolvent, int32 [C, A, 3], equals a goal that its derivation has visited.
 
-    visited int32 [B, D, A, 3], visited_hash int64 [B, D], slot int64 [C], depth int32 [B]. The hash finds the only goal
-    that can be equal; the atoms decide.
+    visited int32 [B, D, A, 3], slot int64 [C], depth int32 [B]. The hash finds the only goal that can be equal; the atoms
+    decide.
     """
     turns = torch.arange(visited.shape[1], device=atoms.device)
-    is_candidate = (visited_hash[slot] == goal_hash(atoms)[:, None]) & (turns <= depth[slot][:, None])
-    turn = is_candidate.to(torch.int8).argmax(1)
+    visited_hash = goal_hash(tables, visited)[slot]
+    is_candidate = (visited_hash == goal_hash(tables, atoms)[:, None]) & (turns <= depth[slot][:, None])
+    turn = first_set(is_candidate)
     return is_candidate.any(1) & (visited[slot, turn] == atoms).flatten(1).all(1)
 
 

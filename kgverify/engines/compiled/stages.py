@@ -23,7 +23,7 @@ class Stages(NamedTuple):
     resolve: Callable[[Tables, Items, Tensor, Tensor, int], Tensor]
     prune: Callable[[Tables, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
     rename: Callable[[Tensor], Tensor]
-    revisit: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+    revisit: Callable[[Tables, Tensor, Tensor, Tensor, Tensor], Tensor]
     close: Callable[[Tensor, Tensor, Tensor], Tensor]
     limit: Callable[[Tensor, Tensor, Items, Tensor, Work, int, int], resolve.Placement]
     score: choose.Score

@@ -59,7 +59,6 @@ class Derivations(NamedTuple):
     is_limited:      bool    [B]           a limit dropped something
     log_probability: float64 [B]           nats
     visited:         int32   [B, D, A, 3]  goals visited; row `depth` is the current one
-    visited_hash:    int64   [B, D]        their hashes; rows beyond `depth` are not read
     """
 
     place: Tensor
@@ -70,7 +69,6 @@ class Derivations(NamedTuple):
     is_limited: Tensor
     log_probability: Tensor
     visited: Tensor
-    visited_hash: Tensor
 
 
 class Work(NamedTuple):

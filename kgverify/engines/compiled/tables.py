@@ -24,6 +24,7 @@ class Tables(NamedTuple):
     rule_body:        int32 [K + 1, Lb, 3]  bodies, free rows PAD; the last one is the empty body of a fact
     rules_by_head:    int64 [K]     rule indices ordered by (head predicate, rule)
     rule_first:       int64 [Q + 1] where the rules of each head predicate begin in `rules_by_head`
+    hash_keys:        int64 [A * 3] random odd multipliers of the goal hash
 
     F and K are at least 1: a program without facts or rules has one row that no range reaches.
     """
@@ -38,10 +39,11 @@ class Tables(NamedTuple):
     rule_body: Tensor
     rules_by_head: Tensor
     rule_first: Tensor
+    hash_keys: Tensor
 
 
-def build_tables(program: Program, device: torch.device) -> Tables:
-    """Index a program for the device. UserError if its keys do not fit 63 bits."""
+def build_tables(program: Program, num_atoms: int, device: torch.device) -> Tables:
+    """Index a program for the device and goals padded to `num_atoms`. UserError if its keys do not fit 63 bits."""
     num_predicates, num_constants = len(program.symbols.predicates), max(1, len(program.symbols.constants))
     if (num_predicates + 1) * num_constants**2 >= 2**63:
         raise UserError(
@@ -62,6 +64,7 @@ def build_tables(program: Program, device: torch.device) -> Tables:
         bodies[i, : len(rule.body)] = rule.body
     heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
     bounds = np.arange(num_predicates + 1)
+    hash_keys = np.random.default_rng(0).integers(-(2**63), 2**63, num_atoms * 3, np.int64) | 1
 
     def tensor(array: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:  # type: ignore[type-arg]
         return torch.as_tensor(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
@@ -81,4 +84,5 @@ def build_tables(program: Program, device: torch.device) -> Tables:
         rule_body=tensor(bodies, torch.int32),
         rules_by_head=tensor(at_least_one(np.argsort(head_predicates, kind="stable"), 0)),
         rule_first=tensor(np.searchsorted(np.sort(head_predicates), bounds)),
+        hash_keys=tensor(hash_keys),
     )

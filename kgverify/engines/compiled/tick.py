@@ -72,9 +72,7 @@ def try_clauses(
     raw = stages.resolve(tables, items, head, derivations.goal[items.slot], offset)
     pruned, num_atoms = stages.prune(tables, raw, items.query, limits.exclude_query)
     atoms = stages.rename(pruned[:, : layout.atoms])
-    is_new = ~stages.revisit(
-        atoms, derivations.visited, derivations.visited_hash, items.slot, derivations.depth
-    )
+    is_new = ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
     is_resolvent = items.is_live & matches
     is_true = is_resolvent & (num_atoms == 0)
     is_survivor = is_resolvent & is_new & ~is_true
