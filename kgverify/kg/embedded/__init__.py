@@ -1,0 +1,1 @@
+"""The knowledge graphs that come with kgverify, one folder each."""
