@@ -141,4 +141,6 @@ def check_policy(policy: Policy, program: Program, limits: Limits, where: str = 
         )
     for name, tensor in weights.items():
         if not np.isfinite(tensor).all():
-            raise UserError(f"tensor {name!r} holds NaN or infinity", where=where, fix="check the training run")
+            raise UserError(
+                f"tensor {name!r} holds NaN or infinity", where=where, fix="check the training run"
+            )

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.columns import Columns, expand_rows, starts_of
+from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
 from kgverify.trace.header import EngineInfo
 
 Progress = Callable[[int], None]
@@ -18,23 +18,6 @@ Progress = Callable[[int], None]
 
 def no_progress(num_finished: int) -> None:
     """Report nothing."""
-
-
-class CandidateSet(NamedTuple):
-    """Triples to be proved, in the order in which they are to be reported.
-
-    query: int32 [N]     index of the query in its split
-    side:  int8  [N]     a `Side`
-    atom:  int32 [N, 3]  predicate, first, second; a variable v is -1 - v
-    """
-
-    query: NDArray[np.int32]
-    side: NDArray[np.int8]
-    atom: NDArray[np.int32]
-
-    def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
-        """The given candidates."""
-        return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
 
 
 class Positions(NamedTuple):

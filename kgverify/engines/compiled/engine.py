@@ -26,11 +26,11 @@ from kgverify.engines.compiled.state import (
 from kgverify.engines.compiled.tables import build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import CandidateSet, Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
-from kgverify.trace.columns import Columns, concatenate, expand_rows, starts_of
+from kgverify.trace.columns import CandidateSet, Columns, concatenate, expand_rows, starts_of
 from kgverify.trace.header import EngineInfo
 
 
@@ -75,7 +75,9 @@ class CompiledEngine:
         self._score_error = 0.0 if policy.name == "shortest" else _score_error(policy)
         self._allocate()
         self._tick = self._compile_tick()
-        self._recycle = compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
+        self._recycle = (
+            compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
+        )
 
     @property
     def info(self) -> EngineInfo:
@@ -99,7 +101,8 @@ class CompiledEngine:
         size = self.layout.pool
         starts = range(0, len(candidates.query), size)
         return concatenate(
-            [self._prove_pool(candidates.take(slice(i, i + size)), progress) for i in starts] or [self._nothing(candidates)]
+            [self._prove_pool(candidates.take(slice(i, i + size)), progress) for i in starts]
+            or [self._nothing(candidates)]
         )
 
     def step(self, positions: Positions) -> Columns:
@@ -108,12 +111,17 @@ class CompiledEngine:
         starts = range(0, len(positions.depth), size)
         first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
         return concatenate(
-            [self._step_slots(positions, i, min(i + size, len(positions.depth)), first_goal, first_atom) for i in starts]
+            [
+                self._step_slots(positions, i, min(i + size, len(positions.depth)), first_goal, first_atom)
+                for i in starts
+            ]
             or [self._nothing(positions.candidates)]
         )
 
     def _nothing(self, candidates: CandidateSet) -> Columns:
-        return collect_columns(candidates, [], Results(*(np.zeros(0, d) for d in (np.int32, np.bool_, np.float64))))
+        return collect_columns(
+            candidates, [], Results(*(np.zeros(0, d) for d in (np.int32, np.bool_, np.float64)))
+        )
 
     def _allocate(self) -> None:
         """Buffers whose addresses never change, so that a captured graph reads them in place."""
@@ -176,7 +184,12 @@ class CompiledEngine:
         copy_buffers_(self._derivations, derivations)
 
     def _step_slots(
-        self, positions: Positions, begin: int, end: int, first_goal: np.ndarray, first_atom: np.ndarray  # type: ignore[type-arg]
+        self,
+        positions: Positions,
+        begin: int,
+        end: int,
+        first_goal: np.ndarray,
+        first_atom: np.ndarray,  # type: ignore[type-arg]
     ) -> Columns:
         """One step from positions begin to end, each in a slot of its own."""
         num = end - begin
@@ -200,12 +213,20 @@ class CompiledEngine:
         return collect_columns(candidates, chunks, Results(outcome, is_limited, log_probability))
 
     def _derivations_at(
-        self, positions: Positions, begin: int, end: int, first_goal: np.ndarray, first_atom: np.ndarray  # type: ignore[type-arg]
+        self,
+        positions: Positions,
+        begin: int,
+        end: int,
+        first_goal: np.ndarray,
+        first_atom: np.ndarray,  # type: ignore[type-arg]
     ) -> Derivations:
         num, layout = end - begin, self.layout
         rows = np.arange(begin, end)
         goals = expand_rows(first_goal, rows)
-        num_goals, num_atoms = positions.num_goals[rows].astype(np.int64), positions.num_atoms[goals].astype(np.int64)
+        num_goals, num_atoms = (
+            positions.num_goals[rows].astype(np.int64),
+            positions.num_atoms[goals].astype(np.int64),
+        )
         if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > self.limits.max_depth:
             raise InternalError("a position does not fit the limits under which the engine was built")
         slot = np.repeat(np.arange(num), num_goals)
@@ -253,5 +274,3 @@ def _score_error(policy: Policy) -> float:
     shift = np.abs(policy.weights[f"block.{last}.norm.bias"]).max()
     largest = hidden**0.5 * float(scale + shift) ** 2
     return float(largest * (policy.num_blocks + 2) * hidden**0.5 * np.finfo(np.float32).eps)
-
-

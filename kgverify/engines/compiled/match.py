@@ -54,7 +54,13 @@ def expand(counts: Tensor, window: int) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def gather_items(
-    tables: Tables, derivations: Derivations, work: Work, selected: Tensor, segments: Segments, is_running: Tensor, window: int
+    tables: Tables,
+    derivations: Derivations,
+    work: Work,
+    selected: Tensor,
+    segments: Segments,
+    is_running: Tensor,
+    window: int,
 ) -> tuple[Items, Tensor]:
     """The next clauses to try, over all running slots; and how many of each slot's they are, int64 [B]."""
     remaining = torch.where(is_running, segments.num_rules + segments.num_facts - work.cursor, 0)

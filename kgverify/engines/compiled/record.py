@@ -8,9 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kgverify.engines.compiled.state import GOAL, PAD, StepRecord
-from kgverify.engines.protocol import CandidateSet
 from kgverify.logic.outcomes import Origin
-from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps, expand_rows, starts_of
+from kgverify.trace.columns import (
+    Candidates,
+    CandidateSet,
+    Columns,
+    Resolvents,
+    Steps,
+    expand_rows,
+    starts_of,
+)
 
 
 class Chunk(NamedTuple):
@@ -113,5 +120,3 @@ def _concatenate(parts: list, kind: type) -> list[NDArray]:  # type: ignore[type
 def taken_slots(record: StepRecord) -> Tensor:
     """int64 [n]: the slots that took a step."""
     return torch.nonzero(record.is_taken).squeeze(1)
-
-

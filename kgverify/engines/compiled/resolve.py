@@ -9,6 +9,7 @@ from kgverify.engines.compiled.match import apply_bindings, bindings, standardiz
 from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE, Items, Work
 from kgverify.engines.compiled.tables import Tables
 
+
 class Placement(NamedTuple):
     """What `limit` keeps of the items of a window.
 
@@ -27,7 +28,9 @@ class Placement(NamedTuple):
 def resolve(tables: Tables, items: Items, head: Tensor, goal: Tensor, variable_offset: int) -> Tensor:
     """int32 [C, L, 3]: body and rest of the goal, int32 [C, A, 3], under the unifier; free rows PAD, anywhere."""
     no_body = tables.rule_body.shape[0] - 1
-    body = standardize_apart(tables.rule_body[torch.where(items.is_rule, items.clause, no_body)], variable_offset)
+    body = standardize_apart(
+        tables.rule_body[torch.where(items.is_rule, items.clause, no_body)], variable_offset
+    )
     atoms = torch.cat((body, goal[:, 1:]), dim=1)
     _, x1, t1, x2, t2 = bindings(head, items.selected)
     return torch.cat((atoms[..., :1], apply_bindings(atoms[..., 1:], x1, t1, x2, t2)), dim=-1)
@@ -37,7 +40,9 @@ def is_fact(tables: Tables, atoms: Tensor) -> Tensor:
     """bool [...]: whether each atom, int32 [..., 3], is a ground atom of the facts."""
     predicate, first, second = atoms.long().unbind(-1)
     is_ground = (predicate >= 0) & (first >= 0) & (second >= 0)
-    key = torch.where(is_ground, (predicate * tables.num_constants + first) * tables.num_constants + second, -1)
+    key = torch.where(
+        is_ground, (predicate * tables.num_constants + first) * tables.num_constants + second, -1
+    )
     place = torch.searchsorted(tables.fact_keys, key).clamp(max=tables.fact_keys.shape[0] - 1)
     return is_ground & (tables.fact_keys[place] == key)
 
@@ -123,7 +128,13 @@ def close(num_survivors: Tensor, true_origin_kind: Tensor, num_kept: Tensor) -> 
 
 
 def limit(
-    is_survivor: Tensor, num_atoms: Tensor, items: Items, held: Tensor, work: Work, max_atoms: int, max_resolvents: int
+    is_survivor: Tensor,
+    num_atoms: Tensor,
+    items: Items,
+    held: Tensor,
+    work: Work,
+    max_atoms: int,
+    max_resolvents: int,
 ) -> Placement:
     """Keep resolvents of at most `max_atoms` atoms, and of those the first `max_resolvents` of the step.
 
@@ -134,9 +145,7 @@ def limit(
     row = fits.cumsum(0) - 1 - (num_fitting.cumsum(0) - num_fitting)[items.slot] + work.num_kept[items.slot]
     is_kept = fits & (row < max_resolvents)
     num_kept = count_by_slot(is_kept, held)
-    return Placement(
-        is_kept, row, num_kept, count_by_slot(is_survivor & ~fits, held), num_fitting - num_kept
-    )
+    return Placement(is_kept, row, num_kept, count_by_slot(is_survivor & ~fits, held), num_fitting - num_kept)
 
 
 def count_by_slot(mask: Tensor, held: Tensor) -> Tensor:

@@ -14,7 +14,17 @@ from kgverify.engines.compiled.choose import Parameters
 from kgverify.engines.compiled.match import clause_heads, expand, gather_items, origin_kinds
 from kgverify.engines.compiled.resolve import count_by_slot, first_by_slot
 from kgverify.engines.compiled.stages import Stages
-from kgverify.engines.compiled.state import GOAL, OPEN, PAD, TRUE, Derivations, Layout, Segments, StepRecord, Work
+from kgverify.engines.compiled.state import (
+    GOAL,
+    OPEN,
+    PAD,
+    TRUE,
+    Derivations,
+    Layout,
+    Segments,
+    StepRecord,
+    Work,
+)
 from kgverify.engines.compiled.tables import Tables
 from kgverify.logic.limits import Limits
 
@@ -72,7 +82,9 @@ def try_clauses(
     raw = stages.resolve(tables, items, head, derivations.goal[items.slot], offset)
     pruned, num_atoms = stages.prune(tables, raw, items.query, limits.exclude_query)
     atoms = stages.rename(pruned[:, : layout.atoms])
-    is_new = ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
+    # What the padding cuts off is longer than every goal visited; the atoms that are left of it tell nothing.
+    is_cut = num_atoms > layout.atoms
+    is_new = is_cut | ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
     is_resolvent = items.is_live & matches
     is_true = is_resolvent & (num_atoms == 0)
     is_survivor = is_resolvent & is_new & ~is_true
@@ -138,5 +150,3 @@ def begin_step(work: Work, is_taken: Tensor) -> Work:
     """Clear the counters of the slots that took their step."""
     counters = (torch.where(is_taken, 0, counter).to(counter.dtype) for counter in work[:7])
     return Work(*counters, *work[7:])
-
-

@@ -1,28 +1,36 @@
-"""The adapter to the reference prover: the only module that knows `kgreference`."""
+"""The reference prover as an engine."""
 
 import platform
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
+
 from kgreference.derivation import derive
 from kgreference.policy import Policy as ReferencePolicy
 from kgreference.policy import Shortest
 from kgreference.program import Program as ReferenceProgram
+from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.step import Step, take_step
 from kgreference.terms import Atom, Goal
-from kgreference.program import Variable as ReferenceVariable
 from kgreference.two_tower import TwoTower
-from numpy.typing import NDArray
-
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import CandidateSet, Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.logic.atoms import NamedAtom, Term, Variable
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
-from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps, concatenate, starts_of
+from kgverify.trace.columns import (
+    Candidates,
+    CandidateSet,
+    Columns,
+    Resolvents,
+    Steps,
+    concatenate,
+    starts_of,
+)
 from kgverify.trace.header import EngineInfo
 
 _BATCH = 1024
@@ -158,5 +166,3 @@ def _columns(
 def _atoms(goals: list[Goal]) -> NDArray[np.int32]:
     flat = chain.from_iterable(chain.from_iterable(goals))
     return np.fromiter(flat, np.int32).reshape(-1, 3)
-
-

@@ -1,0 +1,1 @@
+"""Comparing two traces: align, compare field by field, find the first divergence, give a verdict."""

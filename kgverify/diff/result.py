@@ -1,0 +1,124 @@
+"""What a comparison found, as data; turning it into text is the report's work."""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+
+class Verdict(StrEnum):
+    """AGREE needs everything compared; INCONCLUSIVE says that the comparison could not decide."""
+
+    AGREE = "AGREE"
+    DIVERGE = "DIVERGE"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Level(StrEnum):
+    """How far a difference reaches, mildest first.
+
+    bits: numbers differ within the tolerance; tolerance: beyond it; order: the same resolvents in another order; renaming: other
+    resolvents, but the same choice; choice: another resolvent chosen; outcome, rank, metric: each of these differs.
+    """
+
+    BITS = "bits"
+    TOLERANCE = "tolerance"
+    ORDER = "order"
+    RENAMING = "renaming"
+    CHOICE = "choice"
+    OUTCOME = "outcome"
+    RANK = "rank"
+    METRIC = "metric"
+
+
+def highest_level(levels: "list[Level]") -> Level | None:
+    """The level that reaches furthest; None of none."""
+    order = list(Level)
+    return max(levels, key=order.index, default=None)
+
+
+Value: TypeAlias = str | int | float | list[str]
+"""A value as a person reads it: text, a number, or a list of which only what differs is shown."""
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """The first difference of a candidate (free-running), or a difference of one step (lockstep).
+
+    candidate:   row in the expected trace; in the actual one where the expected one lacks it
+    step:        step of the derivation, from 0; -1 where the difference is of no step
+    stage:       a `Stage`
+    is_replayed: whether the stage was found by replaying the step in both engines, else read off the traces
+    later_steps: steps of the candidate after this one, which are its consequences
+    """
+
+    candidate: int
+    atom: str
+    query: int
+    side: str
+    step: int
+    stage: str
+    field: str
+    level: Level
+    expected: Value
+    actual: Value
+    goal: str = ""
+    is_replayed: bool = False
+    later_steps: int = 0
+
+
+class NearTie(msgspec.Struct, frozen=True):
+    """A step whose choices differ while the scores' gap is inside the error bound: not a divergence.
+
+    compared_after: steps of the candidate compared after it, from the expected choice
+    """
+
+    candidate: int
+    atom: str
+    step: int
+    gap: float
+    bound: float
+    expected: str
+    actual: str
+    compared_after: int = 0
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """What was compared, and what was not.
+
+    fields:       columns compared
+    not_compared: columns that one of the traces lacks
+    """
+
+    candidates: int
+    steps: int
+    resolvents: int
+    fields: tuple[str, ...]
+    not_compared: tuple[str, ...] = ()
+    candidates_expected: int = 0
+    candidates_actual: int = 0
+    steps_after_near_ties: int = 0
+
+
+class FieldRule(msgspec.Struct, frozen=True):
+    """What counts as equal in a field."""
+
+    field: str
+    rule: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of comparing two traces.
+
+    reasons:     why the verdict is INCONCLUSIVE
+    level:       how far the differences reach; None where there are none, not even of bits
+    divergences: in the order of candidates; free-running, one for each candidate that diverges
+    """
+
+    verdict: Verdict
+    coverage: Coverage
+    divergences: tuple[Divergence, ...] = ()
+    near_ties: tuple[NearTie, ...] = ()
+    level: Level | None = None
+    reasons: tuple[str, ...] = ()
+    equality: tuple[FieldRule, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,42 @@
+"""Stage `metric`: rank-based metrics, keyed as PyKEEN keys them (`both.realistic.mean_reciprocal_rank`)."""
+
+from typing import Final
+
+import numpy as np
+
+from kgverify.errors import InternalError
+from kgverify.logic.outcomes import Side
+from kgverify.trace.columns import Rankings
+
+HITS_AT: Final = (1, 3, 10)
+MRR: Final = "both.realistic.mean_reciprocal_rank"
+"""The key of the headline metric."""
+
+
+def compute_metrics(rankings: Rankings) -> dict[str, float]:
+    """MRR and Hits@1, 3, 10 for head, tail and both sides, for each rank type.
+
+    A side without rankings has no keys. InternalError for a mean reciprocal rank outside (0, 1].
+    """
+    ranks = {
+        "optimistic": rankings.optimistic,
+        "realistic": (rankings.optimistic + rankings.pessimistic) / 2,
+        "pessimistic": rankings.pessimistic,
+    }
+    sides = {
+        "head": rankings.side == Side.HEAD,
+        "tail": rankings.side == Side.TAIL,
+        "both": np.ones(len(rankings.side), np.bool_),
+    }
+    metrics = {}
+    for side, mask in sides.items():
+        if not mask.any():
+            continue
+        for kind, values in ranks.items():
+            reciprocal = float(np.mean(1 / values[mask]))
+            if not 0 < reciprocal <= 1:
+                raise InternalError(f"the mean reciprocal rank is {reciprocal}, outside (0, 1]")
+            metrics[f"{side}.{kind}.mean_reciprocal_rank"] = reciprocal
+            for k in HITS_AT:
+                metrics[f"{side}.{kind}.hits_at_{k}"] = float(np.mean(values[mask] <= k))
+    return metrics

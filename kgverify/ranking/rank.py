@@ -1,0 +1,62 @@
+"""Stage `rank`: where the true triple stands among its corruptions, ties told apart."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.logic.outcomes import Outcome
+from kgverify.trace.columns import Candidates, Rankings
+
+NOT_PROVED_PENALTY: Final = 100.0
+"""What a candidate that is not PROVED loses, in nats."""
+
+RANK_TOLERANCE: Final = 1e-4
+"""Two ranking scores closer than this, in nats, are a tie in a verified run, so that no rank hangs on rounding."""
+
+
+def ranking_scores(candidates: Candidates) -> NDArray[np.float64]:
+    """float64 [N], nats: the log-probability, less the penalty where the outcome is not PROVED."""
+    is_proved = candidates.outcome == Outcome.PROVED
+    return candidates.log_probability - np.where(is_proved, 0.0, NOT_PROVED_PENALTY)
+
+
+def rank_candidates(
+    candidates: Candidates, triples: NDArray[np.int32], tolerance: float = RANK_TOLERANCE
+) -> Rankings:
+    """Rank the true triple of each query and side that has one; rows in the order of (query, side).
+
+    triples: int32 [n, 3], the split that `candidates.query` points into. A candidate listed twice counts once.
+    """
+    return rank_scores(candidates, ranking_scores(candidates), triples, tolerance)
+
+
+def rank_scores(
+    candidates: Candidates, scores: NDArray[np.float64], triples: NDArray[np.int32], tolerance: float
+) -> Rankings:
+    """The same, from scores float64 [N] already made."""
+    keys = np.column_stack((candidates.query, candidates.side, candidates.atom))
+    _, first = np.unique(keys, axis=0, return_index=True)
+    query, side = candidates.query[first], candidates.side[first]
+    is_true = (candidates.atom[first] == triples[query]).all(1)
+    scores = scores[first]
+
+    group = query.astype(np.int64) * 4 + side
+    true_groups = group[is_true]
+    place = np.searchsorted(true_groups, group).clip(max=max(0, len(true_groups) - 1))
+    is_ranked = true_groups[place] == group if len(true_groups) else np.zeros(len(group), np.bool_)
+    gap = scores - scores[is_true][place] if len(true_groups) else scores
+    is_above = is_ranked & ~is_true & (gap > 0) & (gap >= tolerance)
+    is_tied = is_ranked & ~is_true & ((gap == 0) | (np.abs(gap) < tolerance))
+
+    def count(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.bincount(place[mask], minlength=len(true_groups))
+
+    above = count(is_above)
+    return Rankings(
+        query[is_true],
+        side[is_true],
+        count(is_ranked).astype(np.uint32),
+        1.0 + above,
+        1.0 + above + count(is_tied),
+    )
