@@ -5,10 +5,27 @@ Candidates are in order; the steps of candidate i follow those of candidate i - 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class CandidateSet(NamedTuple):
+    """Triples to be proved, in the order in which they are to be reported.
+
+    query: int32 [N]     index of the query in its split
+    side:  int8  [N]     a `Side`
+    atom:  int32 [N, 3]  predicate, first, second; a variable v is -1 - v
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    atom: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
+        """The given candidates."""
+        return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
 
 
 class Candidates(NamedTuple):
@@ -115,17 +132,17 @@ class Columns(NamedTuple):
 def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
     """Columns of no candidates."""
 
-    def zeros(*dtypes: type) -> list[NDArray]:  # type: ignore[type-arg]
+    def zeros(*dtypes: type) -> list[Any]:
         return [np.zeros(0, d) for d in dtypes]
 
-    atoms = np.zeros((0, 3), np.int32)
+    atoms: Any = np.zeros((0, 3), np.int32)
     query, side, num_steps, outcome, is_limited, log_probability = zeros(
         np.int32, np.int8, np.uint32, np.int8, np.uint8, np.float64
     )
     return Columns(
         Candidates(query, side, atoms, num_steps, outcome, is_limited, log_probability),
-        Steps(*zeros(np.uint16, np.uint16, np.uint32, np.uint32, np.uint32, np.int32, np.int8), atoms),
-        Resolvents(*zeros(np.uint8, np.uint16, np.uint8, np.int32, score_dtype), atoms),
+        Steps(*[*zeros(np.uint16, np.uint16, np.uint32, np.uint32, np.uint32, np.int32, np.int8), atoms]),
+        Resolvents(*[*zeros(np.uint8, np.uint16, np.uint8, np.int32, score_dtype), atoms]),
     )
 
 
@@ -135,11 +152,11 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
         return empty_columns()
     if len(parts) == 1:
         return parts[0]
-    levels = [
-        type(level)(*(np.concatenate([getattr(part[i], name) for part in parts]) for name in level._fields))
-        for i, level in enumerate(parts[0])
-    ]
-    return Columns(*levels)
+
+    def join(levels: Sequence[Any]) -> Any:
+        return type(levels[0])(*(np.concatenate(columns) for columns in zip(*levels, strict=True)))
+
+    return Columns(*(join(levels) for levels in zip(*parts, strict=True)))
 
 
 def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -154,18 +171,24 @@ def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[n
     first, length = starts[rows], starts[rows + 1] - starts[rows]
     ends = np.cumsum(length)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(first - (ends - length), length)
+    elements: NDArray[np.int64] = np.arange(total) + np.repeat(first - (ends - length), length)
+    return elements
 
 
 def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
     """The given candidates with their steps, in the given order."""
-    rows = np.asarray(rows, np.int64)
-    steps = expand_rows(starts_of(columns.candidates.num_steps), rows)
+    chosen: NDArray[np.int64] = np.asarray(rows, np.int64)
+    steps = expand_rows(starts_of(columns.candidates.num_steps), chosen)
     resolvents = expand_rows(starts_of(columns.steps.num_resolvents), steps)
     goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), steps)
     atoms = expand_rows(starts_of(columns.resolvents.num_atoms), resolvents)
+
+    def take(level: Any, elements: NDArray[np.int64], ragged: NDArray[np.int64]) -> list[Any]:
+        # The last column of a level with atoms holds them.
+        return [*(column[elements] for column in level[:-1]), level[-1][ragged]]
+
     return Columns(
-        Candidates(*(column[rows] for column in columns.candidates)),
-        Steps(*(column[steps] for column in columns.steps[:-1]), columns.steps.goal_atoms[goal_atoms]),
-        Resolvents(*(column[resolvents] for column in columns.resolvents[:-1]), columns.resolvents.atoms[atoms]),
+        Candidates(*take(columns.candidates, chosen, chosen)),
+        Steps(*take(columns.steps, steps, goal_atoms)),
+        Resolvents(*take(columns.resolvents, resolvents, atoms)),
     )

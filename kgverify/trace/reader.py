@@ -1,0 +1,223 @@
+"""Reading a trace, whoever wrote it: everything is checked, nothing is repaired."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError
+from kgverify.trace.columns import Digests, Rankings, concatenate
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.hdf5 import read_arrays
+from kgverify.trace.header import SCHEMA_VERSION, Header
+from kgverify.trace.manifest import Manifest, Shard, check_shard, read_manifest, render_hash
+from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_columns, decode_symbols
+from kgverify.trace.trace import Trace
+from kgverify.trace.validate import check_columns, check_facts, check_rankings
+
+# Every shard repeats these.
+_SHARED = ("header", "symbols/", "program/")
+
+
+def read_trace(path: Path | str, *, verify_digests: bool = True) -> Trace:
+    """Read a trace file, or a folder of shards with its manifest.
+
+    verify_digests: recompute stored digests and compare; checksums are verified in any case.
+
+    UserError if there is no trace or it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md`
+    lists what is refused. A folder whose recording did not finish is read as far as it was committed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_folder(path, verify_digests)
+    if not path.is_file():
+        partial = partial_of(path)
+        raise UserError(
+            "no such trace",
+            where=str(path),
+            fix=f"its recording did not finish: resume it, or read {partial}"
+            if partial.is_dir()
+            else "check the path",
+        )
+    return _decode(read_arrays(path), str(path), verify_digests)
+
+
+def partial_of(path: Path) -> Path:
+    """Where the shards of a trace are until it is complete."""
+    return path.with_name(path.name + ".partial")
+
+
+def decode_header(arrays: Arrays, where: str) -> Header:
+    """The header, from its JSON. UserError if it is none."""
+    place = f"{where}:header"
+    try:
+        header = msgspec.json.decode(arrays["header"].tobytes(), type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(
+            f"not a header: {error}", where=place, fix="write the JSON that docs/trace-format.md describes"
+        ) from error
+    except UserError as error:
+        raise UserError(error.message, where=place, fix=error.fix) from error
+    if header.schema_version != SCHEMA_VERSION:
+        raise UserError(
+            f"schema version is {header.schema_version}, expected {SCHEMA_VERSION}",
+            where=place,
+            fix=RECORD_AGAIN,
+        )
+    return header
+
+
+def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
+    header = decode_header(arrays, where)
+    symbols = decode_symbols(arrays, where)
+    columns = decode_columns(arrays)
+    facts, fact_lines = arrays.get("program/facts"), arrays.get("program/fact_lines")
+    check_facts(facts, fact_lines, symbols, where)
+    check_columns(
+        columns,
+        symbols,
+        where,
+        num_rules=len(header.clauses.rules) or None,
+        num_facts=None if facts is None else len(facts),
+    )
+    digests = _decode_digests(arrays, where)
+    if digests is None:
+        digests = compute_digests(columns)
+    elif any(len(d) != len(columns.steps.depth) for d in digests):
+        raise UserError(
+            f"found {len(digests[0])} digests for {len(columns.steps.depth)} steps",
+            where=f"{where}:digests/sequence",
+            fix="write one digest of each kind for each step, or none",
+        )
+    elif verify_digests:
+        _check_digests(digests, compute_digests(columns), where)
+    rankings = None
+    if "rankings/query" in arrays:
+        rankings = Rankings(*(arrays[f"rankings/{name}"] for name in Rankings._fields))
+        check_rankings(rankings, where)
+    return Trace(
+        header=header,
+        symbols=symbols,
+        columns=columns,
+        digests=digests,
+        rankings=rankings,
+        facts=facts,
+        fact_lines=fact_lines,
+        fields=frozenset(
+            FIELD_OF[p].name for p in arrays if not p.startswith(("header", "symbols/", "shard/"))
+        ),
+        is_complete="shard/index" not in arrays,
+        source=where,
+    )
+
+
+def _decode_digests(arrays: Arrays, where: str) -> Digests | None:
+    if "digests/sequence" not in arrays:
+        return None
+    digests = Digests(*(arrays[f"digests/{name}"] for name in Digests._fields))
+    if len({len(d) for d in digests}) > 1:
+        raise UserError(
+            f"lengths differ: {', '.join(f'{n} {len(d)}' for n, d in digests._asdict().items())}",
+            where=f"{where}:digests/sequence",
+            fix="write one digest of each kind for each step, or none",
+        )
+    return digests
+
+
+def _check_digests(stored: Digests, computed: Digests, where: str) -> None:
+    for name, found, expected in zip(Digests._fields, stored, computed, strict=True):
+        differs: NDArray[Any] = found != expected
+        if differs.any():
+            step = int(np.argmax(differs))
+            raise UserError(
+                f"step {step} has digest {int(found[step]):016x},"
+                f" expected {int(expected[step]):016x} from its columns",
+                where=f"{where}:digests/{name}",
+                fix="write the digests that docs/trace-format.md defines, or none",
+            )
+
+
+def _read_folder(folder: Path, verify_digests: bool) -> Trace:
+    manifest = read_manifest(folder)
+    if not manifest.shards:
+        raise UserError("the manifest lists no shard", where=str(folder), fix=RECORD_AGAIN)
+    parts = []
+    shared: dict[str, bytes] = {}
+    for index, shard in enumerate(manifest.shards):
+        check_shard(folder, shard)
+        where = str(folder / shard.name)
+        arrays = read_arrays(folder / shard.name)
+        own = {name: array.tobytes() for name, array in arrays.items() if name.startswith(_SHARED)}
+        shared = shared or own
+        for name in shared.keys() | own.keys():
+            if shared.get(name) != own.get(name):
+                raise UserError(
+                    f"differs from that of {manifest.shards[0].name}, expected the same in every shard",
+                    where=f"{where}:{name}",
+                    fix=RECORD_AGAIN,
+                )
+        _check_index(arrays, index, where)
+        trace = _decode(arrays, where, verify_digests)
+        _check_counts(trace, shard, where)
+        parts.append(trace)
+    return _join(parts, folder, manifest)
+
+
+def _check_index(arrays: Arrays, index: int, where: str) -> None:
+    stored = arrays.get("shard/index")
+    if stored is None or stored.tolist() != [index]:
+        raise UserError(
+            f"found {'none' if stored is None else stored.tolist()}, expected [{index}]",
+            where=f"{where}:shard/index",
+            fix="put every shard in its place",
+        )
+
+
+def _check_counts(trace: Trace, shard: Shard, where: str) -> None:
+    found = len(trace.columns.candidates.query), len(trace.columns.steps.depth), render_hash(trace.root)
+    expected = shard.num_candidates, shard.num_steps, shard.root
+    if found != expected:
+        raise UserError(
+            f"candidates, steps and root are {found}, expected {expected} from the manifest",
+            where=where,
+            fix=RECORD_AGAIN,
+        )
+
+
+def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
+    first, last = parts[0], parts[-1]
+    for part in parts:
+        of_rankings = {f"rankings.{name}" for name in Rankings._fields}
+        if part.fields - of_rankings != first.fields - of_rankings:
+            odd = min((part.fields ^ first.fields) - of_rankings)
+            raise UserError(
+                f"{odd} is in one shard and not in another",
+                where=part.source,
+                fix="write the same columns everywhere",
+            )
+        if part.columns.resolvents.score.dtype != first.columns.resolvents.score.dtype:
+            raise UserError(
+                "scores have one type in one shard and another in another",
+                where=part.source,
+                fix=RECORD_AGAIN,
+            )
+        if part.rankings is not None and part is not last:
+            raise UserError(
+                "found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN
+            )
+    return Trace(
+        header=first.header,
+        symbols=first.symbols,
+        columns=concatenate([part.columns for part in parts]),
+        digests=Digests(
+            *(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True))
+        ),
+        rankings=last.rankings,
+        facts=first.facts,
+        fact_lines=first.fact_lines,
+        fields=last.fields,
+        is_complete=manifest.is_complete and not folder.name.endswith(".partial"),
+        source=str(folder),
+    )

@@ -1,0 +1,85 @@
+"""Flipped bits and cut files: an error, or the very same data."""
+
+import h5py
+import numpy as np
+import pytest
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns
+
+from kgverify.errors import UserError
+from kgverify.trace.columns import select_candidates
+from kgverify.trace.reader import read_trace
+from kgverify.trace.writer import TraceWriter, write_trace
+
+
+def copy_as_plain_h5py(source, path):
+    """The same trace in the file layout that h5py writes unasked, whose metadata has no checksums."""
+    with h5py.File(source) as old, h5py.File(path, "w") as new:
+        for name in old:
+            old.copy(name, new)
+        for name, value in old.attrs.items():
+            new.attrs[name] = value
+
+
+def read_or_refuse(path):
+    try:
+        return read_trace(path)
+    except UserError as error:
+        refusal = error
+    assert refusal.where
+    assert refusal.fix
+    return None
+
+
+@pytest.fixture(params=["kgverify", "plain"])
+def path(request, tmp_path):
+    path = tmp_path / "a.trace"
+    write_trace(path, HEADER, SYMBOLS, make_columns(1, 12), RANKINGS, facts=FACTS)
+    if request.param == "plain":
+        copy_as_plain_h5py(path, tmp_path / "b.trace")
+        return tmp_path / "b.trace"
+    return path
+
+
+def test_a_flipped_bit_is_an_error_or_changes_nothing(path):
+    expected, content = read_trace(path), path.read_bytes()
+    random = np.random.default_rng(7)
+    num_refused = 0
+    for position in random.choice(8 * len(content), 500, replace=False):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        trace = read_or_refuse(path)
+        if trace is None:
+            num_refused += 1
+        else:
+            assert_same_trace(trace, expected)
+    assert num_refused > 50
+
+
+def test_a_cut_file_is_an_error(path):
+    content = path.read_bytes()
+    for length in [*range(0, len(content), len(content) // 150), len(content) - 1]:
+        path.write_bytes(content[:length])
+        assert read_or_refuse(path) is None
+
+
+def test_a_flipped_bit_in_a_folder_is_an_error_or_changes_nothing(tmp_path):
+    path = tmp_path / "a.trace"
+    columns = make_columns(2, 12)
+    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=5) as writer:
+        for i in range(12):
+            writer.append(select_candidates(columns, np.array([i])))
+    expected = read_trace(path)
+    random = np.random.default_rng(3)
+    files = sorted(path.iterdir())
+    for file in [*files[:2], path / "manifest.json"] * 60:
+        content = file.read_bytes()
+        position = int(random.integers(8 * len(content)))
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << (position % 8)
+        file.write_bytes(damaged)
+        trace = read_or_refuse(path)
+        if trace is not None:
+            assert file.name == "manifest.json"
+            assert_same_trace(trace, expected)
+        file.write_bytes(content)

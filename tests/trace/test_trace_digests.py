@@ -1,0 +1,202 @@
+"""Laws of the digests, and a slow second reading of their definition."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builders import make_columns, one_step
+
+from kgverify.trace import digests as module
+from kgverify.trace.columns import Columns, concatenate, select_candidates
+from kgverify.trace.digests import candidate_keys, compute_digests, fold, mix, root_digest, words_of
+
+WORD = (1 << 64) - 1
+
+
+def slow_mix(x):
+    x = (x + 0x9E3779B97F4A7C15) & WORD
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & WORD
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & WORD
+    return x ^ x >> 31
+
+
+def slow_fold(h, *words):
+    for w in words:
+        h = slow_mix(h ^ slow_mix(int(w) & WORD))
+    return h
+
+
+def slow_goal(kind, atoms):
+    return slow_fold(slow_fold(kind, len(atoms)), sum(slow_fold(0, j, *a) for j, a in enumerate(atoms)))
+
+
+def slow_renumber(atoms):
+    numbers = {}
+    return [(p, *(x if x >= 0 else -1 - numbers.setdefault(x, len(numbers)) for x in (a, b))) for p, a, b in atoms]
+
+
+def slow_digests(columns):
+    """(sequence, multiset, renaming) of each step, and the root, by loops over Python integers."""
+    candidates, steps, resolvents = columns
+    goal_atoms, atoms = steps.goal_atoms.tolist(), resolvents.atoms.tolist()
+    result, root = [], 0
+    t = r = g = m = 0
+    for n in range(len(candidates.query)):
+        key = slow_fold(0, candidates.query[n], candidates.side[n], *candidates.atom[n])
+        for i in range(int(candidates.num_steps[n])):
+            goal = goal_atoms[g : g + int(steps.num_atoms[t])]
+            g += len(goal)
+            options = []
+            for _ in range(int(steps.num_resolvents[t])):
+                options.append((int(resolvents.kind[r]), atoms[m : m + int(resolvents.num_atoms[r])]))
+                m += len(options[-1][1])
+                r += 1
+            hashes = [slow_goal(*o) for o in options]
+            choice = int(steps.choice[t])
+            chosen = hashes[choice] if 0 <= choice < len(hashes) else 0
+            middle = (len(options), steps.dropped_atoms[t], steps.dropped_resolvents[t])
+            end = (steps.outcome[t], steps.depth[t])
+            renamed = [slow_goal(k, slow_renumber(a)) for k, a in options]
+            sequence = slow_fold(
+                slow_goal(0, goal), sum(slow_fold(j, h) for j, h in enumerate(hashes)), *middle, choice, *end
+            )
+            multiset = slow_fold(slow_goal(0, goal), sum(map(slow_mix, hashes)), *middle, chosen, *end)
+            renaming = slow_fold(
+                slow_goal(0, slow_renumber(goal)),
+                sum(slow_fold(j, h) for j, h in enumerate(renamed)),
+                *middle,
+                choice,
+                *end,
+            )
+            result.append((sequence, multiset, renaming))
+            root += slow_mix(slow_fold(key, i) ^ sequence)
+            t += 1
+    return result, root & WORD
+
+
+def rows(digests):
+    return list(zip(*(column.tolist() for column in digests), strict=True))
+
+
+@given(st.integers(0, 10**6), st.integers(0, 12), st.sampled_from([7, 1 << 15]), st.sampled_from([0, 4, 1 << 16]))
+@settings(max_examples=60, deadline=None)
+def test_digests_are_those_of_the_definition(seed, num_candidates, block, table):
+    columns = make_columns(seed, num_candidates)
+    with pytest.MonkeyPatch.context() as patch:
+        # Pieces of a few elements, and words without a lookup table, give the same.
+        patch.setattr(module, "_BLOCK", block)
+        patch.setattr(module, "_MAX_TABLE", table)
+        digests = compute_digests(columns)
+        root = root_digest(columns.candidates, digests.sequence)
+    assert (rows(digests), root) == slow_digests(columns)
+
+
+def test_mix_is_splitmix64():
+    # The first outputs of the published generator, seeded with 0.
+    state = np.array([0, 0x9E3779B97F4A7C15], np.uint64)
+    assert [hex(x) for x in mix(state).tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4"]
+    assert fold(state, words_of(np.array([-1, 3], np.int32))).tolist() == [
+        slow_fold(0, -1),
+        slow_fold(0x9E3779B97F4A7C15, 3),
+    ]
+
+
+A, B, C = [(0, 1, -1)], [(1, -1, 2), (2, -1, -2)], []
+GOAL = [(0, 1, -1), (1, -1, -2)]
+
+
+def compare(first: Columns, second: Columns) -> tuple[bool, bool, bool]:
+    return tuple(bool(a[0] == b[0]) for a, b in zip(compute_digests(first), compute_digests(second), strict=True))
+
+
+def test_the_order_of_resolvents_is_told_from_content():
+    assert compare(one_step(GOAL, [A, B, C], choice=1), one_step(GOAL, [B, A, C], choice=0)) == (False, True, False)
+    assert compare(one_step(GOAL, [A, B, C], choice=1), one_step(GOAL, [B, A, C], choice=1)) == (False, False, False)
+
+
+def test_the_numbering_of_variables_is_told_from_content():
+    renamed = [(1, -3, 2), (2, -3, -1)]
+    assert compare(one_step(GOAL, [A, B]), one_step(GOAL, [A, renamed])) == (False, False, True)
+    assert compare(one_step(GOAL, [A]), one_step([(0, 1, -9), (1, -9, -1)], [A])) == (False, False, True)
+    merged = [(1, -1, 2), (2, -1, -1)]
+    assert compare(one_step(GOAL, [A, B]), one_step(GOAL, [A, merged])) == (False, False, False)
+
+
+def test_an_order_and_a_numbering_together_are_content():
+    renamed = [(1, -3, 2), (2, -3, -1)]
+    assert compare(one_step(GOAL, [A, B]), one_step(GOAL, [renamed, A], choice=1)) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        one_step(GOAL, [A, B], choice=1),
+        one_step(GOAL, [A, B], outcome=1),
+        one_step(GOAL, [A]),
+        one_step(GOAL, [A, A]),
+        one_step(GOAL, [A, B, B]),
+        one_step(GOAL[::-1], [A, B]),
+        one_step(GOAL[:1], [A, B]),
+        one_step(GOAL, [A, B[::-1]]),
+        one_step(GOAL, [A, [(1, 2, -1), (2, -1, -2)]]),
+        one_step(GOAL, [A, [(1, -1, 3), (2, -1, -2)]]),
+        one_step(GOAL, [A, C]),
+    ],
+)
+def test_content_changes_every_digest(other):
+    assert compare(one_step(GOAL, [A, B]), other) == (False, False, False)
+
+
+@pytest.mark.parametrize("choice", [-1, 2, -(2**31), 2**31 - 1])
+def test_a_choice_that_is_no_resolvent_has_a_digest(choice):
+    columns = one_step(GOAL, [A, B], choice=choice)
+    assert rows(compute_digests(columns)) == slow_digests(columns)[0]
+
+
+def test_scores_and_origins_stay_out():
+    columns = one_step(GOAL, [A, B])
+    changed = columns._replace(
+        resolvents=columns.resolvents._replace(score=np.array([1.0, np.nan]), origin=np.array([3, 4], np.int32))
+    )
+    assert compare(columns, changed) == (True, True, True)
+
+
+def test_every_single_change_of_an_atom_changes_the_sequence():
+    columns = make_columns(5, 40)
+    before = compute_digests(columns).sequence
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        atoms = columns.resolvents.atoms.copy()
+        row, column = random.integers(len(atoms)), random.integers(3)
+        atoms[row, column] ^= 1 << int(random.integers(0, 5))
+        changed = columns._replace(resolvents=columns.resolvents._replace(atoms=atoms))
+        assert (compute_digests(changed).sequence != before).sum() == 1
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 20), max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_the_roots_of_parts_add_up(seed, cuts):
+    columns = make_columns(seed, 20)
+    bounds = [0, *sorted(cuts), 20]
+    parts = [select_candidates(columns, np.arange(low, high)) for low, high in pairwise(bounds)]
+    roots = [root_digest(part.candidates, compute_digests(part).sequence) for part in parts]
+    whole = root_digest(columns.candidates, compute_digests(columns).sequence)
+    assert sum(roots) % (1 << 64) == whole
+    assert compute_digests(concatenate(parts)).sequence.tolist() == compute_digests(columns).sequence.tolist()
+
+
+def test_the_root_knows_which_candidate_a_step_belongs_to():
+    columns = make_columns(1, 10)
+    sequence = compute_digests(columns).sequence
+    moved = columns.candidates._replace(query=columns.candidates.query + np.int32(1))
+    assert root_digest(moved, sequence) != root_digest(columns.candidates, sequence)
+    assert len(set(candidate_keys(columns.candidates).tolist())) == 10
+
+
+def test_counts_that_do_not_add_up_are_no_digest():
+    columns = one_step(GOAL, [A, B])
+    short = columns._replace(resolvents=columns.resolvents._replace(atoms=columns.resolvents.atoms[:-1]))
+    with pytest.raises(ValueError, match="add up"):
+        compute_digests(short)

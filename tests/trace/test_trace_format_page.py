@@ -1,0 +1,36 @@
+"""The specification and the code say the same, and its example works."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from kgverify.logic.program import Symbols
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.reader import read_trace
+from kgverify.trace.schema import FIELDS, OPTIONAL_COLUMNS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "trace-format.md").read_text(encoding="utf-8")
+
+
+def test_the_example_writes_a_trace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(example, "trace-format.md", "exec"), {"__name__": "example"})
+    trace = read_trace(tmp_path / "mine.trace.h5")
+    assert trace.is_complete
+    assert trace.header.engine.name == "my-prover"
+    assert trace.symbols == Symbols(("locatedIn",), ("paris", "france"))
+    assert trace.columns.candidates.atom.tolist() == [[0, 0, 1]]
+    assert trace.columns.resolvents.kind.tolist() == [1]
+    assert not trace.fields & OPTIONAL_COLUMNS
+    for stored, computed in zip(trace.digests, compute_digests(trace.columns), strict=True):
+        np.testing.assert_array_equal(stored, computed)
+
+
+def test_the_page_lists_every_dataset_as_the_code_has_it():
+    listed = re.findall(r"^\| `/([a-z_/]+)` \| ([^|]+) \| \[([^\]]+)\] \| (MUST|SHOULD|MAY) \|", PAGE, re.MULTILINE)
+    assert [(path, dtype.strip(), must == "MUST") for path, dtype, _, must in listed] == [
+        (f.path, " or ".join(np.dtype(d).name for d in f.dtypes), f.is_required) for f in FIELDS
+    ]
+    assert all(("3" in shape) == bool(f.width) for (_, _, shape, _), f in zip(listed, FIELDS, strict=True))

@@ -1,0 +1,150 @@
+"""What is written is read, bit for bit, and nothing else is claimed."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builders import (
+    FACT_LINES,
+    FACTS,
+    HEADER,
+    RANKINGS,
+    SYMBOLS,
+    assert_same_columns,
+    make_columns,
+)
+
+from kgverify.errors import UserError
+from kgverify.trace.columns import empty_columns
+from kgverify.trace.reader import read_trace
+from kgverify.trace.schema import OPTIONAL_COLUMNS
+from kgverify.trace.writer import TraceWriter, write_trace
+
+
+@given(st.integers(0, 10**6), st.integers(0, 15), st.sampled_from([np.float32, np.float64]))
+@settings(max_examples=40, deadline=None)
+def test_a_trace_reads_as_it_was_written(tmp_path_factory, seed, num_candidates, dtype):
+    path = tmp_path_factory.mktemp("trace") / "a.trace"
+    columns = make_columns(seed, num_candidates, score_dtype=dtype)
+    write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS, fact_lines=FACT_LINES)
+    trace = read_trace(path)
+    assert_same_columns(trace.columns, columns)
+    assert (trace.header, trace.symbols, trace.is_complete) == (HEADER, SYMBOLS, True)
+    assert trace.source == str(path)
+    for actual, expected in zip(trace.rankings, RANKINGS, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(trace.facts, FACTS)
+    np.testing.assert_array_equal(trace.fact_lines, FACT_LINES)
+
+
+def test_a_trace_of_no_candidates_is_a_trace(tmp_path):
+    with TraceWriter(tmp_path / "a.trace", HEADER, SYMBOLS):
+        pass
+    trace = read_trace(tmp_path / "a.trace")
+    assert_same_columns(trace.columns, empty_columns())
+    assert (trace.rankings, trace.facts, trace.fact_lines, trace.root) == (None, None, None, 0)
+
+
+def test_scores_may_be_any_floating_point_value(tmp_path):
+    columns = make_columns(0, 10)
+    columns.resolvents.score[:4] = [np.nan, np.inf, -np.inf, -0.0]
+    write_trace(tmp_path / "a.trace", HEADER, SYMBOLS, columns)
+    assert_same_columns(read_trace(tmp_path / "a.trace").columns, columns)
+
+
+def test_absent_columns_are_zeros_and_told_apart(tmp_path):
+    columns = make_columns(3, 10)
+    write_trace(tmp_path / "full", HEADER, SYMBOLS, columns)
+    write_trace(tmp_path / "bare", HEADER, SYMBOLS, columns, absent=OPTIONAL_COLUMNS)
+    full, bare = read_trace(tmp_path / "full"), read_trace(tmp_path / "bare")
+    assert full.fields - bare.fields == OPTIONAL_COLUMNS
+    assert "steps.choice" in bare.fields
+    assert not bare.columns.resolvents.score.any()
+    assert not bare.columns.steps.dropped_atoms.any()
+    assert len(bare.columns.resolvents.origin) == len(columns.resolvents.origin)
+    np.testing.assert_array_equal(bare.columns.steps.choice, columns.steps.choice)
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path):
+    for name in "ab":
+        write_trace(tmp_path / name, HEADER, SYMBOLS, make_columns(3, 10), RANKINGS)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_large_datasets_lie_on_page_boundaries(tmp_path):
+    import h5py
+
+    write_trace(tmp_path / "a", HEADER, SYMBOLS, make_columns(3, 2000))
+    with h5py.File(tmp_path / "a") as file:
+        large = [d for g in file.values() if isinstance(g, h5py.Group) for d in g.values() if d.nbytes >= 4096]
+        assert len(large) > 5
+        assert all(d.id.get_offset() % 4096 == 0 for d in large)
+
+
+def test_nothing_but_the_trace_is_left_behind(tmp_path):
+    write_trace(tmp_path / "a", HEADER, SYMBOLS, make_columns(3, 10))
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_trace_is_replaced_only_by_a_whole_one(tmp_path):
+    path = tmp_path / "a"
+    write_trace(path, HEADER, SYMBOLS, make_columns(1, 5))
+    before = path.read_bytes()
+
+    def stop():
+        with TraceWriter(path, HEADER, SYMBOLS) as writer:
+            writer.append(make_columns(2, 5))
+            assert path.read_bytes() == before
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stop()
+    assert path.read_bytes() == before
+    write_trace(path, HEADER, SYMBOLS, make_columns(2, 5))
+    assert_same_columns(read_trace(path).columns, make_columns(2, 5))
+
+
+def test_a_writer_refuses_what_a_reader_would(tmp_path):
+    columns = make_columns(1, 5)
+    steps = columns.steps
+
+    def write(**changes):
+        write_trace(tmp_path / "a", HEADER, SYMBOLS, columns._replace(**changes))
+
+    with pytest.raises(UserError, match=r"steps/choice: dtype is int64, expected int32\nfix: .*astype"):
+        write(steps=steps._replace(choice=steps.choice.astype(np.int64)))
+    with pytest.raises(UserError, match="goal_atoms: shape is"):
+        write(steps=steps._replace(goal_atoms=steps.goal_atoms[:, :2]))
+    with pytest.raises(UserError, match="add up to"):
+        write(steps=steps._replace(goal_atoms=steps.goal_atoms[:-1]))
+    with pytest.raises(UserError, match="not be absent"):
+        write_trace(tmp_path / "a", HEADER, SYMBOLS, columns, absent=["steps.choice"])
+    with pytest.raises(UserError, match="folder does not exist"):
+        write_trace(tmp_path / "no" / "a", HEADER, SYMBOLS, columns)
+    writer = TraceWriter(tmp_path / "a", HEADER, SYMBOLS)
+    writer.append(columns)
+    with pytest.raises(UserError, match="dtype is float32, expected float64"):
+        writer.append(make_columns(1, 5, score_dtype=np.float32))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_trace_is_not_replaced(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="not a trace is in the way"):
+        write_trace(tmp_path / "a", HEADER, SYMBOLS, make_columns(1, 5))
+    assert (tmp_path / "a" / "thesis.tex").read_text() == "years of work"
+
+
+def test_the_columns_load_without_h5py():
+    names = ("columns", "header", "digests", "schema", "validate", "trace", "manifest")
+    code = f"import sys, {', '.join(f'kgverify.trace.{n}' for n in names)}; assert 'h5py' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_plugins_are_off_before_the_library_loads():
+    code = "import os, kgverify.trace.hdf5; assert os.environ['HDF5_PLUGIN_PRELOAD'] == '::'"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,337 @@
+"""Shards: committed is committed, unfinished is unfinished, and resuming leaves no seam."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from trace_builders import (
+    FACTS,
+    HEADER,
+    RANKINGS,
+    SYMBOLS,
+    assert_same_columns,
+    assert_same_trace,
+    make_columns,
+)
+
+from kgverify.errors import UserError
+from kgverify.trace import manifest as module
+from kgverify.trace.columns import select_candidates
+from kgverify.trace.reader import read_trace
+from kgverify.trace.writer import TraceWriter, write_trace
+
+COLUMNS = make_columns(11, 60)
+
+
+def append_from(writer, start=0, stop=60):
+    for i in range(start, stop, 3):
+        writer.append(select_candidates(COLUMNS, np.arange(i, min(i + 3, stop))))
+
+
+def record(path, **options):
+    with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=20, **options) as writer:
+        append_from(writer, writer.num_committed)
+        writer.set_rankings(RANKINGS)
+
+
+def leave_unfinished(path, stop=40):
+    def interrupted():
+        with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
+            append_from(writer, stop=stop)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
+def test_shards_read_as_one_file_does(tmp_path):
+    record(tmp_path / "many")
+    write_trace(tmp_path / "one", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    assert len(list((tmp_path / "many").glob("shard-*.h5"))) > 3
+    assert_same_trace(read_trace(tmp_path / "many"), read_trace(tmp_path / "one"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "one"]
+
+
+def test_a_single_shard_is_not_complete(tmp_path):
+    record(tmp_path / "a")
+    names = sorted((tmp_path / "a").glob("shard-*.h5"))
+    parts = [read_trace(name) for name in names]
+    assert not any(part.is_complete for part in parts)
+    assert sum(part.root for part in parts) % (1 << 64) == read_trace(tmp_path / "a").root
+    assert [part.rankings is not None for part in parts] == [False] * (len(parts) - 1) + [True]
+
+
+def test_an_error_leaves_the_committed_shards_and_nothing_at_the_path(tmp_path):
+    leave_unfinished(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    trace = read_trace(tmp_path / "a.partial")
+    num = len(trace.columns.candidates.query)
+    assert not trace.is_complete
+    assert 0 < num <= 40
+    assert_same_columns(trace.columns, select_candidates(COLUMNS, np.arange(num)))
+    with pytest.raises(UserError, match=r"no such trace\nfix: .* resume it, or read .*a\.partial"):
+        read_trace(tmp_path / "a")
+
+
+def test_a_resumed_recording_is_the_uninterrupted_one(tmp_path):
+    record(tmp_path / "whole")
+    leave_unfinished(tmp_path / "a")
+    with pytest.raises(UserError, match=r"in the way\nfix: resume it, or delete"):
+        record(tmp_path / "a")
+    record(tmp_path / "a", resume=True)
+    assert not (tmp_path / "a.partial").exists()
+    actual, expected = read_trace(tmp_path / "a"), read_trace(tmp_path / "whole")
+    assert_same_trace(actual, expected)
+
+
+def test_resuming_nothing_records_from_the_start(tmp_path):
+    record(tmp_path / "a", resume=True)
+    assert read_trace(tmp_path / "a").is_complete
+    (tmp_path / "b.partial").mkdir()
+    record(tmp_path / "b", resume=True)
+    assert_same_trace(read_trace(tmp_path / "b"), read_trace(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("header", "symbols", "facts", "absent", "place"),
+    [
+        (msgspec.structs.replace(HEADER, program_sha256="0" * 64), SYMBOLS, FACTS, (), "header"),
+        (HEADER, type(SYMBOLS)(SYMBOLS.predicates, (*SYMBOLS.constants, "x")), FACTS, (), "symbols/constants"),
+        (HEADER, SYMBOLS, FACTS[::-1], (), "program/facts"),
+        (HEADER, SYMBOLS, None, (), "program/facts"),
+        (HEADER, SYMBOLS, FACTS, ("resolvents.score",), "resolvents.score"),
+    ],
+)
+def test_another_run_cannot_be_resumed(tmp_path, header, symbols, facts, absent, place):
+    leave_unfinished(tmp_path / "a")
+    with pytest.raises(UserError, match="resume with the same") as caught:
+        TraceWriter(tmp_path / "a", header, symbols, facts=facts, absent=absent, resume=True)
+    assert place in str(caught.value)
+
+
+def test_damaged_shards_cannot_be_resumed(tmp_path):
+    leave_unfinished(tmp_path / "a")
+    shard = tmp_path / "a.partial" / "shard-00001.h5"
+    content = bytearray(shard.read_bytes())
+    content[3000] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match="the file was altered"):
+        record(tmp_path / "a", resume=True)
+
+
+def test_a_recording_killed_before_its_last_rename_is_finished_by_resuming(tmp_path, monkeypatch):
+    def fail(new, path):
+        if new.suffix == ".partial":
+            raise KeyboardInterrupt
+        original(new, path)
+
+    original = module.put_in_place
+    record(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr("kgverify.trace.writer.put_in_place", fail)
+        with pytest.raises(KeyboardInterrupt):
+            record(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert not read_trace(tmp_path / "a.partial").is_complete
+    record(tmp_path / "a", resume=True)
+    assert_same_trace(read_trace(tmp_path / "a"), read_trace(tmp_path / "whole"))
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+sys.path[:0] = {paths!r}
+from trace_builders import *
+from kgverify.trace.columns import select_candidates
+from kgverify.trace.writer import TraceWriter
+from kgverify.trace import manifest, writer as module
+
+countdown = {countdown}
+def counted(function):
+    def call(*arguments, **options):
+        global countdown
+        countdown -= 1
+        if countdown == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+
+# Every operation that touches the disk may be the last.
+module.write_arrays = counted(module.write_arrays)
+os.fsync, os.open = counted(os.fsync), counted(os.open)
+manifest.Path.replace = counted(manifest.Path.replace)
+manifest.Path.rename = counted(manifest.Path.rename)
+manifest._write_bytes = counted(manifest._write_bytes)
+columns = make_columns(11, 60)
+with TraceWriter({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
+    for i in range(0, 60, 3):
+        writer.append(select_candidates(columns, np.arange(i, i + 3)))
+        print(writer.num_committed, flush=True)
+    writer.set_rankings(RANKINGS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("countdown", "has_old"),
+    [(n, False) for n in (1, 2, 4, 6, 7, 8, 9, 10, 11, 17, 30, 44)]
+    + [(n, old) for n in range(59, 67) for old in (False, True)],
+)
+def test_a_killed_writer_loses_nothing_committed(tmp_path, whole, countdown, has_old):
+    path = tmp_path / "a"
+    if has_old:
+        shutil.copytree(whole.source, path)
+    code = KILLED.format(
+        paths=[str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)],
+        countdown=countdown,
+        path=str(path),
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 0:
+        assert countdown > 60
+        assert_same_trace(read_trace(path), whole)
+        return
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    num_told = int(done.stdout.split()[-1]) if done.stdout.split() else 0
+    partial = tmp_path / "a.partial"
+    if path.exists():
+        # The old trace, untouched, or the new one after the last rename.
+        assert_same_trace(read_trace(path), whole)
+    if (partial / "manifest.json").exists():
+        trace = read_trace(partial)
+        num = len(trace.columns.candidates.query)
+        assert not trace.is_complete
+        assert num >= num_told
+        assert_same_columns(trace.columns, select_candidates(COLUMNS, np.arange(num)))
+    else:
+        assert num_told == 0 or path.exists()
+    record(path, resume=True)
+    assert_same_trace(read_trace(path), whole)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "whole"
+    record(path)
+    return read_trace(path)
+
+
+def test_a_folder_is_replaced_by_a_folder_and_by_a_file(tmp_path):
+    path = tmp_path / "a"
+    record(path)
+    write_trace(path, HEADER, SYMBOLS, COLUMNS)
+    assert path.is_file()
+    record(path)
+    assert path.is_dir()
+    record(path)
+    assert read_trace(path).is_complete
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def refuse(path, match):
+    with pytest.raises(UserError, match=match) as caught:
+        read_trace(path)
+    assert caught.value.where.startswith(str(path))
+    assert caught.value.fix
+
+
+def edit_manifest(path, change):
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.fixture
+def folder(tmp_path, whole):
+    shutil.copytree(whole.source, tmp_path / "a")
+    return tmp_path / "a"
+
+
+def test_files_that_the_manifest_does_not_list_are_ignored(folder, whole):
+    (folder / "shard-99999.h5").write_bytes(b"left by a kill")
+    assert_same_trace(read_trace(folder), whole)
+
+
+def test_a_missing_shard(folder):
+    (folder / "shard-00002.h5").unlink()
+    refuse(folder, "missing, expected because the manifest lists it")
+
+
+def test_a_missing_last_shard_that_the_manifest_forgets(folder):
+    edit_manifest(folder, lambda m: m["shards"].pop())
+    refuse(folder, "but its shards add up to")
+
+
+def test_a_doubled_shard(folder):
+    shutil.copy(folder / "shard-00001.h5", folder / "shard-00002.h5")
+    refuse(folder, "bytes, expected|the file was altered")
+    edit_manifest(folder, lambda m: m["shards"].__setitem__(2, m["shards"][1]))
+    refuse(folder, "named 'shard-00001.h5', expected 'shard-00002.h5'")
+
+    def complete_forgery(m):
+        m["shards"][2] = m["shards"][1] | {"name": "shard-00002.h5"}
+        m["root"] = f"{sum(int(s['root'], 16) for s in m['shards']) % (1 << 64):016x}"
+        for name in ("num_candidates", "num_steps"):
+            m[name] = sum(s[name] for s in m["shards"])
+
+    edit_manifest(folder, complete_forgery)
+    refuse(folder, r"found \[1\], expected \[2\]")
+
+
+@pytest.mark.parametrize("name", ["num_candidates", "num_steps", "root"])
+def test_counts_of_a_shard_are_verified(folder, name):
+    def forge(m):
+        shard = m["shards"][1]
+        if name == "root":
+            shard["root"] = "0" * 16
+            m["root"] = f"{sum(int(s['root'], 16) for s in m['shards']) % (1 << 64):016x}"
+        else:
+            shard[name] += 1
+            m[name] += 1
+
+    edit_manifest(folder, forge)
+    refuse(folder, "from the manifest")
+
+
+def test_shards_of_another_run(folder, tmp_path):
+    header = msgspec.structs.replace(HEADER, creator="other")
+    with TraceWriter(tmp_path / "other", header, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
+        append_from(writer)
+    other = json.loads((tmp_path / "other" / "manifest.json").read_text())["shards"][1]
+    shutil.copy(tmp_path / "other" / "shard-00001.h5", folder / "shard-00001.h5")
+    edit_manifest(folder, lambda m: m["shards"].__setitem__(1, other))
+    refuse(folder, "header: differs from that of shard-00000.h5")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"format": "x"}, "format is 'x'"),
+        ({"schema_version": 2}, "schema version is 2, expected 1"),
+        ({"shards": "none"}, "not a manifest"),
+        ({"is_complete": 1}, "not a manifest"),
+        ({"num_steps": 0}, "add up"),
+        ({"shards": [], "num_steps": 0, "num_candidates": 0, "root": "0" * 16}, "lists no shard"),
+    ],
+)
+def test_a_manifest_that_is_none(folder, change, match):
+    edit_manifest(folder, lambda m: m.update(change))
+    refuse(folder, match)
+
+
+def test_a_shard_outside_the_folder_is_not_read(folder):
+    edit_manifest(folder, lambda m: m["shards"][0].update(name="../../etc/passwd"))
+    refuse(folder, "expected 'shard-00000.h5'")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
+def test_a_manifest_of_junk(folder, content):
+    (folder / "manifest.json").write_bytes(content)
+    refuse(folder, "not a manifest")

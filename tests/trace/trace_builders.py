@@ -1,0 +1,145 @@
+"""Small traces to write, damage and compare."""
+
+import numpy as np
+
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import Symbols
+from kgverify.trace.columns import Candidates, Columns, Rankings, Resolvents, Steps
+from kgverify.trace.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
+from kgverify.trace.trace import Trace
+
+NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
+
+SYMBOLS = Symbols(("locatedIn", "grenzt_an_ü", "p2", "p3", ""), tuple(f"entität {i}" for i in range(NUM_CONSTANTS)))
+HEADER = Header(
+    engine=EngineInfo("synthetic", mode="eager", layout={"slots": 7}, versions={"numpy": "2"}),
+    limits=Limits(max_depth=9),
+    policy=PolicyInfo("shortest"),
+    program_sha256="ab" * 32,
+    run=RunInfo(graph="toy", num_queries=3),
+    inputs=(InputFile("train.txt", "cd" * 32),),
+    clauses=ClauseTexts(rules=("r0", "r1", "r2"), rule_sources=("rules.txt:1",) * 3, facts_file="train.txt"),
+)
+FACTS = np.array([[i % NUM_PREDICATES, i, i + 1] for i in range(NUM_FACTS)], np.int32)
+FACT_LINES = np.arange(1, NUM_FACTS + 1, dtype=np.int32)
+RANKINGS = Rankings(
+    np.array([0, 0, 1], np.int32),
+    np.array([0, 1, 0], np.int8),
+    np.array([3, 3, 2], np.uint32),
+    np.array([1.0, 2, 1]),
+    np.array([1.0, 3, 2]),
+)
+
+
+def make_columns(seed: int, num_candidates: int, *, score_dtype: type = np.float64) -> Columns:
+    """Random candidates: ragged at every level, steps without candidates and goals of no atoms included."""
+    random = np.random.default_rng(seed)
+
+    def atoms(counts: np.ndarray) -> np.ndarray:
+        total = int(counts.sum())
+        arguments = random.integers(-4, NUM_CONSTANTS, (total, 2))
+        return np.column_stack([random.integers(0, NUM_PREDICATES, total), arguments]).astype(np.int32)
+
+    num_steps = random.integers(0, 5, num_candidates).astype(np.uint32)
+    t = int(num_steps.sum())
+    num_resolvents = random.integers(0, 6, t).astype(np.uint32)
+    r = int(num_resolvents.sum())
+    goal_sizes = random.integers(0, 5, t).astype(np.uint16)
+    kind = random.choice(np.array([0, 0, 0, 1, 2], np.uint8), r)
+    sizes = np.where(kind == 0, random.integers(0, 5, r), 0).astype(np.uint16)
+    return Columns(
+        Candidates(
+            random.integers(0, 99, num_candidates).astype(np.int32),
+            random.integers(0, 3, num_candidates).astype(np.int8),
+            atoms(np.array([num_candidates])),
+            num_steps,
+            random.integers(0, 4, num_candidates).astype(np.int8),
+            random.integers(0, 2, num_candidates).astype(np.uint8),
+            random.normal(size=num_candidates),
+        ),
+        Steps(
+            random.integers(0, 20, t).astype(np.uint16),
+            goal_sizes,
+            num_resolvents,
+            random.integers(0, 3, t).astype(np.uint32),
+            random.integers(0, 3, t).astype(np.uint32),
+            random.integers(-1, 6, t).astype(np.int32),
+            random.integers(0, 4, t).astype(np.int8),
+            atoms(goal_sizes),
+        ),
+        Resolvents(
+            kind,
+            sizes,
+            random.integers(0, 3, r).astype(np.uint8),
+            random.integers(0, NUM_RULES, r).astype(np.int32),
+            random.normal(size=r).astype(score_dtype),
+            atoms(sizes),
+        ),
+    )
+
+
+def one_step(
+    goal: list[tuple[int, int, int]],
+    resolvents: list[list[tuple[int, int, int]]],
+    *,
+    choice: int = 0,
+    outcome: int = 0,
+) -> Columns:
+    """One candidate with one step; a resolvent of no atoms is TRUE."""
+
+    def atoms(goals: list[list[tuple[int, int, int]]]) -> np.ndarray:
+        return np.array([a for g in goals for a in g], np.int32).reshape(-1, 3)
+
+    n = len(resolvents)
+    return Columns(
+        Candidates(
+            np.zeros(1, np.int32),
+            np.full(1, 2, np.int8),
+            atoms([goal])[:1],
+            np.ones(1, np.uint32),
+            np.array([outcome], np.int8),
+            np.zeros(1, np.uint8),
+            np.zeros(1),
+        ),
+        Steps(
+            np.zeros(1, np.uint16),
+            np.array([len(goal)], np.uint16),
+            np.array([n], np.uint32),
+            np.zeros(1, np.uint32),
+            np.zeros(1, np.uint32),
+            np.array([choice], np.int32),
+            np.array([outcome], np.int8),
+            atoms([goal]),
+        ),
+        Resolvents(
+            np.array([not g for g in resolvents], np.uint8),
+            np.array([len(g) for g in resolvents], np.uint16),
+            np.ones(n, np.uint8),
+            np.zeros(n, np.int32),
+            np.zeros(n),
+            atoms(resolvents),
+        ),
+    )
+
+
+def assert_same_columns(actual: Columns, expected: Columns) -> None:
+    """Bit for bit, NaN included."""
+    for actual_level, expected_level in zip(actual, expected, strict=True):
+        for name in expected_level._fields:
+            a, b = getattr(actual_level, name), getattr(expected_level, name)
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
+
+
+def assert_same_trace(actual: Trace, expected: Trace) -> None:
+    """Everything but the source."""
+    assert_same_columns(actual.columns, expected.columns)
+    for name in ("header", "symbols", "fields", "is_complete", "root"):
+        assert getattr(actual, name) == getattr(expected, name), name
+    for a, b in zip(actual.digests, expected.digests, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name in ("rankings", "facts", "fact_lines"):
+        a, b = getattr(actual, name), getattr(expected, name)
+        assert (a is None) == (b is None), name
+        if a is not None:
+            for x, y in zip(a, b, strict=True):
+                np.testing.assert_array_equal(x, y)
