@@ -63,9 +63,7 @@ def compute_digests(columns: Columns) -> Digests:
         )
         inner = slice(int(starts[low]), int(starts[high]))
         end = atom + int(resolvents.num_atoms[inner].sum(dtype=np.int64))
-        options = hasher.hash_goals(
-            resolvents.kind[inner], resolvents.num_atoms[inner], resolvents.atoms[atom:end]
-        )
+        options = hasher.hash_goals(resolvents.kind[inner], resolvents.num_atoms[inner], resolvents.atoms[atom:end])
         goal_atom, atom = goal_end, end
         block = _digest_block(hasher, columns, rows, starts[low : high + 1] - starts[low], goals, options)
         for whole, part in zip(digests, block, strict=True):

@@ -45,9 +45,7 @@ _PAGE: Final = 4096
 def write_arrays(path: Path, arrays: Arrays, creator: str) -> None:
     """Write one file: contiguous datasets on page boundaries, with checksums. Same input, same bytes."""
     # From version 1.10 on HDF5 puts checksums on its own metadata.
-    with h5py.File(
-        path, "w", libver=("v110", "v110"), alignment_threshold=_PAGE, alignment_interval=_PAGE
-    ) as file:
+    with h5py.File(path, "w", libver=("v110", "v110"), alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
         checksums = {}
         for name, array in arrays.items():
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -113,9 +111,7 @@ def _check_identity(root: Any, where: str) -> None:
     if found is None:
         raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
     if found != FORMAT:
-        raise UserError(
-            f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix
-        )
+        raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
     version = _read_integer(root, "schema_version", where)
     if version != SCHEMA_VERSION:
         newer = version is not None and version > SCHEMA_VERSION
@@ -149,9 +145,7 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
             )
         node = h5o.open(node, name)
     if not isinstance(node, h5d.DatasetID):
-        raise UserError(
-            "is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name"
-        )
+        raise UserError("is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name")
     return node
 
 
@@ -266,9 +260,7 @@ def _read_integer(node: Any, name: str, where: str) -> int | None:
     attribute = h5a.open(node, name.encode())
     is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
     if not is_scalar or attribute.get_type().get_class() != h5t.INTEGER:
-        raise UserError(
-            f"the root attribute `{name}` is not one integer", where=where, fix="write it as numpy.uint32"
-        )
+        raise UserError(f"the root attribute `{name}` is not one integer", where=where, fix="write it as numpy.uint32")
     value = np.zeros((), np.int64)
     attribute.read(value)
     return int(value)

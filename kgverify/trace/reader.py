@@ -37,9 +37,7 @@ def read_trace(path: Path | str, *, verify_digests: bool = True) -> Trace:
         raise UserError(
             "no such trace",
             where=str(path),
-            fix=f"its recording did not finish: resume it, or read {partial}"
-            if partial.is_dir()
-            else "check the path",
+            fix=f"its recording did not finish: resume it, or read {partial}" if partial.is_dir() else "check the path",
         )
     return _decode(read_arrays(path), str(path), verify_digests)
 
@@ -105,9 +103,7 @@ def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
         rankings=rankings,
         facts=facts,
         fact_lines=fact_lines,
-        fields=frozenset(
-            FIELD_OF[p].name for p in arrays if not p.startswith(("header", "symbols/", "shard/"))
-        ),
+        fields=frozenset(FIELD_OF[p].name for p in arrays if not p.startswith(("header", "symbols/", "shard/"))),
         is_complete="shard/index" not in arrays,
         source=where,
     )
@@ -132,8 +128,7 @@ def _check_digests(stored: Digests, computed: Digests, where: str) -> None:
         if differs.any():
             step = int(np.argmax(differs))
             raise UserError(
-                f"step {step} has digest {int(found[step]):016x},"
-                f" expected {int(expected[step]):016x} from its columns",
+                f"step {step} has digest {int(found[step]):016x}, expected {int(expected[step]):016x} from its columns",
                 where=f"{where}:digests/{name}",
                 fix="write the digests that docs/trace-format.md defines, or none",
             )
@@ -204,16 +199,12 @@ def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
                 fix=RECORD_AGAIN,
             )
         if part.rankings is not None and part is not last:
-            raise UserError(
-                "found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN
-            )
+            raise UserError("found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN)
     return Trace(
         header=first.header,
         symbols=first.symbols,
         columns=concatenate([part.columns for part in parts]),
-        digests=Digests(
-            *(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True))
-        ),
+        digests=Digests(*(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True))),
         rankings=last.rankings,
         facts=first.facts,
         fact_lines=first.fact_lines,

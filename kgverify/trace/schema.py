@@ -89,9 +89,7 @@ _LEVELS: Final[Mapping[str, Any]] = {"candidates": Candidates, "steps": Steps, "
 
 def file_checksum(checksums: Mapping[str, int]) -> int:
     """xxh3 over the path and checksum of each dataset, in ascending order of paths."""
-    content = b"".join(
-        path.encode() + b"\0" + checksums[path].to_bytes(8, "little") for path in sorted(checksums)
-    )
+    content = b"".join(path.encode() + b"\0" + checksums[path].to_bytes(8, "little") for path in sorted(checksums))
     return xxhash.xxh3_64_intdigest(content)
 
 
@@ -134,9 +132,7 @@ def decode_columns(arrays: Arrays) -> Columns:
             return arrays[path]
         return np.zeros(lengths[group], FIELD_OF[path].dtypes[-1])
 
-    return Columns(
-        *(level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items())
-    )
+    return Columns(*(level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()))
 
 
 _LENGTH_FROM: Final = {
@@ -188,9 +184,7 @@ def _decode_names(arrays: Arrays, kind: str, where: str) -> tuple[str, ...]:
     try:
         names = tuple(raw[bounds[i] : bounds[i + 1]].decode() for i in range(len(bounds) - 1))
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"found bytes that are not UTF-8: {error}", where=where, fix="write names as UTF-8"
-        ) from error
+        raise UserError(f"found bytes that are not UTF-8: {error}", where=where, fix="write names as UTF-8") from error
     if len(set(names)) != len(names):
         raise _doubled_name(names, where)
     return names

@@ -19,9 +19,7 @@ def check_array(field: Field, array: NDArray[Any], where: str) -> None:
     """UserError unless the array has the type and the rank that the field prescribes."""
     place = f"{where}:{field.path}"
     allowed = [np.dtype(d) for d in field.dtypes]
-    if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("=") not in [
-        d.newbyteorder("=") for d in allowed
-    ]:
+    if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("=") not in [d.newbyteorder("=") for d in allowed]:
         found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         expected = " or ".join(d.name for d in allowed)
         raise UserError(
@@ -128,9 +126,7 @@ def check_facts(
         check_array(FIELD_OF["program/facts"], facts, where)
         _check_atoms(place, facts, symbols)
         if facts.size and int(facts.min()) < 0:
-            raise UserError(
-                "found a variable, expected ground atoms", where=place, fix="write facts without variables"
-            )
+            raise UserError("found a variable, expected ground atoms", where=place, fix="write facts without variables")
     if fact_lines is not None:
         check_array(FIELD_OF["program/fact_lines"], fact_lines, where)
         if facts is None or len(fact_lines) != len(facts):

@@ -122,9 +122,7 @@ class TraceWriter:
                 fix="skip the first `num_committed` candidates",
             )
         check_types(encode_columns(columns), self._where)
-        check_columns(
-            columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts
-        )
+        check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
         dtype = columns.resolvents.score.dtype
         if self._score_dtype is not None and self._score_dtype != dtype:
             raise UserError(
@@ -167,9 +165,7 @@ class TraceWriter:
 
     def _check_place(self) -> None:
         if not self._path.parent.is_dir():
-            raise UserError(
-                "its folder does not exist", where=self._where, fix=f"create {self._path.parent} first"
-            )
+            raise UserError("its folder does not exist", where=self._where, fix=f"create {self._path.parent} first")
         if self._path.is_dir() and not (self._path / MANIFEST).is_file():
             raise UserError(
                 "a folder that is not a trace is in the way",
