@@ -5,32 +5,30 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kgverify.engines.compiled.choose import SCORES, build_parameters
 from kgverify.engines.compiled.compile import compile_function, resolve_device, resolve_mode
-from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.positions import derivations_at
+from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.record import Chunk, Results, collect_columns, read_steps, taken_slots
 from kgverify.engines.compiled.stages import Stages, build_stages
 from kgverify.engines.compiled.state import (
     FAILED,
-    NO_CANDIDATE,
     OPEN,
-    PAD,
     Derivations,
     Layout,
     Pool,
     Work,
 )
-from kgverify.engines.compiled.tables import build_tables
+from kgverify.engines.compiled.tables import build_hash_keys, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import Positions, Progress, no_progress
-from kgverify.errors import InternalError
+from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
-from kgverify.trace.columns import CandidateSet, Columns, concatenate, expand_rows, starts_of
+from kgverify.trace.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.header import EngineInfo
 
 
@@ -43,7 +41,7 @@ class CompiledEngine:
     stages: the functions of a step; a fault or another kernel replaces some of them
     faults: names of the faults among the stages, for the record
 
-    UserError if the policy does not fit, or the device or the mode is not to be had here.
+    UserError if the policy or the layout does not fit, or the device or the mode is not to be had here.
     """
 
     def __init__(
@@ -62,8 +60,10 @@ class CompiledEngine:
         check_policy(policy, program, limits)
         self.limits = limits
         self.layout = choose_layout(limits) if layout is None else layout
+        check_layout(self.layout, limits)
         self._device = resolve_device(device)
         self._mode = resolve_mode(mode, self._device)
+        self._num_rules = len(program.rules)
         dtype = torch.float32
         self._tables = build_tables(program, self.layout.atoms, self._device)
         self._parameters = build_parameters(policy, self._device, dtype)
@@ -75,9 +75,7 @@ class CompiledEngine:
         self._score_error = 0.0 if policy.name == "shortest" else _score_error(policy)
         self._allocate()
         self._tick = self._compile_tick()
-        self._recycle = (
-            compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
-        )
+        self._recycle = compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
 
     @property
     def info(self) -> EngineInfo:
@@ -109,19 +107,23 @@ class CompiledEngine:
         """Take one step from each position."""
         size = self.layout.slots
         starts = range(0, len(positions.depth), size)
-        first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
         return concatenate(
-            [
-                self._step_slots(positions, i, min(i + size, len(positions.depth)), first_goal, first_atom)
-                for i in starts
-            ]
+            [self._step_slots(positions, i, min(i + size, len(positions.depth))) for i in starts]
             or [self._nothing(positions.candidates)]
         )
 
+    def probe(self, position: Positions) -> StageOutputs:
+        """Take one step, eagerly, with the engine's own stages, each watched."""
+        stages, calls = watch_stages(self._setting.stages)
+        layout = probe_layout(self._tables, self.limits, self._num_rules)
+        tables = self._tables._replace(hash_keys=build_hash_keys(layout.atoms, self._device))
+        derivations = derivations_at(position, 0, 1, layout, self.limits, self._device)
+        work = empty_work(layout, self._device)
+        after, _, record = tick(Setting(stages, self.limits, layout), tables, self._parameters, derivations, work)
+        return stage_outputs(calls, after, record)
+
     def _nothing(self, candidates: CandidateSet) -> Columns:
-        return collect_columns(
-            candidates, [], Results(*(np.zeros(0, d) for d in (np.int32, np.bool_, np.float64)))
-        )
+        return collect_columns(candidates, [], Results(*(np.zeros(0, d) for d in (np.int32, np.bool_, np.float64))))
 
     def _allocate(self) -> None:
         """Buffers whose addresses never change, so that a captured graph reads them in place."""
@@ -161,9 +163,7 @@ class CompiledEngine:
         return collect_columns(
             candidates,
             chunks,
-            Results(
-                pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy()
-            ),
+            Results(pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy()),
         )
 
     def _run_tick(self) -> Iterator[Chunk]:
@@ -183,17 +183,10 @@ class CompiledEngine:
         copy_buffers_(self._pool, pool)
         copy_buffers_(self._derivations, derivations)
 
-    def _step_slots(
-        self,
-        positions: Positions,
-        begin: int,
-        end: int,
-        first_goal: np.ndarray,
-        first_atom: np.ndarray,  # type: ignore[type-arg]
-    ) -> Columns:
+    def _step_slots(self, positions: Positions, begin: int, end: int) -> Columns:
         """One step from positions begin to end, each in a slot of its own."""
         num = end - begin
-        copy_buffers_(self._derivations, self._derivations_at(positions, begin, end, first_goal, first_atom))
+        copy_buffers_(self._derivations, derivations_at(positions, begin, end, self.layout, self.limits, self._device))
         copy_buffers_(self._work, empty_work(self.layout, self._device))
         is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
         outcome = np.zeros(num, np.int32)
@@ -211,51 +204,6 @@ class CompiledEngine:
                 self._derivations.outcome[stop] = FAILED
         candidates = positions.candidates.take(slice(begin, end))
         return collect_columns(candidates, chunks, Results(outcome, is_limited, log_probability))
-
-    def _derivations_at(
-        self,
-        positions: Positions,
-        begin: int,
-        end: int,
-        first_goal: np.ndarray,
-        first_atom: np.ndarray,  # type: ignore[type-arg]
-    ) -> Derivations:
-        num, layout = end - begin, self.layout
-        rows = np.arange(begin, end)
-        goals = expand_rows(first_goal, rows)
-        num_goals, num_atoms = (
-            positions.num_goals[rows].astype(np.int64),
-            positions.num_atoms[goals].astype(np.int64),
-        )
-        if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > self.limits.max_depth:
-            raise InternalError("a position does not fit the limits under which the engine was built")
-        slot = np.repeat(np.arange(num), num_goals)
-        turn = np.arange(len(goals)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
-        visited = np.full((layout.slots, self.limits.max_depth, layout.atoms, 3), PAD, np.int32)
-        column = np.arange(int(num_atoms.sum())) - np.repeat(starts_of(num_atoms)[:-1], num_atoms)
-        atoms = positions.atoms[expand_rows(first_atom, goals)]
-        visited[np.repeat(slot, num_atoms), np.repeat(turn, num_atoms), column] = atoms
-
-        empty = empty_derivations(layout, self.limits.max_depth, self._device)
-        visited_tensor = torch.as_tensor(visited, device=self._device)
-        current = torch.as_tensor(num_goals - 1, device=self._device)
-
-        def first_slots(held: Tensor, values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
-            held = held.clone()
-            held[:num] = torch.as_tensor(values, device=self._device, dtype=held.dtype)
-            return held
-
-        is_used = torch.arange(layout.slots, device=self._device) < num
-        turns = torch.nn.functional.pad(current, (0, layout.slots - num))
-        slots = torch.arange(layout.slots, device=self._device)
-        return empty._replace(
-            place=torch.where(is_used, slots, NO_CANDIDATE),
-            query=first_slots(empty.query, positions.candidates.atom[rows]),
-            goal=torch.where(is_used[:, None, None], visited_tensor[slots, turns], PAD),
-            depth=first_slots(empty.depth, positions.depth[rows]),
-            outcome=torch.where(is_used, OPEN, empty.outcome).int(),
-            visited=visited_tensor,
-        )
 
 
 def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work | Pool) -> None:

@@ -18,7 +18,7 @@ def choose_layout(
     score_window: int | None = None,
     pool: int = 16384,
 ) -> Layout:
-    """A layout for the limits; sizes not given follow from them. UserError where a size cannot hold what the limits allow."""
+    """A layout for the limits; sizes not given follow from them. UserError as of `check_layout`."""
     layout = Layout(
         slots=slots,
         atoms=limits.max_atoms if atoms is None else atoms,
@@ -27,6 +27,12 @@ def choose_layout(
         score_window=max(limits.max_resolvents, 8 * slots) if score_window is None else score_window,
         pool=pool,
     )
+    check_layout(layout, limits)
+    return layout
+
+
+def check_layout(layout: Layout, limits: Limits) -> None:
+    """UserError where a size cannot hold what the limits allow, or the buffers would take too much memory."""
     least = Layout(1, limits.max_atoms, limits.max_resolvents, 1, limits.max_resolvents, 1)
     for name, size, needed in zip(layout._fields, layout, least, strict=True):
         if size < needed:
@@ -43,4 +49,3 @@ def choose_layout(
             where="layout",
             fix="use fewer --slots, or lower --max-resolvents or --max-depth",
         )
-    return layout

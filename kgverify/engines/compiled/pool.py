@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kgverify.engines.compiled.resolve import rename
 from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, PAD, PROVED, Derivations, Layout, Pool, Work
 
 
@@ -63,7 +64,8 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
     takes = has_ended & (place < pool.size)
     query = pool.query[torch.where(takes, place, 0)]
     pool = pool._replace(next_place=pool.next_place + takes.sum())
-    goal = torch.nn.functional.pad(query[:, None], (0, 0, 0, derivations.goal.shape[1] - 1), value=PAD)
+    free_rows = derivations.goal.shape[1] - 1
+    goal = torch.nn.functional.pad(rename(query[:, None]), (0, 0, 0, free_rows), value=PAD)
     turns = torch.arange(derivations.visited.shape[1], device=place.device)
     begins = takes[:, None] & (turns == 0)
 
