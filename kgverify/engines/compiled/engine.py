@@ -168,7 +168,7 @@ class CompiledEngine:
 
     def _run_tick(self) -> Iterator[Chunk]:
         """One tick; yields its steps, if it took any, after the buffers hold the state that follows."""
-        torch.compiler.cudagraph_mark_step_begin()
+        self._begin_replay()
         derivations, work, record = self._tick(self._tables, self._parameters, self._derivations, self._work)
         taken = taken_slots(record)
         chunk = read_steps(record, taken) if len(taken) else None
@@ -178,10 +178,15 @@ class CompiledEngine:
             yield chunk
 
     def _recycle_slots(self) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
+        self._begin_replay()
         pool, derivations = self._recycle(self._pool, self._derivations)
         copy_buffers_(self._pool, pool)
         copy_buffers_(self._derivations, derivations)
+
+    def _begin_replay(self) -> None:
+        """What the last captured graph gave out may be overwritten; without graphs nothing need be said, or imported."""
+        if self._device.type == "cuda" and self._mode != "eager":
+            torch.compiler.cudagraph_mark_step_begin()
 
     def _step_slots(self, positions: Positions, begin: int, end: int) -> Columns:
         """One step from positions begin to end, each in a slot of its own."""
