@@ -1,7 +1,7 @@
 """The two kinds of error: a user's mistake, told with its fix, and a bug of ours, told with its trace."""
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Iterable
 
 
 class KgverifyError(Exception):

@@ -44,16 +44,18 @@ def locate_difference(
         counts = getattr(expected, field), getattr(actual, field)
         if counts[0] != counts[1]:
             return Difference(Stage.LIMIT, f"steps.{field}", *counts)
-    scores = [(e, a) for e, a in zip(expected.resolvents, actual.resolvents, strict=True) if not is_close(e.score, a.score, score_tolerance)]
+    scores = [
+        (e, a)
+        for e, a in zip(expected.resolvents, actual.resolvents, strict=True)
+        if not is_close(e.score, a.score, score_tolerance)
+    ]
     if scores:
         texts = [[f"{r.score!r} for {names.goal(r.atoms, r.kind)}" for r in side] for side in zip(*scores, strict=True)]
         return Difference(Stage.SCORE, "resolvents.score", shorten(texts[0]), shorten(texts[1]))
     if expected.choice != actual.choice:
         return Difference(Stage.CHOOSE, "steps.choice", _choice(expected, names), _choice(actual, names))
     if expected.outcome != actual.outcome:
-        return Difference(
-            Stage.FINISH, "steps.outcome", outcome_name(expected.outcome), outcome_name(actual.outcome)
-        )
+        return Difference(Stage.FINISH, "steps.outcome", outcome_name(expected.outcome), outcome_name(actual.outcome))
     return None
 
 
@@ -122,9 +124,7 @@ def _only(these: tuple[ResolventView, ...], others: tuple[ResolventView, ...]) -
     return found
 
 
-def _stage_of(
-    expected: StepView, actual: StepView, missing: list[ResolventView], extra: list[ResolventView]
-) -> Stage:
+def _stage_of(expected: StepView, actual: StepView, missing: list[ResolventView], extra: list[ResolventView]) -> Stage:
     if {r.kind for r in missing} | {r.kind for r in extra} == {GoalKind.FALSE}:
         return Stage.CLOSE
     missing_by, extra_by = {r.clause: r for r in missing}, {r.clause: r for r in extra}

@@ -92,9 +92,7 @@ def read_policy(path: Path) -> Policy:
 def check_policy(policy: Policy, program: Program, limits: Limits, where: str = "policy") -> None:
     """UserError unless the weights fit the program, the limits and one another."""
     if policy.name not in POLICY_NAMES:
-        raise UserError(
-            f"unknown policy {policy.name!r}", where=where, fix=f"choose one of {', '.join(POLICY_NAMES)}"
-        )
+        raise UserError(f"unknown policy {policy.name!r}", where=where, fix=f"choose one of {', '.join(POLICY_NAMES)}")
     if policy.name == "shortest":
         return
     weights = policy.weights
@@ -141,6 +139,4 @@ def check_policy(policy: Policy, program: Program, limits: Limits, where: str = 
         )
     for name, tensor in weights.items():
         if not np.isfinite(tensor).all():
-            raise UserError(
-                f"tensor {name!r} holds NaN or infinity", where=where, fix="check the training run"
-            )
+            raise UserError(f"tensor {name!r} holds NaN or infinity", where=where, fix="check the training run")

@@ -4,11 +4,12 @@ A third party joins by implementing `Engine`, or by writing a trace file (`docs/
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.logic.stages import Stage
 from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
 from kgverify.trace.header import EngineInfo
 
@@ -37,6 +38,16 @@ class Positions(NamedTuple):
     atoms: NDArray[np.int32]
 
 
+StageOutputs: TypeAlias = dict[Stage, Any]
+"""What each stage of one step gave, in ids, in the order of the stages; what an engine cannot tell it leaves out.
+
+`select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin, atoms)
+of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean nothing.
+`close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the scores. `choose`: the
+index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
+"""
+
+
 class Engine(Protocol):
     """A prover under test, or the reference."""
 
@@ -51,6 +62,15 @@ class Engine(Protocol):
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position; the columns hold one step for each, in the order given."""
+        ...
+
+
+@runtime_checkable
+class ProbedEngine(Engine, Protocol):
+    """An engine that can show what each stage of a step does. Optional: without it a divergence is read off the traces."""
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """Take one step from a single position with every stage watched."""
         ...
 
 
@@ -75,4 +95,17 @@ def positions_of(columns: Columns) -> Positions:
         num_goals.astype(np.uint32),
         columns.steps.num_atoms[goals],
         columns.steps.goal_atoms[atoms],
+    )
+
+
+def take_position(positions: Positions, i: int) -> Positions:
+    """The i-th position alone."""
+    first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
+    begin, end = int(first_goal[i]), int(first_goal[i + 1])
+    return Positions(
+        positions.candidates.take(slice(i, i + 1)),
+        positions.depth[i : i + 1],
+        positions.num_goals[i : i + 1],
+        positions.num_atoms[begin:end],
+        positions.atoms[first_atom[begin] : first_atom[end]],
     )

@@ -1,9 +1,10 @@
 """The limits of a derivation and the options of its semantics."""
 
-from kgverify.errors import UserError
 from typing import Final
 
 import msgspec
+
+from kgverify.errors import UserError
 
 MAX_ATOMS: Final = 31
 MAX_RESOLVENTS: Final = 1 << 20

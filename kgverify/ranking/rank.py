@@ -21,9 +21,7 @@ def ranking_scores(candidates: Candidates) -> NDArray[np.float64]:
     return candidates.log_probability - np.where(is_proved, 0.0, NOT_PROVED_PENALTY)
 
 
-def rank_candidates(
-    candidates: Candidates, triples: NDArray[np.int32], tolerance: float = RANK_TOLERANCE
-) -> Rankings:
+def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], tolerance: float = RANK_TOLERANCE) -> Rankings:
     """Rank the true triple of each query and side that has one; rows in the order of (query, side).
 
     triples: int32 [n, 3], the split that `candidates.query` points into. A candidate listed twice counts once.

@@ -53,9 +53,7 @@ def tower(parameters: Parameters, goals: Tensor) -> Tensor:
         return functional.embedding(torch.where(is_atom, row, 0), argument_rows)
 
     atoms = (
-        functional.embedding(torch.where(is_atom, predicate, 0), predicate_rows)
-        + argument(first)
-        - argument(second)
+        functional.embedding(torch.where(is_atom, predicate, 0), predicate_rows) + argument(first) - argument(second)
     )
     total = torch.where(is_atom[..., None], atoms, 0).sum(1)
     x = functional.linear(total / is_atom.sum(1, keepdim=True).clamp(min=1), weight, bias)

@@ -12,7 +12,7 @@ def select(goal: Tensor) -> Tensor:
     return goal[..., 0, :]
 
 
-def index(tables: Tables, selected: Tensor) -> Segments:
+def look_up(tables: Tables, selected: Tensor) -> Segments:
     """The clauses that may match the selected atoms, int32 [B, 3], by (predicate, bound argument)."""
     predicate, first, second = selected.long().unbind(-1)
     predicate = predicate.clamp(0, tables.rule_first.shape[0] - 2)

@@ -28,9 +28,7 @@ class Placement(NamedTuple):
 def resolve(tables: Tables, items: Items, head: Tensor, goal: Tensor, variable_offset: int) -> Tensor:
     """int32 [C, L, 3]: body and rest of the goal, int32 [C, A, 3], under the unifier; free rows PAD, anywhere."""
     no_body = tables.rule_body.shape[0] - 1
-    body = standardize_apart(
-        tables.rule_body[torch.where(items.is_rule, items.clause, no_body)], variable_offset
-    )
+    body = standardize_apart(tables.rule_body[torch.where(items.is_rule, items.clause, no_body)], variable_offset)
     atoms = torch.cat((body, goal[:, 1:]), dim=1)
     _, x1, t1, x2, t2 = bindings(head, items.selected)
     return torch.cat((atoms[..., :1], apply_bindings(atoms[..., 1:], x1, t1, x2, t2)), dim=-1)
@@ -40,9 +38,7 @@ def is_fact(tables: Tables, atoms: Tensor) -> Tensor:
     """bool [...]: whether each atom, int32 [..., 3], is a ground atom of the facts."""
     predicate, first, second = atoms.long().unbind(-1)
     is_ground = (predicate >= 0) & (first >= 0) & (second >= 0)
-    key = torch.where(
-        is_ground, (predicate * tables.num_constants + first) * tables.num_constants + second, -1
-    )
+    key = torch.where(is_ground, (predicate * tables.num_constants + first) * tables.num_constants + second, -1)
     place = torch.searchsorted(tables.fact_keys, key).clamp(max=tables.fact_keys.shape[0] - 1)
     return is_ground & (tables.fact_keys[place] == key)
 

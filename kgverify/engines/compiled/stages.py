@@ -11,13 +11,13 @@ from kgverify.engines.compiled.tables import Tables
 
 
 class Stages(NamedTuple):
-    """One pure function per stage; `index` belongs to `match_facts` and `match_rules`, which it serves.
+    """One pure function per stage; `look_up` belongs to `match_facts` and `match_rules`, which it serves.
 
     The functions of this package document the shapes. `score` is the policy's.
     """
 
     select: Callable[[Tensor], Tensor]
-    index: Callable[[Tables, Tensor], Segments]
+    look_up: Callable[[Tables, Tensor], Segments]
     match_rules: Callable[[Tables, Items, Tensor], Tensor]
     match_facts: Callable[[Tables, Items, Tensor, bool], Tensor]
     resolve: Callable[[Tables, Items, Tensor, Tensor, int], Tensor]
@@ -37,7 +37,7 @@ def build_stages(score: choose.Score) -> Stages:
     """The stages as the semantics has them, with a policy's score function."""
     return Stages(
         select=match.select,
-        index=match.index,
+        look_up=match.look_up,
         match_rules=match.match_rules,
         match_facts=match.match_facts,
         resolve=resolve.resolve,

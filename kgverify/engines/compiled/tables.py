@@ -64,7 +64,6 @@ def build_tables(program: Program, num_atoms: int, device: torch.device) -> Tabl
         bodies[i, : len(rule.body)] = rule.body
     heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
     bounds = np.arange(num_predicates + 1)
-    hash_keys = np.random.default_rng(0).integers(-(2**63), 2**63, num_atoms * 3, np.int64) | 1
 
     def tensor(array: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:  # type: ignore[type-arg]
         return torch.as_tensor(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
@@ -84,5 +83,11 @@ def build_tables(program: Program, num_atoms: int, device: torch.device) -> Tabl
         rule_body=tensor(bodies, torch.int32),
         rules_by_head=tensor(at_least_one(np.argsort(head_predicates, kind="stable"), 0)),
         rule_first=tensor(np.searchsorted(np.sort(head_predicates), bounds)),
-        hash_keys=tensor(hash_keys),
+        hash_keys=build_hash_keys(num_atoms, device),
     )
+
+
+def build_hash_keys(num_atoms: int, device: torch.device) -> Tensor:
+    """int64 [num_atoms * 3]: random odd multipliers."""
+    keys = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, num_atoms * 3, np.int64) | 1
+    return torch.as_tensor(keys, device=device)

@@ -44,7 +44,7 @@ def tick(
     stages = setting.stages
     is_running = derivations.outcome == OPEN
     selected = stages.select(derivations.goal)
-    segments = stages.index(tables, selected)
+    segments = stages.look_up(tables, selected)
     work, is_tried = try_clauses(setting, tables, derivations, work, selected, segments, is_running)
 
     kind = stages.close(work.num_survivors, work.true_origin_kind, work.num_kept)
@@ -54,9 +54,7 @@ def tick(
     choices = stages.choose(kind, num_resolvents, score)
     after = stages.advance(derivations, work, choices, is_taken)
     outcome = stages.finish(after.depth, derivations.outcome, kind, is_taken, setting.limits.max_depth)
-    record = StepRecord(
-        is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, choices
-    )
+    record = StepRecord(is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, choices)
     return after._replace(outcome=outcome), begin_step(work, is_taken), record
 
 
@@ -88,9 +86,7 @@ def try_clauses(
     is_resolvent = items.is_live & matches
     is_true = is_resolvent & (num_atoms == 0)
     is_survivor = is_resolvent & is_new & ~is_true
-    placement = stages.limit(
-        is_survivor, num_atoms, items, held, work, limits.max_atoms, limits.max_resolvents
-    )
+    placement = stages.limit(is_survivor, num_atoms, items, held, work, limits.max_atoms, limits.max_resolvents)
 
     kinds = origin_kinds(items)
     first_true, finds_true = first_by_slot(is_true, held)

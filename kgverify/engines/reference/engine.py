@@ -1,7 +1,7 @@
 """The reference prover as an engine."""
 
 import platform
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,15 @@ from kgreference.program import Variable as ReferenceVariable
 from kgreference.resolvent import Resolvent
 from kgreference.step import Limits as ReferenceLimits
 from kgreference.step import Step, take_step
-from kgreference.terms import Atom, Goal
+from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
 from kgverify.errors import InternalError
 from kgverify.logic.atoms import NamedAtom, Term, Variable
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
+from kgverify.logic.stages import Stage
 from kgverify.trace.columns import (
     Candidates,
     CandidateSet,
@@ -42,9 +43,7 @@ class ReferenceEngine:
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
         check_policy(policy, program, limits)
         self.program = build_reference_program(program)
-        self._limits = ReferenceLimits(
-            limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query
-        )
+        self._limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents, limits.exclude_query)
         self._policy: ReferencePolicy = Shortest() if policy.name == "shortest" else TwoTower(policy.weights)
         self._score_error = 0.0 if policy.name == "shortest" else 1e-9
 
@@ -78,19 +77,7 @@ class ReferenceEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        goal_atoms = [Atom(*row) for row in positions.atoms.tolist()]
-        atom_starts = starts_of(positions.num_atoms).tolist()
-        goals = [tuple(goal_atoms[a:b]) for a, b in zip(atom_starts, atom_starts[1:], strict=False)]
-        starts = starts_of(positions.num_goals).tolist()
-        steps = []
-        for i, row in enumerate(positions.candidates.atom.tolist()):
-            visited: list[Goal] = goals[starts[i] : starts[i + 1]]
-            depth = int(positions.depth[i])
-            steps.append(
-                take_step(
-                    self.program, self._limits, self._policy, Atom(*row), visited[-1], depth, set(visited)
-                )
-            )
+        steps = self._take_steps(positions)
         return _columns(
             positions.candidates,
             [[step] for step in steps],
@@ -98,6 +85,51 @@ class ReferenceEngine:
             [bool(step.dropped_atoms or step.dropped_resolvents) for step in steps],
             [step.log_probability for step in steps],
         )
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """What each stage of one step gave."""
+        (step,) = self._take_steps(position)
+        limited = tuple(map(_with_kind, step.after_limit))
+        return {
+            Stage.SELECT: tuple(step.selected),
+            Stage.MATCH_RULES: tuple(step.matched_rules),
+            Stage.MATCH_FACTS: tuple(step.matched_facts),
+            Stage.RESOLVE: tuple(_without_kind(each, canonical(each.atoms)) for each in step.after_resolve),
+            Stage.PRUNE: tuple(_without_kind(each, canonical(each.atoms)) for each in step.after_prune),
+            Stage.RENAME: tuple(_without_kind(each, each.atoms) for each in step.after_rename),
+            Stage.REVISIT: tuple(_without_kind(each, each.atoms) for each in step.after_revisit),
+            Stage.CLOSE: tuple(map(_with_kind, step.after_close)),
+            Stage.LIMIT: (limited, step.dropped_atoms, step.dropped_resolvents),
+            Stage.SCORE: tuple(step.scores),
+            Stage.CHOOSE: step.choice,
+            Stage.ADVANCE: (int(step.chosen.kind), _plain(step.chosen.atoms), step.depth),
+            Stage.FINISH: int(step.outcome),
+        }
+
+    def _take_steps(self, positions: Positions) -> list[Step]:
+        atoms = [Atom(*row) for row in positions.atoms.tolist()]
+        atom_starts = starts_of(positions.num_atoms).tolist()
+        goals = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
+        starts = starts_of(positions.num_goals).tolist()
+        steps = []
+        for i, row in enumerate(positions.candidates.atom.tolist()):
+            visited: list[Goal] = goals[starts[i] : starts[i + 1]]
+            depth = int(positions.depth[i])
+            query = Atom(*row)
+            steps.append(take_step(self.program, self._limits, self._policy, query, visited[-1], depth, set(visited)))
+        return steps
+
+
+def _plain(atoms: Goal) -> tuple[tuple[int, int, int], ...]:
+    return tuple(tuple(atom) for atom in atoms)
+
+
+def _without_kind(resolvent: Resolvent, atoms: Goal) -> tuple[int, int, tuple[tuple[int, int, int], ...]]:
+    return int(resolvent.origin_kind), resolvent.origin, _plain(atoms)
+
+
+def _with_kind(resolvent: Resolvent) -> tuple[int, int, int, tuple[tuple[int, int, int], ...]]:
+    return int(resolvent.kind), *_without_kind(resolvent, resolvent.atoms)
 
 
 def build_reference_program(program: Program) -> ReferenceProgram:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
 from kgreference.corrupt import Corrupter
 from kgreference.rank import rank, ranking_score
 from kgreference.step import Outcome
 from kgreference.terms import Atom
-from numpy.typing import NDArray
-
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.kg.graph import KnowledgeGraph
 from kgverify.logic.outcomes import Side

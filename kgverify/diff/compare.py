@@ -1,0 +1,301 @@
+"""Two traces in, a comparison out. Free-running: the first divergence of each candidate. Lockstep: every step by itself."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.diff.align import align_candidates
+from kgverify.diff.fields import column_names, share_fields, share_symbols
+from kgverify.diff.locate import Difference, is_close, level_of_step, locate_difference
+from kgverify.diff.preconditions import check_preconditions
+from kgverify.diff.result import (
+    Comparison,
+    Coverage,
+    Divergence,
+    FieldRule,
+    Level,
+    NearTie,
+    Verdict,
+    highest_level,
+)
+from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
+from kgverify.logic.stages import Stage
+from kgverify.trace.columns import Columns, expand_rows, starts_of
+from kgverify.trace.trace import Trace
+
+
+class StepPairs(NamedTuple):
+    """Steps to compare: rows of the expected and the actual step columns, and which pair of candidates each is of."""
+
+    expected: NDArray[np.int64]
+    actual: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+
+def compare_traces(expected: Trace, actual: Trace, *, lockstep: bool = False) -> Comparison:
+    """Compare two traces of the same run.
+
+    With `lockstep`, each candidate of both traces is one position from which one step was taken, and every step that
+    differs is a divergence of its own.
+    """
+    return Comparer(expected, actual, lockstep=lockstep).compare()
+
+
+class Comparer:
+    """Compares two traces; keeps what it read, so that a divergence can be looked at again."""
+
+    def __init__(self, expected: Trace, actual: Trace, *, lockstep: bool = False) -> None:
+        self.reasons = check_preconditions(expected, actual)
+        self.expected, self.actual, self.not_compared = share_fields(expected, share_symbols(expected, actual))
+        self.lockstep = lockstep
+        self.names = Names(self.expected)
+        self.actual_names = Names(self.actual)
+        self.readers = StepReader(self.expected.columns), StepReader(self.actual.columns)
+        self.score_tolerance = expected.header.engine.score_error + actual.header.engine.score_error
+        self.alignment = align_candidates(self.expected.columns.candidates, self.actual.columns.candidates)
+
+    def equality(self) -> tuple[FieldRule, ...]:
+        """What counts as equal in each field that is compared."""
+        score = f"within {self.score_tolerance:.3g}" if self.score_tolerance else "equal"
+        rules = {
+            "resolvents.score": score,
+            "candidates.log_probability": f"within {self.score_tolerance:.3g} a step"
+            if self.score_tolerance
+            else "within 1e-9, relative",
+            "steps.choice": f"equal, unless the scores' gap is at most {2 * self.score_tolerance:.3g}"
+            if self.score_tolerance
+            else "equal",
+        }
+        every = sorted(column_names(self.expected.columns) - set(self.not_compared))
+        return tuple(FieldRule(field, rules.get(field, "equal")) for field in every)
+
+    def compare(self) -> Comparison:
+        """The verdict, with everything it rests on."""
+        pairs = self.pair_steps()
+        flags = self.differing_steps(pairs)
+        found, near_ties = self._collect(pairs, flags)
+        divergences = [*self._unpaired_candidates(), *found]
+        divergences.sort(key=lambda each: (each.candidate, each.step))
+        coverage = self._coverage(pairs)
+        reasons = list(self.reasons)
+        if not coverage.candidates or not coverage.steps:
+            reasons.append(
+                f"nothing was compared: {coverage.candidates_expected} candidates expected,"
+                f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
+            )
+        level = highest_level([each.level for each in divergences])
+        if level is None and self._bits_differ(pairs):
+            level = Level.BITS
+        if reasons:
+            verdict = Verdict.INCONCLUSIVE
+        else:
+            verdict = Verdict.DIVERGE if divergences else Verdict.AGREE
+        return Comparison(
+            verdict=verdict,
+            coverage=coverage,
+            divergences=tuple(divergences),
+            near_ties=tuple(near_ties),
+            level=level,
+            reasons=tuple(reasons),
+            equality=self.equality(),
+        )
+
+    def pair_steps(self) -> StepPairs:
+        """The steps that both traces have, candidate by candidate."""
+        lengths = [
+            trace.columns.candidates.num_steps.astype(np.int64)[rows]
+            for trace, rows in ((self.expected, self.alignment.expected), (self.actual, self.alignment.actual))
+        ]
+        common = np.minimum(*lengths)
+        owner = np.repeat(np.arange(len(common)), common)
+        ordinal = np.arange(len(owner)) - np.repeat(np.cumsum(common) - common, common)
+        first = [
+            starts_of(trace.columns.candidates.num_steps)[rows]
+            for trace, rows in ((self.expected, self.alignment.expected), (self.actual, self.alignment.actual))
+        ]
+        return StepPairs(first[0][owner] + ordinal, first[1][owner] + ordinal, owner)
+
+    def differing_steps(self, pairs: StepPairs) -> NDArray[np.bool_]:
+        """bool: which pairs of steps differ in any field, scores by tolerance."""
+        differs = self.expected.digests.sequence[pairs.expected] != self.actual.digests.sequence[pairs.actual]
+        same = np.flatnonzero(~differs)
+        e, a = self.expected.columns, self.actual.columns
+        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
+        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[same])
+        counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
+        r, s = e.resolvents, a.resolvents
+        wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
+        score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
+        wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= self.score_tolerance))
+        differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
+        return differs
+
+    def step_views(self, pairs: StepPairs, i: int) -> tuple[StepView, StepView]:
+        """Both steps of a pair."""
+        return self.readers[0].read(int(pairs.expected[i])), self.readers[1].read(int(pairs.actual[i]))
+
+    def _collect(self, pairs: StepPairs, flags: NDArray[np.bool_]) -> tuple[list[Divergence], list[NearTie]]:
+        divergences: list[Divergence] = []
+        near_ties: list[NearTie] = []
+        decided: set[int] = set()
+        for i in np.flatnonzero(flags).tolist():
+            owner = int(pairs.owner[i])
+            if owner in decided:
+                continue
+            step_e, step_a = self.step_views(pairs, i)
+            step = self._step_number(owner, int(pairs.expected[i]))
+            difference = locate_difference(step_e, step_a, self.names, step == 0, self.score_tolerance)
+            if difference is None:
+                continue
+            if not self.lockstep:
+                decided.add(owner)
+            gap = self._tie_gap(step_e, step_a, difference)
+            if gap is not None:
+                near_ties.append(self._near_tie(owner, step, gap, difference))
+            else:
+                level = level_of_step(step_e, step_a, difference)
+                divergences.append(self._divergence(owner, step, difference, level, step_e))
+        for owner in range(len(self.alignment.expected)):
+            if owner not in decided and (whole := self._whole_candidate(owner)) is not None:
+                divergences.append(whole)
+        return divergences, near_ties
+
+    def _step_number(self, owner: int, row: int) -> int:
+        if self.lockstep:
+            return int(self.expected.columns.steps.depth[row])
+        return row - self.readers[0].first_step[int(self.alignment.expected[owner])]
+
+    def _tie_gap(self, expected: StepView, actual: StepView, difference: Difference) -> float | None:
+        """The gap of the expected scores at a choice that differs, if it is inside the error bound; else None."""
+        if difference.stage != Stage.CHOOSE or not 0 <= actual.choice < len(expected.resolvents):
+            return None
+        gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
+        return gap if self.score_tolerance and gap <= 2 * self.score_tolerance else None
+
+    def _near_tie(self, owner: int, step: int, gap: float, difference: Difference) -> NearTie:
+        row = int(self.alignment.expected[owner])
+        atom = self.names.atom(tuple(self.expected.columns.candidates.atom[row].tolist()))
+        return NearTie(row, atom, step, gap, 2 * self.score_tolerance, str(difference.expected), str(difference.actual))
+
+    def _divergence(
+        self, owner: int, step: int, difference: Difference, level: Level, expected: StepView | None
+    ) -> Divergence:
+        e, a = (int(rows[owner]) for rows in (self.alignment.expected, self.alignment.actual))
+        outcomes = self.expected.columns.candidates.outcome[e], self.actual.columns.candidates.outcome[a]
+        if not self.lockstep and outcomes[0] != outcomes[1]:
+            level = Level.OUTCOME
+        candidates = self.expected.columns.candidates
+        num_steps = int(candidates.num_steps[e])
+        return Divergence(
+            candidate=e,
+            atom=self.names.atom(tuple(candidates.atom[e].tolist())),
+            query=int(candidates.query[e]),
+            side=side_name(int(candidates.side[e])),
+            step=step,
+            stage=difference.stage.value,
+            field=difference.field,
+            level=level,
+            expected=difference.expected,
+            actual=difference.actual,
+            goal=self.names.goal(expected.goal) if expected else "",
+            later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
+        )
+
+    def _whole_candidate(self, owner: int) -> Divergence | None:
+        """A difference of a candidate whose common steps agree: steps that only one side has, or how it ended."""
+        e, a = (int(rows[owner]) for rows in (self.alignment.expected, self.alignment.actual))
+        expected, actual = self.expected.columns.candidates, self.actual.columns.candidates
+        num = int(expected.num_steps[e]), int(actual.num_steps[a])
+        if num[0] != num[1]:
+            difference = Difference(Stage.RECYCLE, "candidates.num_steps", f"{num[0]} steps", f"{num[1]} steps")
+            return self._divergence(owner, min(num), difference, Level.OUTCOME, None)
+        outcomes = outcome_name(int(expected.outcome[e])), outcome_name(int(actual.outcome[a]))
+        if outcomes[0] != outcomes[1]:
+            difference = Difference(Stage.RECYCLE, "candidates.outcome", *outcomes)
+            return self._divergence(owner, -1, difference, Level.OUTCOME, None)
+        if expected.is_limited[e] != actual.is_limited[a]:
+            difference = Difference(
+                Stage.LIMIT, "candidates.is_limited", bool(expected.is_limited[e]), bool(actual.is_limited[a])
+            )
+            return self._divergence(owner, -1, difference, Level.RENAMING, None)
+        sums = float(expected.log_probability[e]), float(actual.log_probability[a])
+        tolerance = 2 * self.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, abs(sums[0]))
+        if not is_close(*sums, tolerance):
+            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *sums)
+            return self._divergence(owner, -1, difference, Level.TOLERANCE, None)
+        return None
+
+    def _unpaired_candidates(self) -> list[Divergence]:
+        """Candidates that only one trace has: another draw, or one lost, doubled or invented by the batch machinery."""
+        missing, extra = self.alignment.missing, self.alignment.extra
+        groups = [
+            {(int(t.columns.candidates.query[row]), int(t.columns.candidates.side[row])) for row in rows.tolist()}
+            for t, rows in ((self.expected, missing), (self.actual, extra))
+        ]
+        redrawn = groups[0] & groups[1]
+        known = {tuple(row) for row in self.expected.columns.candidates.atom[self.alignment.expected].tolist()}
+        found = []
+        for rows, trace, names, is_extra in (
+            (missing, self.expected, self.names, False),
+            (extra, self.actual, self.actual_names, True),
+        ):
+            candidates = trace.columns.candidates
+            for row in rows.tolist():
+                group = (int(candidates.query[row]), int(candidates.side[row]))
+                atom = tuple(candidates.atom[row].tolist())
+                is_drawn = group in redrawn or (is_extra and atom not in known)
+                text = names.atom(atom)
+                found.append(
+                    Divergence(
+                        candidate=row,
+                        atom=text,
+                        query=group[0],
+                        side=side_name(group[1]),
+                        step=-1,
+                        stage=(Stage.CORRUPT if is_drawn else Stage.RECYCLE).value,
+                        field="candidates.atom",
+                        level=Level.OUTCOME,
+                        expected="no such candidate" if is_extra else text,
+                        actual=text if is_extra else "no such candidate",
+                    )
+                )
+        return found
+
+    def _coverage(self, pairs: StepPairs) -> Coverage:
+        compared = column_names(self.expected.columns) - set(self.not_compared)
+        return Coverage(
+            candidates=len(self.alignment.expected),
+            steps=len(pairs.expected),
+            resolvents=int(self.expected.columns.steps.num_resolvents[pairs.expected].sum()),
+            fields=tuple(sorted(compared)),
+            not_compared=self.not_compared,
+            candidates_expected=len(self.expected.columns.candidates.query),
+            candidates_actual=len(self.actual.columns.candidates.query),
+        )
+
+    def _bits_differ(self, pairs: StepPairs) -> bool:
+        """Whether scores differ in bits, in the coarser of the two precisions."""
+        e, a = self.expected.columns, self.actual.columns
+        counts = e.steps.num_resolvents[pairs.expected], a.steps.num_resolvents[pairs.actual]
+        if not np.array_equal(*counts):
+            return False
+        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected)
+        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual)
+        dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
+        return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+def lockstep_columns(columns: Columns) -> Columns:
+    """A trace's steps as positions, one candidate with one step each: what lockstep compares with."""
+    owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
+    candidates = columns.candidates._replace(
+        query=columns.candidates.query[owner],
+        side=columns.candidates.side[owner],
+        atom=columns.candidates.atom[owner],
+        num_steps=np.ones(len(owner), np.uint32),
+        outcome=columns.steps.outcome,
+        is_limited=((columns.steps.dropped_atoms > 0) | (columns.steps.dropped_resolvents > 0)).astype(np.uint8),
+        log_probability=np.zeros(len(owner)),
+    )
+    return columns._replace(candidates=candidates)
