@@ -159,7 +159,8 @@ class CompiledEngine:
                 num_finished += ended
                 progress(ended)
             self._recycle_slots()
-        pool = Pool(*(buffer.cpu() for buffer in self._pool))
+        # A copy: on a CPU the results would otherwise be views of buffers that the next pool overwrites.
+        pool = Pool(*(buffer.to("cpu", copy=True) for buffer in self._pool))
         return collect_columns(
             candidates,
             chunks,
