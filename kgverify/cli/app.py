@@ -1,0 +1,73 @@
+"""The application: its commands, its exit codes, and what becomes of errors."""
+
+import sys
+import traceback
+from enum import IntEnum
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from kgverify import __version__
+from kgverify.cli.diff import diff
+from kgverify.cli.record import record
+from kgverify.cli.show import show
+from kgverify.errors import UserError
+
+
+class ExitCode(IntEnum):
+    """Beside the verdicts' 0, 1 and 3 (see `kgverify.cli.diff`)."""
+
+    BAD_INPUT = 2
+    BUG = 70
+    INTERRUPTED = 130
+
+
+app = typer.Typer(
+    name="kgverify",
+    help="Find the step where a compiled knowledge-graph prover stops agreeing with a reference prover.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify.",
+)
+app.command()(diff)
+app.command()(record)
+app.command()(show)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"kgverify {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run the command line; never returns."""
+    errors = Console(stderr=True)
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(ExitCode.BAD_INPUT)
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception:
+        traceback.print_exc()
+        errors.print(f"\nThis is a bug in kgverify {__version__}: please report it with the lines above.", style="red")
+        sys.exit(ExitCode.BUG)
+    sys.exit(0)

@@ -1,0 +1,90 @@
+"""`kgverify diff`: compare two engines, or two recorded traces."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgverify.cli import options
+from kgverify.cli.options import DEFAULT_LIMITS, build_run
+from kgverify.cli.progress import make_result_console, show_phase, write_json
+from kgverify.diff.result import Verdict
+from kgverify.errors import UserError
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.harness.run import reference_pipeline
+from kgverify.harness.save import save_verification
+from kgverify.harness.verify import Verification, compare_recorded, verify
+from kgverify.report.report import encode_report
+from kgverify.report.terminal import print_report
+
+EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
+
+
+def diff(
+    expected: Annotated[Path | None, typer.Argument(help="A recorded trace to compare with.")] = None,
+    actual: Annotated[Path | None, typer.Argument(help="The recorded trace to judge.")] = None,
+    graph: options.Graph = "countries",
+    rules: options.Rules = None,
+    split: options.Split = "test",
+    queries: options.Queries = 20,
+    corruptions: options.Corruptions = "50",
+    seed: options.Seed = 0,
+    policy: options.PolicySpec = "shortest",
+    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
+    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
+    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
+    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    device: options.Device = "auto",
+    mode: options.Mode = "auto",
+    slots: options.Slots = None,
+    fault: options.Faults = None,
+    lockstep: Annotated[
+        bool, typer.Option("--lockstep", help="Take every step from the expected goal: lists independent faults.")
+    ] = False,
+    determinism: Annotated[bool, typer.Option(help="Run each engine twice first.")] = True,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save both traces and the report in a folder.")
+    ] = None,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Compare the compiled evaluator with the reference prover, or two recorded traces, step by step."""
+    if expected is not None:
+        if actual is None:
+            raise UserError(
+                "expected two traces, found one", where=str(expected), fix="kgverify diff EXPECTED.h5 ACTUAL.h5"
+            )
+        verification = compare_recorded(expected, actual)
+    else:
+        run = build_run(
+            graph=graph,
+            rules=rules,
+            split=split,
+            queries=queries,
+            corruptions=corruptions,
+            seed=seed,
+            policy=policy,
+            max_depth=max_depth,
+            max_atoms=max_atoms,
+            max_resolvents=max_resolvents,
+            exclude_query=exclude_query,
+        )
+        judged = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+        verification = verify(
+            run,
+            reference_pipeline(run),
+            judged,
+            lockstep=lockstep,
+            check_determinism=determinism,
+            phase=show_phase,
+        )
+    _deliver(verification, save, json_path)
+
+
+def _deliver(verification: Verification, save: Path | None, json_path: str | None) -> None:
+    report = verification.report
+    if save is not None:
+        save_verification(verification, save)
+    print_report(report, make_result_console(json_path))
+    if json_path is not None:
+        write_json(encode_report(report), json_path)
+    raise typer.Exit(EXIT_CODES[report.verdict])

@@ -1,0 +1,81 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgverify.cli.progress import make_error_console
+from kgverify.errors import UserError
+from kgverify.harness.run import Run, load_policy
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+
+Graph = Annotated[
+    str, typer.Option(help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.", show_default=True)
+]
+Rules = Annotated[Path | None, typer.Option(help="A file of rules, instead of the graph's own.")]
+Split = Annotated[str, typer.Option(help="The split whose triples are the queries: train, valid or test.")]
+Queries = Annotated[int, typer.Option(help="The first so many triples of the split.")]
+Corruptions = Annotated[str, typer.Option(help="Corruptions for each query and side; `all` for every entity.")]
+Seed = Annotated[int, typer.Option(help="Seed of the corruptions and of a random policy.")]
+PolicySpec = Annotated[
+    str, typer.Option("--policy", help="shortest, two_tower (random, by the seed), or a safetensors file.")
+]
+MaxDepth = Annotated[int, typer.Option(help="Most steps of a derivation.")]
+MaxAtoms = Annotated[int, typer.Option(help="Most atoms of a resolvent.")]
+MaxResolvents = Annotated[int, typer.Option(help="Most resolvents of a step.")]
+ExcludeQuery = Annotated[bool, typer.Option(help="Whether the query may not serve as a fact in its own derivation.")]
+Device = Annotated[str, typer.Option(help="Of the compiled evaluator: auto, cpu or cuda.")]
+Mode = Annotated[
+    str,
+    typer.Option(help="Of the compiled evaluator: auto, eager, default, reduce-overhead or max-autotune."),
+]
+Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled evaluator has in flight.")]
+Faults = Annotated[
+    list[str] | None, typer.Option("--fault", help="Plant a fault in the compiled evaluator, e.g. fact-cap.")
+]
+JsonPath = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")
+]
+
+DEFAULT_LIMITS = Limits()
+
+
+def build_run(
+    *,
+    graph: str,
+    rules: Path | None,
+    split: str,
+    queries: int,
+    corruptions: str,
+    seed: int,
+    policy: str,
+    max_depth: int,
+    max_atoms: int,
+    max_resolvents: int,
+    exclude_query: bool,
+) -> Run:
+    """The run that the options describe. Prints the graph's warnings. UserError for what does not fit."""
+    loaded = load_graph(graph, rules=rules)
+    for warning in loaded.warnings:
+        make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+    limits = Limits(max_depth, max_atoms, max_resolvents, exclude_query)
+    return Run(
+        graph=loaded,
+        limits=limits,
+        policy=load_policy(policy, loaded, limits, seed),
+        split=split,
+        num_queries=queries,
+        num_corruptions=parse_corruptions(corruptions),
+        seed=seed,
+    )
+
+
+def parse_corruptions(text: str) -> int:
+    """A number of corruptions; -1 for `all`."""
+    if text == "all":
+        return -1
+    if text.isdecimal():
+        return int(text)
+    raise UserError(f"expected a number or `all`, found {text!r}", where="--corruptions", fix="give 0 or more, or all")

@@ -1,0 +1,61 @@
+"""Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from kgverify.errors import UserError
+
+
+def make_error_console() -> Console:
+    """For warnings, errors and progress."""
+    return Console(stderr=True)
+
+
+def make_result_console(json_path: str | None) -> Console:
+    """For the result as text: standard output, unless JSON goes there."""
+    return Console(stderr=json_path == "-", soft_wrap=False)
+
+
+@contextmanager
+def show_phase(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar for one phase, gone when it ends; on a terminal only."""
+    console = make_error_console()
+    if not console.is_terminal:
+        yield lambda num_finished: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=total or None)
+        yield lambda num_finished: progress.advance(task, num_finished)
+
+
+def write_json(encoded: bytes, path: str) -> None:
+    """Write JSON to a file, or to standard output for `-`. UserError for a path that cannot be written."""
+    if path == "-":
+        print(encoded.decode(), end="")
+        return
+    try:
+        Path(path).write_bytes(encoded)
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}", where=path, fix="give a path in a folder that exists"
+        ) from None

@@ -1,0 +1,88 @@
+"""`kgverify record`: run one engine and keep its trace."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kgverify.cli import options
+from kgverify.cli.options import DEFAULT_LIMITS, build_run
+from kgverify.cli.progress import make_result_console, show_phase, write_json
+from kgverify.errors import UserError, suggest
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.harness.record import SHARD_STEPS
+from kgverify.harness.record import record as record_run
+from kgverify.harness.run import reference_pipeline
+
+ENGINES = ("reference", "compiled")
+
+
+def record(
+    engine: Annotated[str, typer.Option(help="reference or compiled.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where the trace goes.")],
+    graph: options.Graph = "countries",
+    rules: options.Rules = None,
+    split: options.Split = "test",
+    queries: options.Queries = 20,
+    corruptions: options.Corruptions = "50",
+    seed: options.Seed = 0,
+    policy: options.PolicySpec = "shortest",
+    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
+    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
+    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
+    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    device: options.Device = "auto",
+    mode: options.Mode = "auto",
+    slots: options.Slots = None,
+    fault: options.Faults = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a recording that was interrupted.")] = False,
+    shard_steps: Annotated[
+        int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
+    ] = SHARD_STEPS,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Run one engine and write its trace, a file or, where it is large, a folder of shards."""
+    if engine not in ENGINES:
+        raise UserError(
+            f"unknown engine {engine!r}",
+            where="--engine",
+            fix=suggest(engine, ENGINES) or f"choose {' or '.join(ENGINES)}",
+        )
+    if fault and engine == "reference":
+        raise UserError(
+            "faults are planted in the compiled evaluator alone", where="--fault", fix="use --engine compiled"
+        )
+    run = build_run(
+        graph=graph,
+        rules=rules,
+        split=split,
+        queries=queries,
+        corruptions=corruptions,
+        seed=seed,
+        policy=policy,
+        max_depth=max_depth,
+        max_atoms=max_atoms,
+        max_resolvents=max_resolvents,
+        exclude_query=exclude_query,
+    )
+    if engine == "reference":
+        pipeline = reference_pipeline(run)
+    else:
+        pipeline = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+    with show_phase(f"recording {engine}", 0) as progress:
+        recording = record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
+    resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
+    make_result_console(json_path).print(
+        f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",
+        highlight=False,
+        markup=False,
+    )
+    if json_path is not None:
+        data = {
+            "path": str(recording.path),
+            "num_candidates": recording.num_candidates,
+            "num_steps": recording.num_steps,
+            "num_resumed": recording.num_resumed,
+        }
+        write_json(msgspec.json.encode(data) + b"\n", json_path)

@@ -1,0 +1,131 @@
+"""Comparing ranks: a rank that differs although every candidate behind it agrees is a fault of `rank` itself."""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.diff.result import Comparison, Divergence, Level, Verdict, highest_level
+from kgverify.diff.view import Names, side_name
+from kgverify.logic.stages import Stage
+from kgverify.trace.columns import Candidates, Rankings
+from kgverify.trace.trace import Trace
+
+ExpectedRank = Callable[[Candidates], Rankings]
+"""How the expected side ranks candidates."""
+
+
+def compare_rankings(
+    comparison: Comparison, expected: Trace, actual: Trace, expected_rank: ExpectedRank | None = None
+) -> Comparison:
+    """Add divergences of `rank`, and raise the level where ranks or the metric differ.
+
+    With `expected_rank`, the actual candidates are ranked again by it, which separates a fault of ranking from the
+    consequences of others; without it, only groups whose candidates all agree are judged.
+    """
+    if expected.rankings is None or actual.rankings is None:
+        missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
+        note = f"ranks were not compared: the {' and the '.join(missing)} trace has none"
+        return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+    left, right = _by_group(expected.rankings), _by_group(actual.rankings)
+    if expected_rank is None:
+        touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
+        wanted = {group: ranks for group, ranks in left.items() if (group[0], side_name(group[1])) not in touched}
+    else:
+        wanted = _by_group(expected_rank(actual.columns.candidates))
+    names = Names(expected)
+    ambiguous = _ambiguous_groups(expected, actual)
+    found = []
+    for group in sorted(wanted):
+        got = right.get(group)
+        if got == wanted[group]:
+            continue
+        if expected_rank is None and group in ambiguous:
+            continue
+        found.append(_divergence(group, wanted[group], got, expected, names))
+    differing = [group for group in left if left[group] != right.get(group)]
+    levels = [each.level for each in (*comparison.divergences, *found)]
+    if comparison.level is not None:
+        levels.append(comparison.level)
+    if differing and (comparison.divergences or found):
+        metric = not np.isclose(_mrr(expected.rankings), _mrr(actual.rankings), rtol=0, atol=1e-12)
+        levels.append(Level.METRIC if metric else Level.RANK)
+    notes = comparison.notes
+    if differing and not (comparison.divergences or found):
+        notes = (*notes, f"{len(differing)} ranks differ by near-ties alone")
+    verdict = comparison.verdict
+    if found and verdict is Verdict.AGREE:
+        verdict = Verdict.DIVERGE
+    return msgspec.structs.replace(
+        comparison,
+        verdict=verdict,
+        divergences=(*comparison.divergences, *found),
+        level=highest_level(levels),
+        notes=notes,
+    )
+
+
+def _by_group(rankings: Rankings) -> dict[tuple[int, int], tuple[float, float]]:
+    return {
+        (query, side): (optimistic, pessimistic)
+        for query, side, optimistic, pessimistic in zip(
+            rankings.query.tolist(),
+            rankings.side.tolist(),
+            rankings.optimistic.tolist(),
+            rankings.pessimistic.tolist(),
+            strict=True,
+        )
+    }
+
+
+def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, str]]:
+    candidates = expected.columns.candidates
+    return {
+        (int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate])))
+        for tie in comparison.near_ties
+    }
+
+
+def _ambiguous_groups(expected: Trace, actual: Trace) -> set[tuple[int, int]]:
+    """Groups in which rounding alone could move a rank: an engine's error is not zero."""
+    error = expected.header.engine.score_error + actual.header.engine.score_error
+    if not error:
+        return set()
+    candidates = expected.columns.candidates
+    pairs: NDArray[np.int64] = np.unique(np.column_stack((candidates.query, candidates.side)), axis=0)
+    return {(query, side) for query, side in pairs.tolist()}
+
+
+def _divergence(
+    group: tuple[int, int],
+    wanted: tuple[float, float],
+    got: tuple[float, float] | None,
+    expected: Trace,
+    names: Names,
+) -> Divergence:
+    candidates = expected.columns.candidates
+    rows = np.flatnonzero((candidates.query == group[0]) & (candidates.side == group[1]))
+    row = int(rows[0]) if len(rows) else -1
+    return Divergence(
+        candidate=row,
+        atom=names.atom(tuple(candidates.atom[row].tolist())) if row >= 0 else "",
+        query=group[0],
+        side=side_name(group[1]),
+        step=-1,
+        stage=Stage.RANK.value,
+        field="rankings",
+        level=Level.RANK,
+        expected=_render(wanted),
+        actual="not ranked" if got is None else _render(got),
+    )
+
+
+def _render(ranks: tuple[float, float]) -> str:
+    optimistic, pessimistic = ranks
+    return f"optimistic {optimistic:g}, pessimistic {pessimistic:g}"
+
+
+def _mrr(rankings: Rankings) -> float:
+    ranks = (rankings.optimistic + rankings.pessimistic) / 2
+    return float(np.mean(1 / ranks)) if len(ranks) else 0.0

@@ -1,0 +1,1 @@
+"""Running engines on the same candidates, recording them, comparing them, replaying what differs."""

@@ -1,0 +1,130 @@
+"""Replaying one step in both engines with every stage watched: the earliest stage whose output differs is the culprit."""
+
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from kgverify.diff.locate import is_close, shorten
+from kgverify.diff.result import Divergence, Value
+from kgverify.diff.view import Names, outcome_name
+from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs, positions_of, take_position
+from kgverify.logic.atoms import Atom
+from kgverify.logic.outcomes import GoalKind, Origin
+from kgverify.logic.stages import STEP_STAGES, Stage
+from kgverify.trace.columns import Columns, select_candidates
+
+MOST_REPLAYED: Final = 200
+"""Divergences replayed; the stage of any further one is read off the traces."""
+
+
+def replay_divergences(
+    divergences: tuple[Divergence, ...],
+    columns: Columns,
+    engines: tuple[Engine, Engine],
+    names: Names,
+    tolerance: float,
+) -> tuple[Divergence, ...]:
+    """Name the stage of each divergence by replaying its step; one that does not reproduce stays as it is.
+
+    columns: those of the expected trace; tolerance: of scores, absolute.
+    """
+    expected, actual = engines
+    if not isinstance(expected, ProbedEngine) or not isinstance(actual, ProbedEngine):
+        return divergences
+    replayed = []
+    for i, divergence in enumerate(divergences):
+        if i < MOST_REPLAYED and divergence.step >= 0 and divergence.stage in STEP_STAGES:
+            position = position_at(columns, divergence.candidate, divergence.step)
+            divergence = _name_stage(divergence, expected.probe(position), actual.probe(position), names, tolerance)
+        replayed.append(divergence)
+    return tuple(replayed)
+
+
+def position_at(columns: Columns, candidate: int, step: int) -> Positions:
+    """The position before a step of a candidate."""
+    return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
+
+
+def first_difference(expected: StageOutputs, actual: StageOutputs, tolerance: float) -> Stage | None:
+    """The earliest stage that both engines show and whose outputs differ."""
+    for stage in STEP_STAGES:
+        if stage in expected and stage in actual and not _is_same(stage, expected[stage], actual[stage], tolerance):
+            return stage
+    return None
+
+
+def _is_same(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool:
+    if stage is Stage.SCORE:
+        return len(expected) == len(actual) and all(
+            is_close(e, a, tolerance) for e, a in zip(expected, actual, strict=True)
+        )
+    return bool(expected == actual)
+
+
+def _name_stage(
+    divergence: Divergence, expected: StageOutputs, actual: StageOutputs, names: Names, tolerance: float
+) -> Divergence:
+    stage = first_difference(expected, actual, tolerance)
+    if stage is None:
+        return divergence
+    values = render_difference(stage, expected[stage], actual[stage], names)
+    return msgspec.structs.replace(
+        divergence,
+        stage=stage.value,
+        field=f"stage.{stage.value}",
+        expected=values[0],
+        actual=values[1],
+        is_replayed=True,
+    )
+
+
+def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:
+    """Two outputs of a stage as a person reads them: of lists only what differs, in names, with provenance."""
+    if stage is Stage.LIMIT:
+        dropped = [f"dropped {each[1]} for their atoms, {each[2]} for their place" for each in (expected, actual)]
+        if dropped[0] != dropped[1]:
+            return dropped[0], dropped[1]
+        expected, actual = expected[0], actual[0]
+    if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
+        return _render_single(stage, expected, names), _render_single(stage, actual, names)
+    if stage is Stage.SCORE:
+        return shorten(map(repr, expected)), shorten(map(repr, actual))
+    left, right = _only(expected, actual), _only(actual, expected)
+    if not left and not right:
+        left, right = list(expected), list(actual)
+    return tuple(  # type: ignore[return-value]
+        shorten(_render_item(stage, item, names) for item in side) or ["nothing more"] for side in (left, right)
+    )
+
+
+def _only(these: Any, others: Any) -> list[Any]:
+    left = Counter(others)
+    found = []
+    for item in these:
+        if left[item]:
+            left[item] -= 1
+        else:
+            found.append(item)
+    return found
+
+
+def _render_single(stage: Stage, value: Any, names: Names) -> Value:
+    if stage is Stage.SELECT:
+        return names.atom(value)
+    if stage is Stage.ADVANCE:
+        kind, atoms, depth = value
+        return f"{names.goal(tuple(Atom(*a) for a in atoms), kind)} at depth {depth}"
+    return outcome_name(value) if stage is Stage.FINISH else int(value)
+
+
+def _render_item(stage: Stage, item: Any, names: Names) -> str:
+    if stage is Stage.MATCH_RULES:
+        return names.clause(Origin.RULE, item)
+    if stage is Stage.MATCH_FACTS:
+        return names.clause(Origin.FACT, item)
+    kind, origin_kind, origin, atoms = item if len(item) == 4 else (GoalKind.GOAL, *item)
+    text = names.goal(tuple(Atom(*a) for a in atoms), kind)
+    made_by = names.clause(origin_kind, origin)
+    return f"{text}   by {made_by}" if made_by else text

@@ -1,0 +1,1 @@
+"""What people and machines read of a comparison; rendering needs no engine."""

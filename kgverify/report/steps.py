@@ -1,0 +1,172 @@
+"""A trace, a derivation or a single step, in names: as data for `--json`, and as a person reads it."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
+from kgverify.errors import UserError
+from kgverify.trace.trace import Trace
+
+MOST_CANDIDATES = 20
+MOST_RESOLVENTS = 40
+
+
+class TraceView:
+    """Looks things up in a trace. UserError for a candidate or a step that it does not have."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.names = Names(trace)
+        self._reader = StepReader(trace.columns)
+
+    @property
+    def num_candidates(self) -> int:
+        """Candidates recorded."""
+        return len(self.trace.columns.candidates.query)
+
+    def candidate(self, candidate: int) -> dict[str, Any]:
+        """A candidate and how it ended."""
+        if not 0 <= candidate < self.num_candidates:
+            raise UserError(
+                f"expected a candidate from 0 to {self.num_candidates - 1}, found {candidate}",
+                where=self.trace.source,
+                fix="choose a candidate that the trace has",
+            )
+        c = self.trace.columns.candidates
+        return {
+            "candidate": candidate,
+            "atom": self.names.atom(tuple(c.atom[candidate].tolist())),
+            "query": int(c.query[candidate]),
+            "side": side_name(int(c.side[candidate])),
+            "outcome": outcome_name(int(c.outcome[candidate])),
+            "is_limited": bool(c.is_limited[candidate]),
+            "log_probability": float(c.log_probability[candidate]),
+            "num_steps": int(c.num_steps[candidate]),
+        }
+
+    def view(self, candidate: int, step: int) -> StepView:
+        """A step of a candidate."""
+        num_steps = self.candidate(candidate)["num_steps"]
+        if not 0 <= step < num_steps:
+            raise UserError(
+                f"candidate {candidate} has {num_steps} steps, expected a step from 0 to {num_steps - 1}, found {step}",
+                where=self.trace.source,
+                fix="choose a step that the candidate has",
+            )
+        return self._reader.read(self._reader.first_step[candidate] + step)
+
+    def step(self, candidate: int, step: int) -> dict[str, Any]:
+        """A step in names."""
+        view = self.view(candidate, step)
+        return {
+            "step": step,
+            "depth": view.depth,
+            "goal": [self.names.atom(atom) for atom in view.goal],
+            "resolvents": [
+                {
+                    "goal": self.names.goal(r.atoms, r.kind),
+                    "clause": self.names.clause(*r.clause),
+                    "score": r.score,
+                }
+                for r in view.resolvents
+            ],
+            "dropped_atoms": view.dropped_atoms,
+            "dropped_resolvents": view.dropped_resolvents,
+            "choice": view.choice,
+            "outcome": outcome_name(view.outcome),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """The header and the sizes."""
+        header = self.trace.header
+        return {
+            "engine": header.engine,
+            "run": header.run,
+            "limits": header.limits,
+            "policy": header.policy,
+            "is_complete": self.trace.is_complete,
+            "num_candidates": self.num_candidates,
+            "num_steps": len(self.trace.columns.steps.depth),
+            "num_resolvents": len(self.trace.columns.resolvents.kind),
+            "root_digest": f"{self.trace.root:016x}",
+        }
+
+
+def render_trace(view: TraceView) -> RenderableType:
+    """What the trace is of, and its first candidates."""
+    summary = view.summary()
+    header = view.trace.header
+    engine = header.engine
+    lines = Text(f"{engine.name}", style="bold")
+    lines.append(
+        f"   {', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))}\n"
+        f"  graph {header.run.graph or '?'}, {header.run.num_queries} queries of {header.run.split},"
+        f" policy {header.policy.name}\n"
+        f"  {summary['num_candidates']:,} candidates, {summary['num_steps']:,} steps,"
+        f" {summary['num_resolvents']:,} resolvents, root digest {summary['root_digest']}"
+        + ("" if summary["is_complete"] else "\n  INCOMPLETE: the recording did not finish"),
+        style="default",
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("candidate", "atom", "query", "side", "outcome", "steps", "log-probability"):
+        table.add_column(column, overflow="fold")
+    for i in range(min(MOST_CANDIDATES, view.num_candidates)):
+        c = view.candidate(i)
+        outcome = c["outcome"] + (" limited" if c["is_limited"] else "")
+        number = f"{c['log_probability']:.4f}"
+        table.add_row(str(i), escape(c["atom"]), str(c["query"]), c["side"], outcome, str(c["num_steps"]), number)
+    more = view.num_candidates - MOST_CANDIDATES
+    rest = [Text(f"... and {more:,} more; show one with --candidate N", style="dim")] if more > 0 else []
+    return Group(lines, table, *rest)
+
+
+def render_derivation(view: TraceView, candidate: int) -> RenderableType:
+    """The goals of a candidate, step by step."""
+    c = view.candidate(candidate)
+    title = Text(f"candidate {candidate}: {c['atom']}", style="bold")
+    title.append(
+        f"   query {c['query']}, {c['side']} side, {c['outcome']}{', limited' if c['is_limited'] else ''},"
+        f" log-probability {c['log_probability']:.4f}",
+        style="default",
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("step", "goal", "resolvents", "chosen by"):
+        table.add_column(column, overflow="fold")
+    for i in range(c["num_steps"]):
+        step = view.step(candidate, i)
+        choice = step["choice"]
+        chosen = step["resolvents"][choice] if 0 <= choice < len(step["resolvents"]) else {"clause": "?", "goal": "?"}
+        by = chosen["clause"] or chosen["goal"]
+        table.add_row(str(i), escape(", ".join(step["goal"])), str(len(step["resolvents"])), escape(by))
+    return Group(title, table)
+
+
+def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
+    """One step: goal, resolvents with what made them and their scores, choice, outcome."""
+    c, s = view.candidate(candidate), view.step(candidate, step)
+    title = Text(f"candidate {candidate}: {c['atom']}   step {step}", style="bold")
+    goal = Text("goal  ", style="dim")
+    goal.append(", ".join(s["goal"]), style="default")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("", "score", "resolvent", "by"):
+        table.add_column(column, overflow="fold")
+    for i, resolvent in enumerate(s["resolvents"][:MOST_RESOLVENTS]):
+        mark = "->" if i == s["choice"] else ""
+        table.add_row(
+            f"{mark} {i}",
+            f"{resolvent['score']:.6g}",
+            escape(resolvent["goal"]),
+            escape(resolvent["clause"]),
+            style="bold" if mark else "",
+        )
+    more = len(s["resolvents"]) - MOST_RESOLVENTS
+    rest = [Text(f"... and {more} more; --json has them all", style="dim")] if more > 0 else []
+    end = Text(
+        f"chosen {s['choice']}, then {s['outcome']}; dropped {s['dropped_atoms']} for their atoms,"
+        f" {s['dropped_resolvents']} for their place"
+    )
+    return Group(title, goal, table, *rest, end)

@@ -1,0 +1,156 @@
+"""The report as a person reads it in a terminal."""
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kgverify.diff.result import Divergence, Value, Verdict
+from kgverify.report.report import Report
+
+_STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
+_SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
+MOST_DIVERGENCES = 10
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the report: verdict, coverage, first cause, metrics."""
+    for part in render_report(report):
+        console.print(part, highlight=False)
+
+
+def render_report(report: Report) -> list[RenderableType]:
+    """The parts of the report, in reading order."""
+    parts: list[RenderableType] = [_render_verdict(report)]
+    if report.first_cause is not None:
+        parts.append(_render_first_cause(report.first_cause, len(report.divergences)))
+    if len(report.divergences) > 1:
+        parts.append(_render_divergences(report))
+    if report.near_ties:
+        parts.append(_render_near_ties(report))
+    if report.metrics.expected or report.metrics.actual:
+        parts.append(_render_metrics(report))
+    parts.append(_render_equality(report))
+    return parts
+
+
+def _render_verdict(report: Report) -> RenderableType:
+    verdict = Text(report.verdict.value, style=_STYLES[report.verdict])
+    verdict.append(f"   {_coverage_line(report)}", style="default")
+    lines: list[RenderableType] = [verdict]
+    expected, actual = report.environment.expected, report.environment.actual
+    sides = " against ".join(
+        f"{e.name} ({', '.join(filter(None, (e.mode, e.device, e.precision, *e.faults)))})" for e in (expected, actual)
+    )
+    run = report.run
+    corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
+    lines.append(
+        Text(
+            f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} queries of {run.split}, {corruptions} corruptions"
+            f" a side, seed {run.seed}, policy {report.policy.name}{', lockstep' if report.lockstep else ''}"
+        )
+    )
+    lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
+    lines += [Text(f"  note: {note}") for note in report.notes]
+    if report.level is not None:
+        lines.append(Text(f"  level: {report.level.value}"))
+    return Group(*lines)
+
+
+def _coverage_line(report: Report) -> str:
+    c = report.coverage
+    parts = [
+        f"{c.candidates:,} candidates, {c.steps:,} steps, {c.resolvents:,} resolvents, {len(c.fields)} fields compared"
+    ]
+    if c.candidates != max(c.candidates_expected, c.candidates_actual):
+        parts.append(f"{c.candidates_expected:,} candidates expected, {c.candidates_actual:,} actual")
+    if c.not_compared:
+        parts.append(f"not compared: {', '.join(c.not_compared)}")
+    twice = [role for role in ("expected", "actual") if getattr(report.determinism, role)]
+    if len(twice) == 2:
+        parts.append("both engines repeat themselves")
+    return "; ".join(parts)
+
+
+def _render_first_cause(cause: Divergence, total: int) -> RenderableType:
+    where = f" at step {cause.step}" if cause.step >= 0 else ""
+    found = "found by replaying the step stage by stage" if cause.is_replayed else "read off the traces"
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("candidate", escape(f"{cause.candidate}: {cause.atom} (query {cause.query}, {cause.side} side)"))
+    if cause.goal:
+        grid.add_row("goal", escape(cause.goal))
+    grid.add_row("field", f"{cause.field}, level {cause.level.value}")
+    grid.add_row("expected", Text(_text(cause.expected), style="green"))
+    grid.add_row("actual", Text(_text(cause.actual), style="red"))
+    if cause.later_steps:
+        grid.add_row("then", f"{cause.later_steps} later steps of this derivation follow from it")
+    title = Text(f"\nfirst divergence: {cause.stage}{where}", style="bold")
+    title.append(f"   ({found}; the first of {total})", style="dim")
+    return Group(title, Padding(grid, (0, 0, 0, 2)))
+
+
+def _text(value: Value) -> str:
+    return "\n".join(value) if isinstance(value, list) else str(value)
+
+
+def _render_divergences(report: Report) -> RenderableType:
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), title_justify="left", title="\ndivergences by stage", title_style="bold"
+    )
+    for column in ("stage", "field", "candidates", "first: candidate, step"):
+        table.add_column(column, overflow="fold")
+    groups: dict[tuple[str, str], list[Divergence]] = {}
+    for each in report.divergences:
+        groups.setdefault((each.stage, each.field), []).append(each)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    for (stage, field), members in ordered[:MOST_DIVERGENCES]:
+        first = members[0]
+        num = len({each.candidate for each in members})
+        table.add_row(stage, field, f"{num:,}", escape(f"{first.candidate} {first.atom}, {first.step}"))
+    return table
+
+
+def _render_near_ties(report: Report) -> RenderableType:
+    first = report.near_ties[0]
+    lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
+    lines.append(
+        f"   choices that differ inside the error bound; {report.coverage.steps_after_near_ties:,} steps after them compared"
+        f" from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
+        f" gap {first.gap:.3g} <= {first.bound:.3g}",
+        style="default",
+    )
+    return lines
+
+
+def _render_metrics(report: Report) -> RenderableType:
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), title_justify="left", title="\nmetrics, realistic", title_style="bold"
+    )
+    table.add_column("")
+    for side in ("both", "head", "tail"):
+        table.add_column(f"{side} expected", justify="right")
+        table.add_column("actual", justify="right")
+    for metric in _SHOWN_METRICS:
+        row = [metric]
+        for side in ("both", "head", "tail"):
+            key = f"{side}.realistic.{metric}"
+            expected, actual = report.metrics.expected.get(key), report.metrics.actual.get(key)
+            style = "" if expected == actual else "[red]"
+            row += [_number(expected), f"{style}{_number(actual)}"]
+        table.add_row(*row)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _render_equality(report: Report) -> RenderableType:
+    special = [f"{rule.field} {rule.rule}" for rule in report.equality if rule.rule != "equal"]
+    num_equal = len(report.equality) - len(special)
+    return Text(
+        f"\nequal means: {num_equal} fields bit for bit" + "".join(f"; {text}" for text in special), style="dim"
+    )
