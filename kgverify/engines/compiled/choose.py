@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -68,7 +69,7 @@ def build_parameters(policy: Policy, device: torch.device, dtype: torch.dtype) -
     """A policy's weights on a device, in the order that its score function takes them."""
     if policy.name == "shortest":
         return ()
-    weights = {name: torch.as_tensor(array).to(device, dtype) for name, array in policy.weights.items()}
+    weights = {name: torch.as_tensor(np.array(array)).to(device, dtype) for name, array in policy.weights.items()}
     variables, constants = weights["embedding.variable"], weights["embedding.constant"]
     num_variables = torch.tensor(len(variables), device=device, dtype=torch.int32)
     blocks = (

@@ -145,7 +145,8 @@ class CompiledEngine:
     def _prove_pool(self, candidates: CandidateSet, progress: Progress) -> Columns:
         num = len(candidates.query)
         empty = empty_pool(self.layout, self._device)
-        empty.query[:num] = torch.as_tensor(candidates.atom, device=self._device)
+        # A copy in order: torch takes neither read-only arrays nor views that run backwards.
+        empty.query[:num] = torch.as_tensor(np.array(candidates.atom, np.int32, order="C"), device=self._device)
         empty.size.fill_(num)
         copy_buffers_(self._pool, empty)
         copy_buffers_(self._derivations, empty_derivations(self.layout, self.limits.max_depth, self._device))
