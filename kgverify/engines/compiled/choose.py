@@ -114,9 +114,12 @@ def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Te
     turns = torch.arange(derivations.visited.shape[1], device=depth.device)
     is_new = is_taken[:, None] & (turns == depth[:, None])
     dropped = (work.dropped_atoms > 0) | (work.dropped_resolvents > 0)
-    return derivations._replace(
+    return Derivations(
+        place=derivations.place,
+        query=derivations.query,
         goal=torch.where(is_taken[:, None, None], chosen, derivations.goal),
         depth=depth,
+        outcome=derivations.outcome,
         is_limited=derivations.is_limited | (is_taken & dropped & (choices.kind != TRUE)),
         log_probability=derivations.log_probability + torch.where(is_taken, choices.log_probability, 0.0),
         visited=torch.where(is_new[..., None, None], chosen[:, None], derivations.visited),

@@ -58,12 +58,10 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
     """Store the results of ended derivations and give their slots the next candidates, by one counter for all slots."""
     has_ended = derivations.outcome != OPEN
     reports = has_ended & (derivations.place != NO_CANDIDATE)
-    pool = store_results(pool, derivations, reports)
 
     place = pool.next_place + has_ended.cumsum(0) - 1
     takes = has_ended & (place < pool.size)
     query = pool.query[torch.where(takes, place, 0)]
-    pool = pool._replace(next_place=pool.next_place + takes.sum())
     free_rows = derivations.goal.shape[1] - 1
     goal = torch.nn.functional.pad(rename(query[:, None]), (0, 0, 0, free_rows), value=PAD)
     turns = torch.arange(derivations.visited.shape[1], device=place.device)
@@ -73,7 +71,8 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
         mask = takes.view(-1, *(1,) * (held.dim() - 1))
         return torch.where(mask, fresh, held).to(held.dtype)
 
-    return pool, Derivations(
+    next_pool = store_results(pool, pool.next_place + takes.sum(), derivations, reports)
+    return next_pool, Derivations(
         place=torch.where(takes, place, torch.where(has_ended, NO_CANDIDATE, derivations.place)),
         query=renew(query, derivations.query),
         goal=renew(goal, derivations.goal),
@@ -85,7 +84,7 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
     )
 
 
-def store_results(pool: Pool, derivations: Derivations, reports: Tensor) -> Pool:
+def store_results(pool: Pool, next_place: Tensor, derivations: Derivations, reports: Tensor) -> Pool:
     """Write the results of the reporting slots, bool [B], to their places; a slot that does not report writes nothing."""
     sink = pool.outcome.shape[0]
     place = torch.where(reports, derivations.place, sink)
@@ -94,7 +93,10 @@ def store_results(pool: Pool, derivations: Derivations, reports: Tensor) -> Pool
         padded = torch.nn.functional.pad(results, (0, 1))
         return padded.index_put((place,), values)[:-1]
 
-    return pool._replace(
+    return Pool(
+        query=pool.query,
+        size=pool.size,
+        next_place=next_place,
         outcome=put(pool.outcome, derivations.outcome),
         is_limited=put(pool.is_limited, derivations.is_limited),
         log_probability=put(pool.log_probability, derivations.log_probability),

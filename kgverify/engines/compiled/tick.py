@@ -3,6 +3,9 @@
 A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays in
 the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in changes
 nothing in it.
+
+Records are built field by field here and in the stages, since on torch 2.11 a chain of `_replace` comes out of a compiled function
+with fields missing.
 """
 
 from typing import NamedTuple
@@ -55,7 +58,7 @@ def tick(
     after = stages.advance(derivations, work, choices, is_taken)
     outcome = stages.finish(after.depth, derivations.outcome, kind, is_taken, setting.limits.max_depth)
     record = StepRecord(is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, choices)
-    return after._replace(outcome=outcome), begin_step(work, is_taken), record
+    return with_outcome(after, outcome), begin_step(work, is_taken), record
 
 
 def try_clauses(
@@ -113,9 +116,17 @@ def try_clauses(
 def stand_alone(work: Work, kind: Tensor) -> Work:
     """Where TRUE stands alone, `limit` has dropped nothing."""
     is_true = kind == TRUE
-    return work._replace(
+    return Work(
+        cursor=work.cursor,
+        num_survivors=work.num_survivors,
+        num_kept=work.num_kept,
         dropped_atoms=torch.where(is_true, 0, work.dropped_atoms),
         dropped_resolvents=torch.where(is_true, 0, work.dropped_resolvents),
+        true_origin_kind=work.true_origin_kind,
+        true_origin=work.true_origin,
+        atoms=work.atoms,
+        origin_kind=work.origin_kind,
+        origin=work.origin,
     )
 
 
@@ -140,6 +151,20 @@ def score_resolvents(
     score = score.index_put((slot, row), values)[:, : layout.resolvents]
     alone = (kind != GOAL)[:, None] & (torch.arange(layout.resolvents, device=score.device) == 0)
     return torch.where(alone, 0.0, score), is_taken
+
+
+def with_outcome(derivations: Derivations, outcome: Tensor) -> Derivations:
+    """The derivations with their outcomes, int32 [B], after the step."""
+    return Derivations(
+        place=derivations.place,
+        query=derivations.query,
+        goal=derivations.goal,
+        depth=derivations.depth,
+        outcome=outcome,
+        is_limited=derivations.is_limited,
+        log_probability=derivations.log_probability,
+        visited=derivations.visited,
+    )
 
 
 def begin_step(work: Work, is_taken: Tensor) -> Work:
