@@ -1,0 +1,39 @@
+"""Graphs, candidates and the few compiled engines that all tests of the folder share."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from merged_programs import Merged, merge_random_programs
+
+from kgverify.kg.load import load_graph
+from kgverify.logic.outcomes import Side
+from kgverify.logic.program import Program
+from kgverify.trace.columns import CandidateSet
+
+
+@pytest.fixture(autouse=True, scope="session")
+def single_thread() -> Iterator[None]:
+    """The tensors of these tests are too small to share among threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def countries() -> tuple[Program, CandidateSet]:
+    """Countries S3, its test triples and one corruption of each."""
+    graph = load_graph("countries")
+    true = graph.queries("test")
+    corrupted = np.column_stack([true[:, :2], np.roll(true[:, 2], 1)])
+    rows = np.concatenate([true, corrupted]).astype(np.int32)
+    num = len(rows)
+    query = (np.arange(num) % len(true)).astype(np.int32)
+    return graph.program, CandidateSet(query, np.full(num, Side.TAIL, np.int8), rows)
+
+
+@pytest.fixture(scope="session")
+def merged() -> Merged:
+    return merge_random_programs(num_programs=40)
