@@ -53,6 +53,12 @@ def diff(
             raise UserError(
                 "expected two traces, found one", where=str(expected), fix="kgverify diff EXPECTED.h5 ACTUAL.h5"
             )
+        if lockstep or fault:
+            raise UserError(
+                "needs engines, and two recorded traces have none",
+                where="--lockstep" if lockstep else "--fault",
+                fix="leave it out, or leave out the two traces",
+            )
         verification = compare_recorded(expected, actual)
     else:
         run = build_run(

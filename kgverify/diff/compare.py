@@ -1,4 +1,4 @@
-"""Two traces in, a comparison out. Free-running: the first divergence of each candidate. Lockstep: every step by itself."""
+"""Two traces in, a comparison out. Free-running: each candidate's first divergence. Lockstep: every step by itself."""
 
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ class Comparer:
     def __init__(self, expected: Trace, actual: Trace, *, lockstep: bool = False) -> None:
         self.reasons = check_preconditions(expected, actual)
         self.expected, self.actual, self.not_compared = share_fields(expected, share_symbols(expected, actual))
+        has_scores = "resolvents.score" in expected.fields
+        self.expected_scores = expected.columns.resolvents.score.astype(np.float64) if has_scores else None
         self.lockstep = lockstep
         self.names = Names(self.expected)
         self.actual_names = Names(self.actual)
@@ -73,11 +75,10 @@ class Comparer:
     def compare(self) -> Comparison:
         """The verdict, with everything it rests on."""
         pairs = self.pair_steps()
-        flags = self.differing_steps(pairs)
-        found, near_ties = self._collect(pairs, flags)
+        found, near_ties, is_compared = self._collect(pairs, self.differing_steps(pairs))
         divergences = [*self._unpaired_candidates(), *found]
         divergences.sort(key=lambda each: (each.candidate, each.step))
-        coverage = self._coverage(pairs)
+        coverage = self._coverage(pairs.expected[is_compared])
         reasons = list(self.reasons)
         if not coverage.candidates or not coverage.steps:
             reasons.append(
@@ -127,7 +128,8 @@ class Comparer:
         r, s = e.resolvents, a.resolvents
         wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
         score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
-        wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= self.score_tolerance))
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= self.score_tolerance))
         differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
         return differs
 
@@ -135,10 +137,13 @@ class Comparer:
         """Both steps of a pair."""
         return self.readers[0].read(int(pairs.expected[i])), self.readers[1].read(int(pairs.actual[i]))
 
-    def _collect(self, pairs: StepPairs, flags: NDArray[np.bool_]) -> tuple[list[Divergence], list[NearTie]]:
+    def _collect(
+        self, pairs: StepPairs, flags: NDArray[np.bool_]
+    ) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
+        """Divergences, near-ties, and which pairs were compared: none after the one that decides its candidate."""
         divergences: list[Divergence] = []
         near_ties: list[NearTie] = []
-        decided: set[int] = set()
+        decided: dict[int, int] = {}
         for i in np.flatnonzero(flags).tolist():
             owner = int(pairs.owner[i])
             if owner in decided:
@@ -148,30 +153,37 @@ class Comparer:
             difference = locate_difference(step_e, step_a, self.names, step == 0, self.score_tolerance)
             if difference is None:
                 continue
-            if not self.lockstep:
-                decided.add(owner)
-            gap = self._tie_gap(step_e, step_a, difference)
+            decided[owner] = i
+            gap = self._tie_gap(int(pairs.expected[i]), step_e, step_a, difference)
             if gap is not None:
                 near_ties.append(self._near_tie(owner, step, gap, difference))
             else:
                 level = level_of_step(step_e, step_a, difference)
                 divergences.append(self._divergence(owner, step, difference, level, step_e))
-        for owner in range(len(self.alignment.expected)):
-            if owner not in decided and (whole := self._whole_candidate(owner)) is not None:
-                divergences.append(whole)
-        return divergences, near_ties
+        rest = (owner for owner in range(len(self.alignment.expected)) if owner not in decided)
+        divergences += filter(None, map(self._whole_candidate, rest))
+        last = np.full(len(self.alignment.expected), len(flags), np.int64)
+        last[list(decided)] = list(decided.values())
+        return divergences, near_ties, np.arange(len(flags)) <= last[pairs.owner]
 
     def _step_number(self, owner: int, row: int) -> int:
         if self.lockstep:
             return int(self.expected.columns.steps.depth[row])
         return row - self.readers[0].first_step[int(self.alignment.expected[owner])]
 
-    def _tie_gap(self, expected: StepView, actual: StepView, difference: Difference) -> float | None:
-        """The gap of the expected scores at a choice that differs, if it is inside the error bound; else None."""
-        if difference.stage != Stage.CHOOSE or not 0 <= actual.choice < len(expected.resolvents):
+    def _tie_gap(self, row: int, expected: StepView, actual: StepView, difference: Difference) -> float | None:
+        """The gap of the expected scores at a choice that differs, if it is inside the error bound; else None.
+
+        row: of the expected step. Nothing excuses another choice where the expected trace has no scores, a choice is no
+        resolvent, or the steps end in different outcomes.
+        """
+        if difference.stage != Stage.CHOOSE or not self.score_tolerance or self.expected_scores is None:
             return None
-        gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
-        return gap if self.score_tolerance and gap <= 2 * self.score_tolerance else None
+        if expected.chosen is None or actual.chosen is None or expected.outcome != actual.outcome:
+            return None
+        first = self.readers[0].first_resolvent(row)
+        gap = abs(float(self.expected_scores[first + expected.choice] - self.expected_scores[first + actual.choice]))
+        return gap if gap <= 2 * self.score_tolerance else None
 
     def _near_tie(self, owner: int, step: int, gap: float, difference: Difference) -> NearTie:
         row = int(self.alignment.expected[owner])
@@ -216,13 +228,16 @@ class Comparer:
             return self._divergence(owner, -1, difference, Level.OUTCOME, None)
         if expected.is_limited[e] != actual.is_limited[a]:
             difference = Difference(
-                Stage.LIMIT, "candidates.is_limited", bool(expected.is_limited[e]), bool(actual.is_limited[a])
+                Stage.LIMIT,
+                "candidates.is_limited",
+                *("limited" if flag else "not limited" for flag in (expected.is_limited[e], actual.is_limited[a])),
             )
             return self._divergence(owner, -1, difference, Level.RENAMING, None)
         sums = float(expected.log_probability[e]), float(actual.log_probability[a])
         tolerance = 2 * self.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, abs(sums[0]))
         if not is_close(*sums, tolerance):
-            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *sums)
+            # As text, since JSON has no NaN.
+            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))
             return self._divergence(owner, -1, difference, Level.TOLERANCE, None)
         return None
 
@@ -262,12 +277,13 @@ class Comparer:
                 )
         return found
 
-    def _coverage(self, pairs: StepPairs) -> Coverage:
+    def _coverage(self, steps: NDArray[np.int64]) -> Coverage:
+        """steps: rows of the expected steps compared."""
         compared = column_names(self.expected.columns) - set(self.not_compared)
         return Coverage(
             candidates=len(self.alignment.expected),
-            steps=len(pairs.expected),
-            resolvents=int(self.expected.columns.steps.num_resolvents[pairs.expected].sum()),
+            steps=len(steps),
+            resolvents=int(self.expected.columns.steps.num_resolvents[steps].sum()),
             fields=tuple(sorted(compared)),
             not_compared=self.not_compared,
             candidates_expected=len(self.expected.columns.candidates.query),

@@ -1,7 +1,7 @@
 """Reading the stage of a difference off two steps, as far as what a trace holds allows.
 
-The stage named here is the earliest whose recorded output differs. Replaying the step in both engines, stage by stage, is
-more exact; see `kgverify.harness.replay`.
+The stage named here is the earliest whose recorded output differs. Replaying the step in both engines, stage by stage,
+is more exact; see `kgverify.harness.replay`.
 """
 
 from collections import Counter
@@ -73,7 +73,8 @@ def level_of_step(expected: StepView, actual: StepView, difference: Difference) 
     if difference.field == "resolvents.score":
         return Level.TOLERANCE
     same = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
-    return Level.ORDER if same else Level.RENAMING
+    is_order = same and difference.field in ("resolvents.order", "resolvents.origin", "steps.choice")
+    return Level.ORDER if is_order else Level.RENAMING
 
 
 def shorten(items: Iterable[str]) -> list[str]:
@@ -107,19 +108,24 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     if not only[0] and not only[1]:
         texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
         return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
+    # FALSE only stands in for resolvents that are not there.
+    listed = [[r for r in side if r.kind != GoalKind.FALSE] for side in only]
+    only = listed if listed[0] or listed[1] else only
+    is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
     values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
-    return Difference(_stage_of(expected, actual, *only), "resolvents.atoms", values[0], values[1])
+    field = "resolvents.origin" if is_same else "resolvents.atoms"
+    return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
 
 
 def _only(these: tuple[ResolventView, ...], others: tuple[ResolventView, ...]) -> list[ResolventView]:
-    """Resolvents of one step that the other lacks, counted with multiplicity, FALSE left out."""
+    """Resolvents of one step that the other lacks, counted with multiplicity."""
     left = Counter((r.content, r.clause) for r in others)
     found = []
     for resolvent in these:
         key = (resolvent.content, resolvent.clause)
         if left[key]:
             left[key] -= 1
-        elif resolvent.kind != GoalKind.FALSE or not others:
+        else:
             found.append(resolvent)
     return found
 

@@ -17,12 +17,16 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
         reasons.append(f"the limits differ: expected {_limits(expected)}, actual {_limits(actual)}")
     if e.program_sha256 and a.program_sha256 and e.program_sha256 != a.program_sha256:
         reasons.append("the programs differ: facts, rules or the numbering of symbols")
-    if (e.policy.name, e.policy.sha256) != (a.policy.name, a.policy.sha256):
+    hashes = e.policy.sha256, a.policy.sha256
+    if e.policy.name != a.policy.name or (all(hashes) and hashes[0] != hashes[1]):
         reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
     for field in ("graph", "split", "num_queries", "num_corruptions", "seed"):
         values = getattr(e.run, field), getattr(a.run, field)
         if values[0] != values[1] and all(trace.header.run.graph for trace in (expected, actual)):
             reasons.append(f"the runs differ in {field}: expected {values[0]!r}, actual {values[1]!r}")
+    tolerances = e.run.rank_tolerance, a.run.rank_tolerance
+    if tolerances[0] != tolerances[1] and expected.rankings is not None and actual.rankings is not None:
+        reasons.append(f"the runs differ in rank_tolerance: expected {tolerances[0]}, actual {tolerances[1]}")
     return tuple(reasons)
 
 

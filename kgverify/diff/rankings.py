@@ -1,6 +1,7 @@
 """Comparing ranks: a rank that differs although every candidate behind it agrees is a fault of `rank` itself."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,9 +32,11 @@ def compare_rankings(
     left, right = _by_group(expected.rankings), _by_group(actual.rankings)
     if expected_rank is None:
         touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
-        wanted = {group: ranks for group, ranks in left.items() if (group[0], side_name(group[1])) not in touched}
+        every: dict[tuple[int, int], _Ranks | None] = {**dict.fromkeys(right), **left}
+        wanted = {group: ranks for group, ranks in every.items() if (group[0], side_name(group[1])) not in touched}
     else:
-        wanted = _by_group(expected_rank(actual.columns.candidates))
+        ranked = _by_group(expected_rank(actual.columns.candidates))
+        wanted = {**dict.fromkeys(right), **ranked}
     names = Names(expected)
     ambiguous = _ambiguous_groups(expected, actual)
     found = []
@@ -44,7 +47,7 @@ def compare_rankings(
         if expected_rank is None and group in ambiguous:
             continue
         found.append(_divergence(group, wanted[group], got, expected, names))
-    differing = [group for group in left if left[group] != right.get(group)]
+    differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
     levels = [each.level for each in (*comparison.divergences, *found)]
     if comparison.level is not None:
         levels.append(comparison.level)
@@ -66,12 +69,21 @@ def compare_rankings(
     )
 
 
-def _by_group(rankings: Rankings) -> dict[tuple[int, int], tuple[float, float]]:
+class _Ranks(NamedTuple):
+    """A row of the rankings."""
+
+    num_ranked: int
+    optimistic: float
+    pessimistic: float
+
+
+def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
     return {
-        (query, side): (optimistic, pessimistic)
-        for query, side, optimistic, pessimistic in zip(
+        (query, side): _Ranks(num_ranked, optimistic, pessimistic)
+        for query, side, num_ranked, optimistic, pessimistic in zip(
             rankings.query.tolist(),
             rankings.side.tolist(),
+            rankings.num_ranked.tolist(),
             rankings.optimistic.tolist(),
             rankings.pessimistic.tolist(),
             strict=True,
@@ -99,8 +111,8 @@ def _ambiguous_groups(expected: Trace, actual: Trace) -> set[tuple[int, int]]:
 
 def _divergence(
     group: tuple[int, int],
-    wanted: tuple[float, float],
-    got: tuple[float, float] | None,
+    wanted: _Ranks | None,
+    got: _Ranks | None,
     expected: Trace,
     names: Names,
 ) -> Divergence:
@@ -117,13 +129,14 @@ def _divergence(
         field="rankings",
         level=Level.RANK,
         expected=_render(wanted),
-        actual="not ranked" if got is None else _render(got),
+        actual=_render(got),
     )
 
 
-def _render(ranks: tuple[float, float]) -> str:
-    optimistic, pessimistic = ranks
-    return f"optimistic {optimistic:g}, pessimistic {pessimistic:g}"
+def _render(ranks: _Ranks | None) -> str:
+    if ranks is None:
+        return "not ranked"
+    return f"optimistic {ranks.optimistic:g}, pessimistic {ranks.pessimistic:g}, of {ranks.num_ranked}"
 
 
 def _mrr(rankings: Rankings) -> float:

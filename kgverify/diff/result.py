@@ -17,8 +17,9 @@ class Verdict(StrEnum):
 class Level(StrEnum):
     """How far a difference reaches, mildest first.
 
-    bits: numbers differ within the tolerance; tolerance: beyond it; order: the same resolvents in another order; renaming: other
-    resolvents, but the same choice; choice: another resolvent chosen; outcome, rank, metric: each of these differs.
+    bits: numbers differ within the tolerance; tolerance: beyond it; order: the same resolvents in another order, or by
+    other clauses; renaming: another goal, other resolvents or counts, but the same choice; choice: another resolvent
+    chosen; outcome, rank, metric: each of these differs.
     """
 
     BITS = "bits"
@@ -85,6 +86,7 @@ class NearTie(msgspec.Struct, frozen=True):
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """What was compared, and what was not.
 
+    steps:        of a candidate that differs, those up to its first difference
     fields:       columns compared
     not_compared: columns that one of the traces lacks
     """

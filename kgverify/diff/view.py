@@ -69,6 +69,10 @@ class StepReader:
     def _atom_starts(self):  # type: ignore[no-untyped-def]
         return starts_of(self.columns.resolvents.num_atoms)
 
+    def first_resolvent(self, row: int) -> int:
+        """Where the resolvents of a step begin."""
+        return int(self._resolvent_starts[row])
+
     def read(self, row: int) -> StepView:
         """The step in a row of the step columns."""
         steps, resolvents = self.columns.steps, self.columns.resolvents

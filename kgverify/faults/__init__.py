@@ -1,1 +1,1 @@
-"""Planted faults: each replaces a stage of the compiled evaluator by one that is wrong in a way seen in real engines."""
+"""Planted faults: each replaces a stage of the compiled evaluator by one that is wrong in a way that was seen."""

@@ -39,8 +39,8 @@ def record(
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
-    Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. UserError for a
-    path that cannot be written, or a `.partial` of another run.
+    Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. UserError
+    for a path that cannot be written, or a `.partial` of another run.
     """
     candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     program = run.graph.program

@@ -1,4 +1,4 @@
-"""Replaying one step in both engines with every stage watched: the earliest stage whose output differs is the culprit."""
+"""Replaying one step in both engines with every stage watched: the earliest stage whose output differs is at fault."""
 
 from collections import Counter
 from typing import Any, Final

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from kgverify.diff.compare import Comparer, lockstep_columns
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Level, NearTie, Verdict
 from kgverify.engines.protocol import Progress, no_progress, positions_of
+from kgverify.errors import UserError
 from kgverify.harness.replay import replay_divergences
 from kgverify.harness.run import Pipeline, Run, build_trace
 from kgverify.ranking.metric import compute_metrics
@@ -54,8 +56,8 @@ def verify(
 ) -> Verification:
     """Run both pipelines and compare what they did.
 
-    Free-running, each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
-    goal, so that independent faults are told from consequences; the metrics are still those of the free run.
+    Free-running, each engine follows its own choices. With `lockstep`, the actual engine takes each step from the
+    expected goal, so that independent faults are told from consequences; the metrics are still those of the free run.
     """
     traces, is_deterministic = [], []
     for role, pipeline in (("expected", expected), ("actual", actual)):
@@ -66,7 +68,8 @@ def verify(
 
     if lockstep:
         comparer = _lockstep_comparer(run, traces[0], actual, phase)
-        comparison = comparer.compare()
+        num_steps = traces[0].columns.candidates.num_steps
+        comparison = _name_candidates(comparer.compare(), np.repeat(np.arange(len(num_steps)), num_steps))
     else:
         comparer = Comparer(*traces)
         comparison = _follow_near_ties(comparer, comparer.compare(), run, actual, phase)
@@ -124,7 +127,9 @@ def _run_pipeline(
     if check_determinism:
         with phase(f"{title}, again", len(candidates.query)) as progress:
             same = _is_same(columns, pipeline.engine.prove(candidates, progress))
-    rankings = pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE)
+    # A log-probability that is no number has no rank; the comparison reports it.
+    is_ranked = bool(np.isfinite(columns.candidates.log_probability).all())
+    rankings = pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE) if is_ranked else None
     return build_trace(run, pipeline.engine, columns, rankings), same
 
 
@@ -161,22 +166,21 @@ def _follow_near_ties(
     lock = select_candidates(lockstep_columns(columns), np.flatnonzero(follows))
     positions = positions_of(columns)
     with phase("following near-ties", 0):
-        stepped = select_candidates(actual.engine.step(positions), np.flatnonzero(follows))
+        stepped = actual.engine.step(positions)
+    if len(stepped.candidates.query) != len(follows):
+        raise UserError(
+            f"took {len(stepped.candidates.query)} steps from {len(follows)} positions",
+            where=f"engine {actual.engine.info.name}",
+            fix="return one candidate with one step for each position, in the order given",
+        )
+    stepped = select_candidates(stepped, np.flatnonzero(follows))
     fields = comparer.expected.fields - {"candidates.log_probability"}
     left = replace(build_trace(run, actual.engine, lock, None), header=comparer.expected.header, fields=fields)
     right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
     owner = np.repeat(rows, columns.candidates.num_steps)[follows]
     later = Comparer(left, right, lockstep=True).compare() if len(owner) else None
-    found = (
-        [msgspec.structs.replace(each, candidate=int(owner[each.candidate])) for each in later.divergences]
-        if later
-        else []
-    )
-    further = (
-        [msgspec.structs.replace(each, candidate=int(owner[each.candidate])) for each in later.near_ties]
-        if later
-        else []
-    )
+    named = _name_candidates(later, owner) if later else None
+    found, further = (named.divergences, named.near_ties) if named else ((), ())
     ties = [
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
     ]
@@ -191,6 +195,20 @@ def _follow_near_ties(
             key=list(Level).index,
             default=None,
         ),
+    )
+
+
+def _name_candidates(comparison: Comparison, owner: NDArray[np.int64]) -> Comparison:
+    """In lockstep each step is a candidate of its own; say whose step it is. owner: the candidate of each position."""
+
+    def name(each: Any) -> Any:
+        # An engine may give more steps than it was asked for.
+        return msgspec.structs.replace(each, candidate=int(owner[min(each.candidate, len(owner) - 1)]))
+
+    return msgspec.structs.replace(
+        comparison,
+        divergences=tuple(map(name, comparison.divergences)),
+        near_ties=tuple(map(name, comparison.near_ties)),
     )
 
 

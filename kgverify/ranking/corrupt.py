@@ -26,7 +26,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], side: Side) -> NDArray[np.int32]:
-    """int32 [n], ascending: entities of the argument's domain that give neither the triple, int32 [3], nor a known one."""
+    """int32 [n], ascending: those of the argument's domain that make neither the triple, int32 [3], nor a known one."""
     entities = graph.argument_domain(int(triple[0]), side)
     known = graph.known_triples
     kept_column = 2 if side == Side.HEAD else 1

@@ -47,8 +47,8 @@ def _render_verdict(report: Report) -> RenderableType:
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
     lines.append(
         Text(
-            f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} queries of {run.split}, {corruptions} corruptions"
-            f" a side, seed {run.seed}, policy {report.policy.name}{', lockstep' if report.lockstep else ''}"
+            f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} queries of {run.split},"
+            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}{', lockstep' if report.lockstep else ''}"
         )
     )
     lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
@@ -117,8 +117,8 @@ def _render_near_ties(report: Report) -> RenderableType:
     first = report.near_ties[0]
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
-        f"   choices that differ inside the error bound; {report.coverage.steps_after_near_ties:,} steps after them compared"
-        f" from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
+        f"   choices that differ inside the error bound; {report.coverage.steps_after_near_ties:,} steps after them"
+        f" compared from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
         f" gap {first.gap:.3g} <= {first.bound:.3g}",
         style="default",
     )
