@@ -13,7 +13,7 @@ from kgverify.logic.program import Program
 from kgverify.trace.columns import CandidateSet
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def single_thread() -> Iterator[None]:
     """The tensors of these tests are too small to share among threads."""
     before = torch.get_num_threads()
