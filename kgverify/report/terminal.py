@@ -48,7 +48,8 @@ def _render_verdict(report: Report) -> RenderableType:
     lines.append(
         Text(
             f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} queries of {run.split},"
-            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}{', lockstep' if report.lockstep else ''}"
+            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}"
+            f"{', lockstep' if report.lockstep else ''}"
         )
     )
     lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]

@@ -1,0 +1,120 @@
+"""Corruptions: the reference's own draw, whatever the chunks; filtered; without replacement."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ranking_graphs import make_graph
+
+from kgverify.engines.reference.ranking import draw_candidates as draw_by_reference
+from kgverify.errors import UserError
+from kgverify.kg.graph import KnowledgeGraph
+from kgverify.kg.load import load_graph
+from kgverify.logic.outcomes import Side
+from kgverify.ranking.corrupt import ALL, BOTH_SIDES, draw_candidates, eligible_entities, mix
+from kgverify.trace.columns import CandidateSet
+
+
+def rows_of(candidates: CandidateSet) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in np.column_stack((candidates.query, candidates.side, candidates.atom)).tolist()]
+
+
+def groups_of(candidates: CandidateSet) -> dict[tuple[int, int], list[list[int]]]:
+    groups: dict[tuple[int, int], list[list[int]]] = {}
+    for query, side, *atom in rows_of(candidates):
+        groups.setdefault((query, side), []).append(atom)
+    return groups
+
+
+def assert_same_draw(graph: KnowledgeGraph, queries: range, num_corruptions: int, seed: int) -> None:
+    ours = draw_candidates(graph, "test", queries, num_corruptions, seed)
+    theirs = draw_by_reference(graph, "test", queries, num_corruptions, seed)
+    for column, other in zip(ours, theirs, strict=True):
+        assert column.dtype == other.dtype
+        np.testing.assert_array_equal(column, other)
+
+
+@pytest.mark.parametrize("num_corruptions", [0, 7, ALL])
+@pytest.mark.parametrize("seed", [0, 12345, 2**63])
+def test_the_draw_on_countries_is_that_of_the_reference(num_corruptions: int, seed: int):
+    assert_same_draw(load_graph("countries"), range(3), num_corruptions, seed)
+
+
+@given(
+    graph_seed=st.integers(0, 400),
+    seed=st.integers(0, 2**64 - 1),
+    num_corruptions=st.sampled_from([ALL, 0, 1, 2, 5, 100]),
+)
+def test_the_draw_on_random_graphs_is_that_of_the_reference(graph_seed: int, seed: int, num_corruptions: int):
+    graph = make_graph(graph_seed)
+    assert_same_draw(graph, range(len(graph.test)), num_corruptions, seed)
+
+
+@given(graph_seed=st.integers(0, 400), num_corruptions=st.integers(0, 6))
+def test_drawing_query_by_query_and_side_by_side_is_drawing_all_at_once(graph_seed: int, num_corruptions: int):
+    graph = make_graph(graph_seed)
+    queries = range(len(graph.test))
+    together = rows_of(draw_candidates(graph, "test", queries, num_corruptions, 3))
+    one_by_one = [
+        row
+        for query in queries
+        for side in BOTH_SIDES
+        for row in rows_of(draw_candidates(graph, "test", [query], num_corruptions, 3, [side]))
+    ]
+    assert together == one_by_one
+    backwards = rows_of(draw_candidates(graph, "test", queries[::-1], num_corruptions, 3))
+    assert sorted(together) == sorted(backwards)
+
+
+@given(graph_seed=st.integers(0, 400), num_corruptions=st.sampled_from([ALL, 1, 3]))
+def test_corruptions_are_unknown_distinct_of_the_domain_and_ascend_after_the_true_triple(
+    graph_seed: int, num_corruptions: int
+):
+    graph = make_graph(graph_seed)
+    known = set(map(tuple, graph.known_triples.tolist()))
+    triples = graph.queries("test")
+    groups = groups_of(draw_candidates(graph, "test", range(len(triples)), num_corruptions, 9))
+    assert groups.keys() == {(query, int(side)) for query in range(len(triples)) for side in BOTH_SIDES}
+    for (query, side), (true, *corruptions) in groups.items():
+        assert true == triples[query].tolist()
+        assert not {tuple(each) for each in corruptions} & known
+        entities = [each[1 + side] for each in corruptions]
+        assert entities == sorted(set(entities))
+        assert set(entities) <= set(graph.argument_domain(true[0], Side(side)).tolist())
+        assert all(each[0] == true[0] and each[2 - side] == true[2 - side] for each in corruptions)
+        eligible = len(eligible_entities(graph, triples[query], Side(side)))
+        assert len(corruptions) == (eligible if num_corruptions == ALL else min(num_corruptions, eligible))
+
+
+def test_another_seed_draws_others():
+    graph = load_graph("countries")
+    assert rows_of(draw_candidates(graph, "test", [0], 5, 0)) != rows_of(draw_candidates(graph, "test", [0], 5, 1))
+
+
+def test_fewer_corruptions_are_among_more():
+    graph = load_graph("countries")
+    draws = [set(rows_of(draw_candidates(graph, "test", [0, 1], k, 0))) for k in (0, 2, 9, ALL)]
+    assert draws[0] < draws[1] < draws[2] < draws[3]
+
+
+def test_mix_is_the_splitmix64_of_its_authors():
+    """The first outputs of the generator seeded with 0, as published (prng.di.unimi.it)."""
+    states = np.array([0, 0x9E3779B97F4A7C15], np.uint64)
+    assert [f"{x:016x}" for x in mix(states).tolist()] == ["e220a8397b1dcdaf", "6e789e6aa1b965f4"]
+
+
+def test_a_number_of_corruptions_below_all_is_refused():
+    with pytest.raises(UserError, match=r"--corruptions.*found -2"):
+        draw_candidates(load_graph("countries"), "test", [0], -2, 0)
+
+
+@pytest.mark.parametrize("query", [-1, 24])
+def test_a_query_that_the_split_lacks_is_refused(query: int):
+    with pytest.raises(UserError, match=rf"expected a query from 0 to 23, found {query}"):
+        draw_candidates(load_graph("countries"), "test", [query], 1, 0)
+
+
+def test_no_query_gives_no_candidate():
+    candidates = draw_candidates(load_graph("countries"), "test", [], 5, 0)
+    assert [len(column) for column in candidates] == [0, 0, 0]
+    assert candidates.atom.shape == (0, 3)

@@ -1,0 +1,175 @@
+"""Ranks: the reference's, and at no tolerance PyKEEN's; metrics under PyKEEN's keys."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kgreference
+from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
+from kgverify.errors import InternalError
+from kgverify.logic.outcomes import Outcome
+from kgverify.ranking.metric import MRR, compute_metrics
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.trace.columns import Candidates, Rankings
+
+NUM_CONSTANTS = 30
+
+
+def make_candidates(rng: random.Random, scores: list[float] | None = None) -> tuple[Candidates, np.ndarray]:
+    """Candidates of a few queries in any order, some listed twice, some queries without their true triple."""
+    triples = np.array([(0, 1 + q, NUM_CONSTANTS - q) for q in range(4)], np.int32)
+    rows = []
+    for query in range(4):
+        for side in (0, 1):
+            entities = rng.sample(range(NUM_CONSTANTS + 1), rng.randint(0, 12))
+            atoms = [triples[query].tolist() for _ in range(rng.choice([0, 1, 1, 1, 2]))]
+            for entity in entities:
+                atom = triples[query].tolist()
+                atom[1 + side] = entity
+                atoms.append(atom)
+            rows += [(query, side, atom) for atom in atoms]
+    rng.shuffle(rows)
+    num = len(rows)
+    log_probability = [rng.choice(scores or [0.0, -0.25, -0.25 - 5e-5, -1.0, -1.5, -100.25]) for _ in rows]
+    return Candidates(
+        np.array([row[0] for row in rows], np.int32),
+        np.array([row[1] for row in rows], np.int8),
+        np.array([row[2] for row in rows], np.int32).reshape(-1, 3),
+        np.ones(num, np.uint32),
+        np.array([rng.choice([1, 1, 2, 3]) for _ in rows], np.int8),
+        np.zeros(num, np.uint8),
+        np.array(log_probability, np.float64),
+    ), triples
+
+
+@given(seed=st.integers(0, 10_000), tolerance=st.sampled_from([0.0, RANK_TOLERANCE, 0.25, 1.0]))
+def test_ranks_are_those_of_the_reference(seed: int, tolerance: float):
+    candidates, triples = make_candidates(random.Random(seed))
+    ours = rank_candidates(candidates, triples, tolerance)
+    theirs = rank_by_reference(candidates, triples, tolerance)
+    for name, column, other in zip(Rankings._fields, ours, theirs, strict=True):
+        assert column.dtype == other.dtype, name
+        np.testing.assert_array_equal(column, other, err_msg=name)
+
+
+def test_no_candidate_gives_no_rank():
+    candidates, triples = make_candidates(random.Random(0))
+    none = Candidates(*(column[:0] for column in candidates))
+    assert [len(column) for column in rank_candidates(none, triples)] == [0] * 5
+
+
+def test_what_is_not_proved_ranks_below_what_is():
+    triples = np.array([(0, 1, 2)], np.int32)
+    candidates = Candidates(
+        np.zeros(3, np.int32),
+        np.zeros(3, np.int8),
+        np.array([(0, 1, 2), (0, 5, 2), (0, 6, 2)], np.int32),
+        np.ones(3, np.uint32),
+        np.array([Outcome.PROVED, Outcome.FAILED, Outcome.DEPTH_LIMIT], np.int8),
+        np.zeros(3, np.uint8),
+        np.array([-40.0, 0.0, 0.0]),
+    )
+    ranks = rank_candidates(candidates, triples)
+    assert (ranks.optimistic.tolist(), ranks.pessimistic.tolist(), ranks.num_ranked.tolist()) == ([1.0], [1.0], [3])
+
+
+def test_ranks_and_metrics_at_no_tolerance_are_those_of_pykeen():
+    rng = random.Random(5)
+    num_ties = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PyKEEN and its dependencies warn of on import
+        pytest.importorskip("pykeen")
+        import torch
+        from pykeen.evaluation import RankBasedEvaluator
+        from pykeen.evaluation.ranks import Ranks as PyKEENRanks
+
+        num_queries, num_corruptions = 60, 20
+        triples = np.array([(0, 0, 1000)] * num_queries, np.int32)
+        evaluator = RankBasedEvaluator()
+        rows, scores = [], []
+        for query in range(num_queries):
+            for side, name in ((0, "head"), (1, "tail")):
+                found = [rng.randint(-20, 0) / 4 for _ in range(1 + num_corruptions)]
+                num_ties += found.count(found[0]) > 1
+                atoms = [(0, 0, 1000)] + [
+                    (0, entity, 1000) if side == 0 else (0, 0, entity) for entity in range(1, 1 + num_corruptions)
+                ]
+                rows += [(query, side, *atom) for atom in atoms]
+                scores += found
+                tensor = torch.tensor([found], dtype=torch.float64)
+                evaluator.process_scores_(
+                    hrt_batch=torch.zeros((1, 3), dtype=torch.long),
+                    target=name,
+                    scores=tensor,
+                    true_scores=tensor[:, :1],
+                )
+                theirs = PyKEENRanks.from_scores(true_score=tensor[:, :1], all_scores=tensor)
+                last = len(rows)
+                ours = rank_candidates(_proved(rows[last - len(atoms) :], found), triples, 0.0)
+                assert (ours.optimistic[0], ours.pessimistic[0]) == (float(theirs.optimistic), float(theirs.pessimistic))
+        rankings = rank_candidates(_proved(rows, scores), triples, 0.0)
+        metrics = compute_metrics(rankings)
+        results = evaluator.finalize()
+        expected = {key: float(results.get_metric(key)) for key in metrics}
+    assert num_ties > 30
+    assert len(metrics) == 36
+    assert metrics == pytest.approx(expected, rel=1e-6)
+
+
+def _proved(rows: list[tuple[int, ...]], scores: list[float]) -> Candidates:
+    table = np.array(rows, np.int32)
+    num = len(rows)
+    return Candidates(
+        table[:, 0],
+        table[:, 1].astype(np.int8),
+        table[:, 2:],
+        np.ones(num, np.uint32),
+        np.full(num, Outcome.PROVED, np.int8),
+        np.zeros(num, np.uint8),
+        np.array(scores),
+    )
+
+
+def make_rankings(optimistic: list[float], pessimistic: list[float], side: list[int]) -> Rankings:
+    num = len(side)
+    return Rankings(
+        np.arange(num, dtype=np.int32),
+        np.array(side, np.int8),
+        np.full(num, 99, np.uint32),
+        np.array(optimistic),
+        np.array(pessimistic),
+    )
+
+
+def test_metrics_are_those_of_the_reference_under_keys_that_pykeen_knows():
+    rankings = make_rankings([1, 3, 4, 11], [2, 3, 10, 11], [0, 0, 1, 1])
+    ranks = [
+        kgreference.Ranks(o, (o + p) / 2, p)
+        for o, p in zip(rankings.optimistic.tolist(), rankings.pessimistic.tolist(), strict=True)
+    ]
+    metrics = compute_metrics(rankings)
+    assert metrics == pytest.approx(kgreference.metrics(ranks[:2], ranks[2:]), rel=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("pykeen")
+        from pykeen.evaluation import RankBasedMetricResults
+
+        parsed = {RankBasedMetricResults.key_from_string(key) for key in metrics}
+    assert len(parsed) == len(metrics) == 36
+
+
+def test_a_side_without_rankings_has_no_metrics():
+    metrics = compute_metrics(make_rankings([1], [1], [1]))
+    assert {key.split(".")[0] for key in metrics} == {"tail", "both"}
+    assert metrics[MRR] == 1.0
+    assert compute_metrics(make_rankings([], [], [])) == {}
+
+
+@pytest.mark.parametrize("rank", [0.5, -1.0, float("nan"), float("inf")])
+def test_a_mean_reciprocal_rank_that_cannot_be_is_a_bug_of_ours(rank: float):
+    with pytest.raises(InternalError, match=r"outside \(0, 1\]"):
+        compute_metrics(make_rankings([rank, rank], [rank, rank], [0, 1]))
