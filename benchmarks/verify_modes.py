@@ -2,7 +2,8 @@
 
     python benchmarks/verify_modes.py --device cuda --graph countries --graph family
 
-Prints one row for each graph, policy and mode: verdict, coverage, seconds of the first (compiling) run and of a warm one.
+Prints one row for each graph, policy and mode: verdict, coverage, seconds of the first (compiling) run and of a
+warm one.
 """
 
 import argparse
@@ -42,10 +43,9 @@ def main() -> int:
                 judged.engine.prove(candidates)
                 warm = time.perf_counter() - began
                 failures += report.verdict.value != "AGREE"
-                print(
-                    loaded.name, policy, mode, report.verdict.value, report.coverage.candidates, report.coverage.steps,
-                    len(report.near_ties), f"{first:.1f} {warm:.3f} {warm / len(candidates.query) * 1e6:.1f}", flush=True,
-                )  # fmt: skip
+                coverage = f"{report.coverage.candidates} {report.coverage.steps} {len(report.near_ties)}"
+                seconds = f"{first:.1f} {warm:.3f} {warm / len(candidates.query) * 1e6:.1f}"
+                print(loaded.name, policy, mode, report.verdict.value, coverage, seconds, flush=True)
                 if report.first_cause is not None:
                     print("   ", report.first_cause, flush=True)
     return min(1, failures)

@@ -1,5 +1,6 @@
 """Two traces in, a comparison out. Free-running: each candidate's first divergence. Lockstep: every step by itself."""
 
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -119,7 +120,9 @@ class Comparer:
 
     def differing_steps(self, pairs: StepPairs) -> NDArray[np.bool_]:
         """bool: which pairs of steps differ in any field, scores by tolerance."""
-        differs = self.expected.digests.sequence[pairs.expected] != self.actual.digests.sequence[pairs.actual]
+        differs: NDArray[np.bool_] = (
+            self.expected.digests.sequence[pairs.expected] != self.actual.digests.sequence[pairs.actual]
+        )
         same = np.flatnonzero(~differs)
         e, a = self.expected.columns, self.actual.columns
         rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
@@ -234,7 +237,8 @@ class Comparer:
             )
             return self._divergence(owner, -1, difference, Level.RENAMING, None)
         sums = float(expected.log_probability[e]), float(actual.log_probability[a])
-        tolerance = 2 * self.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, abs(sums[0]))
+        size = abs(sums[0]) if isfinite(sums[0]) else 0.0
+        tolerance = 2 * self.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
         if not is_close(*sums, tolerance):
             # As text, since JSON has no NaN.
             difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))

@@ -3,7 +3,7 @@
 A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -41,10 +41,10 @@ class Positions(NamedTuple):
 StageOutputs: TypeAlias = dict[Stage, Any]
 """What each stage of one step gave, in ids, in the order of the stages; what an engine cannot tell it leaves out.
 
-`select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin, atoms)
-of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean nothing.
-`close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the scores. `choose`: the
-index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
+`select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin,
+atoms) of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean
+nothing. `close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the scores.
+`choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
 """
 
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ProbedEngine(Engine, Protocol):
-    """An engine that can show what each stage of a step does. Optional: without it a divergence is read off the traces."""
+    """An engine that can show what each stage does. Optional: without it a divergence is read off the traces."""
 
     def probe(self, position: Positions) -> StageOutputs:
         """Take one step from a single position with every stage watched."""
@@ -100,12 +100,25 @@ def positions_of(columns: Columns) -> Positions:
 
 def take_position(positions: Positions, i: int) -> Positions:
     """The i-th position alone."""
+    return _slice(positions, starts_of(positions.num_goals), starts_of(positions.num_atoms), i, i + 1)
+
+
+def split_positions(positions: Positions, size: int) -> Iterator[Positions]:
+    """The positions in parts of at most `size`, in order."""
     first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
-    begin, end = int(first_goal[i]), int(first_goal[i + 1])
+    num = len(positions.depth)
+    for begin in range(0, num, size):
+        yield _slice(positions, first_goal, first_atom, begin, min(begin + size, num))
+
+
+def _slice(
+    positions: Positions, first_goal: NDArray[np.int64], first_atom: NDArray[np.int64], begin: int, end: int
+) -> Positions:
+    goals = slice(int(first_goal[begin]), int(first_goal[end]))
     return Positions(
-        positions.candidates.take(slice(i, i + 1)),
-        positions.depth[i : i + 1],
-        positions.num_goals[i : i + 1],
-        positions.num_atoms[begin:end],
-        positions.atoms[first_atom[begin] : first_atom[end]],
+        positions.candidates.take(slice(begin, end)),
+        positions.depth[begin:end],
+        positions.num_goals[begin:end],
+        positions.num_atoms[goals],
+        positions.atoms[first_atom[goals.start] : first_atom[goals.stop]],
     )

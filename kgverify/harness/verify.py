@@ -23,7 +23,7 @@ from kgverify.harness.run import Pipeline, Run, build_trace
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.report import Determinism, Environment, Metrics, Report, build_report
-from kgverify.trace.columns import Columns, Rankings, select_candidates
+from kgverify.trace.columns import Columns, Rankings, select_candidates, starts_of
 from kgverify.trace.reader import read_trace
 from kgverify.trace.trace import Trace
 
@@ -217,8 +217,8 @@ def _tie_order(tie: NearTie) -> tuple[int, int]:
 
 
 def _ordinals(counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    counts = counts.astype(np.int64)
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = starts_of(counts)
+    return np.arange(first[-1]) - np.repeat(first[:-1], counts)
 
 
 def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comparison:

@@ -50,8 +50,7 @@ def draw_corruptions(
     for word in (query, int(side)):
         key = mix(key) ^ np.uint64(word)
     priority = mix(mix(key) ^ entities.astype(np.uint64))
-    drawn = np.argpartition(priority, num_corruptions)[:num_corruptions] if num_corruptions else []
-    return np.sort(entities[drawn])
+    return np.sort(entities[np.argpartition(priority, num_corruptions)[:num_corruptions]])
 
 
 def draw_candidates(

@@ -50,7 +50,7 @@ def rank_scores(
     def count(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.bincount(place[mask], minlength=len(true_groups))
 
-    above = count(is_above)
+    above = count(is_above).astype(np.float64)
     return Rankings(
         query[is_true],
         side[is_true],

@@ -179,8 +179,14 @@ def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
     """The given candidates with their steps, in the given order."""
     chosen: NDArray[np.int64] = np.asarray(rows, np.int64)
     steps = expand_rows(starts_of(columns.candidates.num_steps), chosen)
-    resolvents = expand_rows(starts_of(columns.steps.num_resolvents), steps)
-    goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), steps)
+    candidates = Candidates(*(column[chosen] for column in _columns_of(columns.candidates)))
+    return select_steps(columns, steps)._replace(candidates=candidates)
+
+
+def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """The given steps with their resolvents, in the given order; the candidates stay as they are."""
+    resolvents = expand_rows(starts_of(columns.steps.num_resolvents), rows)
+    goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), rows)
     atoms = expand_rows(starts_of(columns.resolvents.num_atoms), resolvents)
 
     def take(level: Any, elements: NDArray[np.int64], ragged: NDArray[np.int64]) -> list[Any]:
@@ -188,7 +194,11 @@ def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
         return [*(column[elements] for column in level[:-1]), level[-1][ragged]]
 
     return Columns(
-        Candidates(*take(columns.candidates, chosen, chosen)),
-        Steps(*take(columns.steps, steps, goal_atoms)),
+        columns.candidates,
+        Steps(*take(columns.steps, rows, goal_atoms)),
         Resolvents(*take(columns.resolvents, resolvents, atoms)),
     )
+
+
+def _columns_of(level: Any) -> list[Any]:
+    return list(level)

@@ -35,9 +35,7 @@ class Corrupter:
     ) -> None:
         self._known = frozenset(known)
         self._constants = range(len(program.constants))
-        self._domains = [
-            frozenset(program.constant_ids[name] for name in names) for names in (domains or {}).values()
-        ]
+        self._domains = [frozenset(program.constant_ids[name] for name in names) for names in (domains or {}).values()]
         self._seen: dict[tuple[int, int], set[int]] = {}
         for predicate, first, second in self._known:
             self._seen.setdefault((predicate, HEAD), set()).add(first)

@@ -47,9 +47,7 @@ class _Atoms:
         return self._by_pattern.get(Atom(atom.predicate, max(atom.first, -1), max(atom.second, -1)), [])
 
 
-def _conclusions(
-    program: Program, model: _Atoms, rule: Rule, others: Goal, unifier: Substitution
-) -> Iterator[Atom]:
+def _conclusions(program: Program, model: _Atoms, rule: Rule, others: Goal, unifier: Substitution) -> Iterator[Atom]:
     (head,) = substitute((rule.head,), unifier)
     for conclusion in _join(model, head, substitute(others, unifier)):
         yield from _instances(program, conclusion)

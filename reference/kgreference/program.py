@@ -106,9 +106,7 @@ class Program:
 
     def decode(self, atom: Atom) -> NamedAtom:
         """An atom by name; variable number v is named ``Xv``."""
-        first, second = (
-            self.constants[term] if term >= 0 else Variable(f"X{-1 - term}") for term in atom[1:]
-        )
+        first, second = (self.constants[term] if term >= 0 else Variable(f"X{-1 - term}") for term in atom[1:])
         return (self.predicates[atom.predicate], first, second)
 
     def rules_apart(self, predicate: int, first_variable: int) -> list[tuple[int, Rule]]:
@@ -116,9 +114,7 @@ class Program:
         key = (predicate, first_variable)
         if key not in self._rules_apart:
             numbers = self._rules_by_predicate.get(predicate, [])
-            self._rules_apart[key] = [
-                (number, _shift(self.rules[number], first_variable)) for number in numbers
-            ]
+            self._rules_apart[key] = [(number, _shift(self.rules[number], first_variable)) for number in numbers]
         return self._rules_apart[key]
 
     def facts_like(self, atom: Atom) -> list[int]:
@@ -149,9 +145,7 @@ class Program:
                 raise ValueError(f"no constant is named for {atom}")
 
 
-def _encode(
-    atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
-) -> list[Atom]:
+def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> list[Atom]:
     """Atoms by id; they share one scope of variables, numbered by first appearance."""
     variables: dict[Variable, int] = {}
 
@@ -161,8 +155,7 @@ def _encode(
         return constant_ids[name]
 
     return [
-        Atom(predicate_ids[predicate], encode_term(first), encode_term(second))
-        for predicate, first, second in atoms
+        Atom(predicate_ids[predicate], encode_term(first), encode_term(second)) for predicate, first, second in atoms
     ]
 
 

@@ -134,9 +134,7 @@ def rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
 
 def revisit(goal: Goal, visited: Set[Goal], resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Drop every resolvent equal to the current goal or to one visited before."""
-    return [
-        resolvent for resolvent in resolvents if resolvent.atoms != goal and resolvent.atoms not in visited
-    ]
+    return [resolvent for resolvent in resolvents if resolvent.atoms != goal and resolvent.atoms not in visited]
 
 
 def close(resolvents: Sequence[Resolvent]) -> list[Resolvent]:

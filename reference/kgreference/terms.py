@@ -85,9 +85,7 @@ def substitute(atoms: Goal, substitution: Substitution) -> Goal:
     if not substitution:
         return atoms
     get = substitution.get
-    return tuple(
-        [Atom(predicate, get(first, first), get(second, second)) for predicate, first, second in atoms]
-    )
+    return tuple([Atom(predicate, get(first, first), get(second, second)) for predicate, first, second in atoms])
 
 
 def canonical(atoms: Goal) -> Goal:

@@ -29,11 +29,11 @@ Score: TypeAlias = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
 
 
 def score_shortest(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """float32 [R]: fewest atoms, then fewest variables. Resolvents are canonical, so the last variable tells their number."""
+    """float32 [R]: fewest atoms, then fewest variables. The last variable of a canonical resolvent tells their number."""
     num_atoms = (resolvents[..., 0] != PAD).sum(-1)
     arguments = torch.where(resolvents[..., 1:] == PAD, 0, resolvents[..., 1:])
     num_variables = -arguments.flatten(1).amin(1).clamp(max=0)
-    return -(num_atoms + num_variables / 64).to(torch.float32)
+    return torch.neg(num_atoms + num_variables / 64).float()
 
 
 def score_two_tower(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:

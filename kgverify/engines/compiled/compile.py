@@ -2,10 +2,12 @@
 
 import shutil
 import types
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, cast
 
 import torch
+import torch._inductor
 
 from kgverify.errors import UserError
 
@@ -51,8 +53,8 @@ def has_cpp_compiler() -> bool:
 def compile_function(function: Function, mode: str) -> Function:
     """The function compiled in a mode, its whole graph at once; `eager` leaves it as it is.
 
-    Each call compiles a code object of its own: engines must not share one recompile limit, past which a frame silently runs
-    eager.
+    Each call compiles a code object of its own: engines must not share one recompile limit, past which a frame
+    silently runs eager.
     """
     if mode == "eager":
         return function
@@ -63,4 +65,21 @@ def compile_function(function: Function, mode: str) -> Function:
         function.__defaults__,
         function.__closure__,
     )
-    return torch.compile(own, mode=mode, fullgraph=True, dynamic=False)  # type: ignore[return-value]
+    # One thread for generated CPU loops: they are short, and where cores are shared the barriers between threads cost
+    # more than the loops. Matrix products keep their own threads.
+    chosen = {**torch._inductor.list_mode_options(mode), "cpp.threads": 1}
+    return cast(Function, torch.compile(own, fullgraph=True, dynamic=False, options=chosen))
+
+
+@contextmanager
+def few_threads(device: torch.device, has_products: bool) -> Iterator[None]:
+    """On a CPU, run a policy without matrix products on one thread, for the same reason; then restore the number."""
+    if device.type != "cpu" or has_products:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,13 +1,14 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from kgverify.engines.compiled.choose import SCORES, build_parameters
-from kgverify.engines.compiled.compile import compile_function, resolve_device, resolve_mode
+from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
+from kgverify.engines.compiled.compile import compile_function, few_threads, resolve_device, resolve_mode
 from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
@@ -20,16 +21,19 @@ from kgverify.engines.compiled.state import (
     Derivations,
     Layout,
     Pool,
+    StepRecord,
     Work,
 )
-from kgverify.engines.compiled.tables import build_hash_keys, build_tables
+from kgverify.engines.compiled.tables import Tables, build_hash_keys, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
+from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress, split_positions
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
 from kgverify.trace.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.header import EngineInfo
+
+RunTick: TypeAlias = Callable[[Tables, Parameters, Derivations, Work], tuple[Derivations, Work, StepRecord]]
 
 
 class CompiledEngine:
@@ -96,6 +100,10 @@ class CompiledEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
+        with few_threads(self._device, bool(self._parameters)):
+            return self._prove(candidates, progress)
+
+    def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
         size = self.layout.pool
         starts = range(0, len(candidates.query), size)
         return concatenate(
@@ -105,25 +113,24 @@ class CompiledEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        size = self.layout.slots
-        starts = range(0, len(positions.depth), size)
-        return concatenate(
-            [self._step_slots(positions, i, min(i + size, len(positions.depth))) for i in starts]
-            or [self._nothing(positions.candidates)]
-        )
+        with few_threads(self._device, bool(self._parameters)):
+            parts = [self._step_slots(part) for part in split_positions(positions, self.layout.slots)]
+        return concatenate(parts or [self._nothing(positions.candidates)])
 
     def probe(self, position: Positions) -> StageOutputs:
         """Take one step, eagerly, with the engine's own stages, each watched."""
         stages, calls = watch_stages(self._setting.stages)
         layout = probe_layout(self._tables, self.limits, self._num_rules)
         tables = self._tables._replace(hash_keys=build_hash_keys(layout.atoms, self._device))
-        derivations = derivations_at(position, 0, 1, layout, self.limits, self._device)
+        derivations = derivations_at(position, layout, self.limits, self._device)
         work = empty_work(layout, self._device)
-        after, _, record = tick(Setting(stages, self.limits, layout), tables, self._parameters, derivations, work)
+        with few_threads(self._device, bool(self._parameters)):
+            after, _, record = tick(Setting(stages, self.limits, layout), tables, self._parameters, derivations, work)
         return stage_outputs(calls, after, record)
 
     def _nothing(self, candidates: CandidateSet) -> Columns:
-        return collect_columns(candidates, [], Results(*(np.zeros(0, d) for d in (np.int32, np.bool_, np.float64))))
+        results = Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
+        return collect_columns(candidates, [], results)
 
     def _allocate(self) -> None:
         """Buffers whose addresses never change, so that a captured graph reads them in place."""
@@ -134,10 +141,12 @@ class CompiledEngine:
             for buffer in (*self._derivations, *self._work, *self._pool, *self._tables, *self._parameters):
                 torch._dynamo.mark_static_address(buffer)
 
-    def _compile_tick(self):  # type: ignore[no-untyped-def]
+    def _compile_tick(self) -> RunTick:
         setting = self._setting
 
-        def run_tick(tables, parameters, derivations, work):  # type: ignore[no-untyped-def]
+        def run_tick(
+            tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
+        ) -> tuple[Derivations, Work, StepRecord]:
             return tick(setting, tables, parameters, derivations, work)
 
         return compile_function(run_tick, self._mode)
@@ -186,14 +195,14 @@ class CompiledEngine:
         copy_buffers_(self._derivations, derivations)
 
     def _begin_replay(self) -> None:
-        """What the last captured graph gave out may be overwritten; without graphs nothing need be said, or imported."""
+        """What the last captured graph gave out may be overwritten; without graphs nothing need be said."""
         if self._device.type == "cuda" and self._mode != "eager":
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
-    def _step_slots(self, positions: Positions, begin: int, end: int) -> Columns:
-        """One step from positions begin to end, each in a slot of its own."""
-        num = end - begin
-        copy_buffers_(self._derivations, derivations_at(positions, begin, end, self.layout, self.limits, self._device))
+    def _step_slots(self, positions: Positions) -> Columns:
+        """One step from each position, each in a slot of its own."""
+        num = len(positions.depth)
+        copy_buffers_(self._derivations, derivations_at(positions, self.layout, self.limits, self._device))
         copy_buffers_(self._work, empty_work(self.layout, self._device))
         is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
         outcome = np.zeros(num, np.int32)
@@ -209,8 +218,7 @@ class CompiledEngine:
                 log_probability[chunk.place] = self._derivations.log_probability[stop].cpu().numpy()
                 # One step is all: whatever its outcome, the slot takes no second one.
                 self._derivations.outcome[stop] = FAILED
-        candidates = positions.candidates.take(slice(begin, end))
-        return collect_columns(candidates, chunks, Results(outcome, is_limited, log_probability))
+        return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))
 
 
 def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work | Pool) -> None:
@@ -220,7 +228,7 @@ def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work
 
 
 def _score_error(policy: Policy) -> float:
-    """A bound on a float32 score's rounding error: outputs of a LayerNorm bound the score by the norm's scale and shift."""
+    """A bound on a float32 score's rounding error: the last LayerNorm's scale and shift bound the score."""
     hidden = len(policy.weights["input.bias"])
     last = policy.num_blocks - 1
     if last < 0:

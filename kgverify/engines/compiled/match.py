@@ -112,7 +112,7 @@ def _substitute(argument: Tensor, variable: Tensor, value: Tensor) -> Tensor:
 
 
 def apply_bindings(arguments: Tensor, x1: Tensor, t1: Tensor, x2: Tensor, t2: Tensor) -> Tensor:
-    """Apply a unifier, int32 [C] each, to arguments int32 [C, ...]; the second binding also reaches what the first put in."""
+    """Apply a unifier, int32 [C] each, to int32 [C, ...]; the second binding reaches what the first put in."""
     shape = (-1,) + (1,) * (arguments.dim() - 1)
     once = _substitute(arguments, x1.view(shape), t1.view(shape))
     return _substitute(once, x2.view(shape), t2.view(shape))

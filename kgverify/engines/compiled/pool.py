@@ -34,10 +34,16 @@ def empty_work(layout: Layout, device: torch.device) -> Work:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     return Work(
-        *(zeros(b) for _ in range(5)),
-        *(zeros(b, dtype=torch.int32) for _ in range(2)),
-        torch.full((b, rows, layout.atoms, 3), PAD, dtype=torch.int32, device=device),
-        *(zeros(b, rows, dtype=torch.int32) for _ in range(2)),
+        cursor=zeros(b),
+        num_survivors=zeros(b),
+        num_kept=zeros(b),
+        dropped_atoms=zeros(b),
+        dropped_resolvents=zeros(b),
+        true_origin_kind=zeros(b, dtype=torch.int32),
+        true_origin=zeros(b, dtype=torch.int32),
+        atoms=torch.full((b, rows, layout.atoms, 3), PAD, dtype=torch.int32, device=device),
+        origin_kind=zeros(b, rows, dtype=torch.int32),
+        origin=zeros(b, rows, dtype=torch.int32),
     )
 
 
@@ -85,7 +91,7 @@ def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
 
 
 def store_results(pool: Pool, next_place: Tensor, derivations: Derivations, reports: Tensor) -> Pool:
-    """Write the results of the reporting slots, bool [B], to their places; a slot that does not report writes nothing."""
+    """Write the results of the reporting slots, bool [B], to their places; other slots write nothing."""
     sink = pool.outcome.shape[0]
     place = torch.where(reports, derivations.place, sink)
 

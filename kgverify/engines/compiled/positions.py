@@ -10,35 +10,26 @@ from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, PAD, Derivations
 from kgverify.engines.protocol import Positions
 from kgverify.errors import InternalError
 from kgverify.logic.limits import Limits
-from kgverify.trace.columns import expand_rows, starts_of
+from kgverify.trace.columns import starts_of
 
 
-def derivations_at(
-    positions: Positions, begin: int, end: int, layout: Layout, limits: Limits, device: torch.device
-) -> Derivations:
-    """Positions begin to end, each in a slot of its own; InternalError if one does not fit the layout or the limits."""
-    num = end - begin
-    first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
-    rows = np.arange(begin, end)
-    goals = expand_rows(first_goal, rows)
-    num_goals, num_atoms = (
-        positions.num_goals[rows].astype(np.int64),
-        positions.num_atoms[goals].astype(np.int64),
-    )
+def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:
+    """At most as many positions as there are slots, each in one; InternalError if one does not fit layout and limits."""
+    num = len(positions.depth)
+    num_goals, num_atoms = positions.num_goals.astype(np.int64), positions.num_atoms.astype(np.int64)
     if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > limits.max_depth:
         raise InternalError("a position does not fit the limits under which the engine was built")
     slot = np.repeat(np.arange(num), num_goals)
-    turn = np.arange(len(goals)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
+    turn = np.arange(len(num_atoms)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
     visited = np.full((layout.slots, limits.max_depth, layout.atoms, 3), PAD, np.int32)
     column = np.arange(int(num_atoms.sum())) - np.repeat(starts_of(num_atoms)[:-1], num_atoms)
-    atoms = positions.atoms[expand_rows(first_atom, goals)]
-    visited[np.repeat(slot, num_atoms), np.repeat(turn, num_atoms), column] = atoms
+    visited[np.repeat(slot, num_atoms), np.repeat(turn, num_atoms), column] = positions.atoms
 
     empty = empty_derivations(layout, limits.max_depth, device)
     visited_tensor = torch.as_tensor(visited, device=device)
     current = torch.as_tensor(num_goals - 1, device=device)
 
-    def first_slots(held: Tensor, values: NDArray[np.generic]) -> Tensor:  # type: ignore[type-arg]
+    def first_slots(held: Tensor, values: NDArray[np.generic]) -> Tensor:
         held = held.clone()
         held[:num] = torch.as_tensor(values, device=device, dtype=held.dtype)
         return held
@@ -48,9 +39,9 @@ def derivations_at(
     slots = torch.arange(layout.slots, device=device)
     return empty._replace(
         place=torch.where(is_used, slots, NO_CANDIDATE),
-        query=first_slots(empty.query, positions.candidates.atom[rows]),
+        query=first_slots(empty.query, positions.candidates.atom),
         goal=torch.where(is_used[:, None, None], visited_tensor[slots, turns], PAD),
-        depth=first_slots(empty.depth, positions.depth[rows]),
+        depth=first_slots(empty.depth, positions.depth),
         outcome=torch.where(is_used, OPEN, empty.outcome).int(),
         visited=visited_tensor,
     )

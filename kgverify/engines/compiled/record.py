@@ -15,8 +15,9 @@ from kgverify.trace.columns import (
     Columns,
     Resolvents,
     Steps,
-    expand_rows,
-    starts_of,
+    concatenate,
+    empty_columns,
+    select_steps,
 )
 
 
@@ -86,15 +87,12 @@ class Results(NamedTuple):
 
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
     """Order the steps of all ticks by candidate; ticks are in time order, so each candidate's steps stay in theirs."""
-    place = np.concatenate([chunk.place for chunk in chunks] or [np.zeros(0, np.int64)])
-    steps = Steps(*_concatenate([chunk.steps for chunk in chunks], Steps))
-    resolvents = Resolvents(*_concatenate([chunk.resolvents for chunk in chunks], Resolvents))
-    order = np.argsort(place, kind="stable")
-    resolvent_order = expand_rows(starts_of(steps.num_resolvents), order)
-    goal_atoms = expand_rows(starts_of(steps.num_atoms), order)
-    atoms = expand_rows(starts_of(resolvents.num_atoms), resolvent_order)
-    return Columns(
-        Candidates(
+    empty = empty_columns(np.float32)
+    place = np.concatenate([np.zeros(0, np.int64), *(chunk.place for chunk in chunks)])
+    in_time = concatenate([empty, *(Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks)])
+    ordered = select_steps(in_time, np.argsort(place, kind="stable"))
+    return ordered._replace(
+        candidates=Candidates(
             candidates.query,
             candidates.side,
             candidates.atom,
@@ -102,19 +100,8 @@ def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Resu
             results.outcome.astype(np.int8),
             results.is_limited.astype(np.uint8),
             results.log_probability,
-        ),
-        Steps(*(column[order] for column in steps[:-1]), steps.goal_atoms[goal_atoms]),
-        Resolvents(*(column[resolvent_order] for column in resolvents[:-1]), resolvents.atoms[atoms]),
+        )
     )
-
-
-def _concatenate(parts: list, kind: type) -> list[NDArray]:  # type: ignore[type-arg]
-    if parts:
-        return [np.concatenate([part[i] for part in parts]) for i in range(len(kind._fields))]  # type: ignore[attr-defined]
-    from kgverify.trace.columns import empty_columns
-
-    empty = empty_columns(np.float32)
-    return list(empty.steps if kind is Steps else empty.resolvents)
 
 
 def taken_slots(record: StepRecord) -> Tensor:

@@ -46,7 +46,7 @@ def is_fact(tables: Tables, atoms: Tensor) -> Tensor:
 def prune(tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool) -> tuple[Tensor, Tensor]:
     """Delete the atoms that are facts, except the excluded one, and close the gaps.
 
-    int32 [C, L, 3], int32 [C, 3] -> int32 [C, L, 3] left-aligned, free rows PAD, and the number of atoms left int64 [C].
+    int32 [C, L, 3], int32 [C, 3] -> int32 [C, L, 3] left-aligned, free rows PAD, and the atoms left int64 [C].
     """
     is_deleted = is_fact(tables, atoms)
     if exclude_query:
@@ -94,8 +94,8 @@ def rename(atoms: Tensor) -> Tensor:
 def goal_hash(tables: Tables, atoms: Tensor) -> Tensor:
     """int64 [...]: a multilinear hash of goals, int32 [..., A, 3] (Lemire and Kaser 2014); order matters.
 
-    The multipliers come in as data: Inductor takes arithmetic on an `arange` for index arithmetic, and what wraps around in
-    it comes out wrong.
+    The multipliers come in as data: Inductor takes arithmetic on an `arange` for index arithmetic, and what wraps
+    around in it comes out wrong.
     """
     return (atoms.flatten(-2).long() * tables.hash_keys).sum(-1)
 
@@ -103,8 +103,8 @@ def goal_hash(tables: Tables, atoms: Tensor) -> Tensor:
 def revisit(tables: Tables, atoms: Tensor, visited: Tensor, slot: Tensor, depth: Tensor) -> Tensor:
     """bool [C]: whether a resolvent, int32 [C, A, 3], equals a goal that its derivation has visited.
 
-    visited int32 [B, D, A, 3], slot int64 [C], depth int32 [B]. The hash finds the only goal that can be equal; the atoms
-    decide.
+    visited int32 [B, D, A, 3], slot int64 [C], depth int32 [B]. The hash finds the only goal that can be equal; the
+    atoms decide.
     """
     turns = torch.arange(visited.shape[1], device=atoms.device)
     visited_hash = goal_hash(tables, visited)[slot]

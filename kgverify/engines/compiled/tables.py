@@ -1,9 +1,10 @@
 """A program as tensors: facts ordered for look-up, rules padded and ordered by head predicate."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kgverify.engines.compiled.state import PAD
@@ -65,10 +66,10 @@ def build_tables(program: Program, num_atoms: int, device: torch.device) -> Tabl
     heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
     bounds = np.arange(num_predicates + 1)
 
-    def tensor(array: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:  # type: ignore[type-arg]
+    def tensor(array: NDArray[Any], dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
 
-    def at_least_one(array: np.ndarray, fill: int) -> np.ndarray:  # type: ignore[type-arg]
+    def at_least_one(array: NDArray[Any], fill: int) -> NDArray[Any]:
         return array if len(array) else np.full((1, *array.shape[1:]), fill, np.int64)
 
     never = 2**63 - 1

@@ -1,11 +1,11 @@
 """One tick: a window of clauses is tried for all slots, and every slot whose step is complete takes it.
 
-A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays in
-the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in changes
-nothing in it.
+A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays
+in the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in
+changes nothing in it.
 
-Records are built field by field here and in the stages, since on torch 2.11 a chain of `_replace` comes out of a compiled function
-with fields missing.
+Records are built field by field here and in the stages, since on torch 2.11 a chain of `_replace` comes out of a
+compiled function with fields missing.
 """
 
 from typing import NamedTuple
@@ -169,5 +169,19 @@ def with_outcome(derivations: Derivations, outcome: Tensor) -> Derivations:
 
 def begin_step(work: Work, is_taken: Tensor) -> Work:
     """Clear the counters of the slots that took their step."""
-    counters = (torch.where(is_taken, 0, counter).to(counter.dtype) for counter in work[:7])
-    return Work(*counters, *work[7:])
+
+    def clear(counter: Tensor) -> Tensor:
+        return torch.where(is_taken, 0, counter).to(counter.dtype)
+
+    return Work(
+        cursor=clear(work.cursor),
+        num_survivors=clear(work.num_survivors),
+        num_kept=clear(work.num_kept),
+        dropped_atoms=clear(work.dropped_atoms),
+        dropped_resolvents=clear(work.dropped_resolvents),
+        true_origin_kind=clear(work.true_origin_kind),
+        true_origin=clear(work.true_origin),
+        atoms=work.atoms,
+        origin_kind=work.origin_kind,
+        origin=work.origin,
+    )

@@ -121,7 +121,7 @@ class ReferenceEngine:
 
 
 def _plain(atoms: Goal) -> tuple[tuple[int, int, int], ...]:
-    return tuple(tuple(atom) for atom in atoms)
+    return tuple((p, a, b) for p, a, b in atoms)
 
 
 def _without_kind(resolvent: Resolvent, atoms: Goal) -> tuple[int, int, tuple[tuple[int, int, int], ...]]:
@@ -133,7 +133,7 @@ def _with_kind(resolvent: Resolvent) -> tuple[int, int, int, tuple[tuple[int, in
 
 
 def build_reference_program(program: Program) -> ReferenceProgram:
-    """The same program in the reference's own terms; it numbers the symbols itself. InternalError if the numbers differ."""
+    """The same program in the reference's own terms; it numbers the symbols itself. InternalError if differently."""
 
     def term(named: Term) -> str | ReferenceVariable:
         return ReferenceVariable(named.name) if isinstance(named, Variable) else named
