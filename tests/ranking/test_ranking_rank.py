@@ -108,9 +108,9 @@ def test_ranks_and_metrics_at_no_tolerance_are_those_of_pykeen():
                     true_scores=tensor[:, :1],
                 )
                 theirs = PyKEENRanks.from_scores(true_score=tensor[:, :1], all_scores=tensor)
-                last = len(rows)
-                ours = rank_candidates(_proved(rows[last - len(atoms) :], found), triples, 0.0)
-                assert (ours.optimistic[0], ours.pessimistic[0]) == (float(theirs.optimistic), float(theirs.pessimistic))
+                ours = rank_candidates(_proved(rows[-len(atoms) :], found), triples, 0.0)
+                ranks = float(theirs.optimistic), float(theirs.pessimistic)
+                assert (ours.optimistic[0], ours.pessimistic[0]) == ranks
         rankings = rank_candidates(_proved(rows, scores), triples, 0.0)
         metrics = compute_metrics(rankings)
         results = evaluator.finalize()
