@@ -1,0 +1,150 @@
+"""Scores are equal within the error that the engines declare; a choice inside it is a near-tie."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from diff_traces import (
+    column_of,
+    first_step_with,
+    place_of_step,
+    small_lockstep_trace,
+    small_trace,
+    with_column,
+    with_element,
+    with_header,
+)
+
+from kgverify.diff.compare import compare_traces
+from kgverify.diff.result import Level, Verdict
+from kgverify.trace.columns import starts_of
+from kgverify.trace.trace import Trace
+
+ERROR = 0.25
+
+
+def with_error(trace: Trace, error: float = ERROR) -> Trace:
+    return with_header(trace, engine={"score_error": error})
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize(("delta", "is_same"), [(2 * ERROR, True), (-2 * ERROR, True), (2.5 * ERROR, False)])
+def test_scores_agree_within_the_sum_of_both_errors(delta: float, is_same: bool, lockstep: bool):
+    trace = with_error(small_lockstep_trace() if lockstep else small_trace())
+    actual = with_element(trace, "resolvents.score", 30, lambda score: score + delta)
+    comparison = compare_traces(trace, actual, lockstep=lockstep)
+    assert comparison.verdict is (Verdict.AGREE if is_same else Verdict.DIVERGE)
+    assert comparison.level is (Level.BITS if is_same else Level.TOLERANCE)
+    assert {rule.field: rule.rule for rule in comparison.equality}["resolvents.score"] == "within 0.5"
+
+
+def test_without_a_declared_error_scores_are_equal_or_not():
+    actual = with_element(small_trace(), "resolvents.score", 30, lambda score: np.nextafter(score, 9))
+    comparison = compare_traces(small_trace(), actual)
+    assert (comparison.verdict, comparison.level) == (Verdict.DIVERGE, Level.TOLERANCE)
+    assert {rule.field: rule.rule for rule in comparison.equality}["resolvents.score"] == "equal"
+
+
+@pytest.mark.parametrize("error", [0.0, ERROR, 1e300])
+def test_scores_that_are_no_number_are_never_equal(error: float):
+    trace = with_error(small_trace(), error)
+    nan = with_element(trace, "resolvents.score", 30, lambda _: np.nan)
+    for expected, actual in ((trace, nan), (nan, trace), (nan, nan)):
+        comparison = compare_traces(expected, actual)
+        assert comparison.verdict is Verdict.DIVERGE
+        assert comparison.divergences[0].field == "resolvents.score"
+
+
+def test_equal_infinities_are_equal_and_opposite_ones_are_not():
+    plus = with_element(small_trace(), "resolvents.score", 30, lambda _: np.inf)
+    minus = with_element(small_trace(), "resolvents.score", 30, lambda _: -np.inf)
+    assert compare_traces(plus, plus).verdict is Verdict.AGREE
+    assert compare_traces(plus, minus).verdict is Verdict.DIVERGE
+
+
+def test_scores_in_single_precision_that_round_to_the_same_have_no_difference_of_bits():
+    scores = column_of(small_trace(), "resolvents.score") + 1 / 3
+    double = with_error(with_column(small_trace(), "resolvents.score", scores), 1e-6)
+    single = with_error(with_column(small_trace(), "resolvents.score", scores.astype(np.float32)), 1e-6)
+    comparison = compare_traces(double, single)
+    assert (comparison.verdict, comparison.level) == (Verdict.AGREE, None)
+
+
+def near_tie(trace: Trace, gap: float, choice: int | None = None) -> tuple[Trace, Trace, int]:
+    """Both traces score two resolvents of a step `gap` apart and the actual one takes the other; and the step's row."""
+    row = first_step_with(trace, 2)
+    first = int(starts_of(trace.columns.steps.num_resolvents)[row])
+    chosen = int(trace.columns.steps.choice[row])
+    other = 1 if chosen == 0 else 0
+    scores = column_of(trace, "resolvents.score").copy()
+    scores[first + other] = scores[first + chosen] - gap
+    expected = with_error(with_column(trace, "resolvents.score", scores))
+    actual = with_element(expected, "steps.choice", row, lambda _: other if choice is None else choice)
+    return expected, actual, row
+
+
+@pytest.mark.parametrize("gap", [0.0, 2 * ERROR, 4 * ERROR, -4 * ERROR])
+def test_another_choice_inside_the_error_bound_is_a_near_tie(gap: float):
+    expected, actual, row = near_tie(small_trace(), gap)
+    comparison = compare_traces(expected, actual)
+    assert comparison.verdict is Verdict.AGREE
+    assert comparison.divergences == ()
+    (tie,) = comparison.near_ties
+    assert (tie.candidate, tie.step) == place_of_step(small_trace(), row)
+    assert (tie.gap, tie.bound) == (abs(gap), 4 * ERROR)
+    assert tie.expected != tie.actual
+    assert comparison.coverage.steps < len(small_trace().columns.steps.depth)
+
+
+@pytest.mark.parametrize("gap", [4.1 * ERROR, -4.1 * ERROR, np.nan])
+def test_another_choice_outside_the_error_bound_is_a_divergence(gap: float):
+    expected, actual, row = near_tie(small_trace(), gap)
+    comparison = compare_traces(expected, actual)
+    assert comparison.verdict is Verdict.DIVERGE
+    assert comparison.near_ties == ()
+    (divergence,) = comparison.divergences
+    assert (divergence.candidate, divergence.step) == place_of_step(small_trace(), row)
+    assert divergence.stage == ("score" if np.isnan(gap) else "choose")
+
+
+def test_exact_engines_have_no_near_ties():
+    expected, actual, _ = near_tie(small_trace(), 0.0)
+    exact = with_error(expected, 0.0), with_error(actual, 0.0)
+    assert compare_traces(*exact).verdict is Verdict.DIVERGE
+
+
+def test_a_near_tie_in_lockstep_is_one_of_its_step():
+    expected, actual, row = near_tie(small_lockstep_trace(), ERROR)
+    comparison = compare_traces(expected, actual, lockstep=True)
+    assert comparison.verdict is Verdict.AGREE
+    (tie,) = comparison.near_ties
+    assert tie.candidate == row
+    assert comparison.coverage.steps == len(small_trace().columns.steps.depth)
+
+
+def test_a_near_tie_does_not_hide_another_outcome_of_the_step():
+    expected, actual, row = near_tie(small_trace(), ERROR)
+    actual = with_element(actual, "steps.outcome", row, lambda outcome: 1 - outcome)
+    comparison = compare_traces(expected, actual)
+    assert comparison.verdict is Verdict.DIVERGE
+    assert comparison.near_ties == ()
+
+
+def without_scores(trace: Trace) -> Trace:
+    zeros = with_column(trace, "resolvents.score", np.zeros_like(column_of(trace, "resolvents.score")))
+    return replace(zeros, fields=trace.fields - {"resolvents.score"})
+
+
+@pytest.mark.parametrize(("gap", "is_tie"), [(ERROR, True), (5 * ERROR, False)])
+def test_a_trace_without_scores_is_held_to_the_gaps_of_the_expected_one(gap: float, is_tie: bool):
+    expected, actual, _ = near_tie(small_trace(), gap)
+    comparison = compare_traces(expected, without_scores(actual))
+    assert comparison.verdict is (Verdict.AGREE if is_tie else Verdict.DIVERGE)
+    assert len(comparison.near_ties) == is_tie
+    assert "resolvents.score" in comparison.coverage.not_compared
+
+
+def test_another_choice_is_never_a_near_tie_where_the_expected_trace_has_no_scores():
+    expected, actual, _ = near_tie(small_trace(), 0.0)
+    for lacking in (actual, without_scores(actual)):
+        assert compare_traces(without_scores(expected), lacking).verdict is Verdict.DIVERGE
