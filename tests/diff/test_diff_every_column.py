@@ -12,7 +12,7 @@ from diff_traces import (
     with_boundary_moved,
     with_element,
 )
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kgverify.diff.compare import compare_traces
@@ -128,6 +128,7 @@ def test_a_boundary_that_moved_is_found(name: str, lockstep: bool):
             assert (comparison.divergences[0].candidate, comparison.divergences[0].step) == place_of_step(trace, row)
 
 
+@settings(deadline=None)
 @given(data=st.data(), lockstep=st.booleans(), name=st.sampled_from(EVERY_COLUMN))
 def test_no_single_change_of_any_element_goes_unseen(data: st.DataObject, lockstep: bool, name: str):
     assume(not (lockstep and name in NOT_IN_LOCKSTEP))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranking_graphs import make_graph
 
@@ -40,6 +40,7 @@ def test_the_draw_on_countries_is_that_of_the_reference(num_corruptions: int, se
     assert_same_draw(load_graph("countries"), range(3), num_corruptions, seed)
 
 
+@settings(deadline=None)
 @given(
     graph_seed=st.integers(0, 400),
     seed=st.integers(0, 2**64 - 1),
@@ -50,6 +51,7 @@ def test_the_draw_on_random_graphs_is_that_of_the_reference(graph_seed: int, see
     assert_same_draw(graph, range(len(graph.test)), num_corruptions, seed)
 
 
+@settings(deadline=None)
 @given(graph_seed=st.integers(0, 400), num_corruptions=st.integers(0, 6))
 def test_drawing_query_by_query_and_side_by_side_is_drawing_all_at_once(graph_seed: int, num_corruptions: int):
     graph = make_graph(graph_seed)
@@ -66,6 +68,7 @@ def test_drawing_query_by_query_and_side_by_side_is_drawing_all_at_once(graph_se
     assert sorted(together) == sorted(backwards)
 
 
+@settings(deadline=None)
 @given(graph_seed=st.integers(0, 400), num_corruptions=st.sampled_from([ALL, 1, 3]))
 def test_corruptions_are_unknown_distinct_of_the_domain_and_ascend_after_the_true_triple(
     graph_seed: int, num_corruptions: int
