@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +18,9 @@ from rich.progress import (
 
 from kgverify.errors import UserError
 
+PIPE_WIDTH: Final = 120
+"""Columns of a report that goes into a pipe or a log."""
+
 
 def make_error_console() -> Console:
     """For warnings, errors and progress."""
@@ -25,7 +29,8 @@ def make_error_console() -> Console:
 
 def make_result_console(json_path: str | None) -> Console:
     """For the result as text: standard output, unless JSON goes there."""
-    return Console(stderr=json_path == "-", soft_wrap=False)
+    console = Console(stderr=json_path == "-")
+    return console if console.is_terminal else Console(stderr=json_path == "-", width=PIPE_WIDTH)
 
 
 @contextmanager

@@ -43,8 +43,8 @@ StageOutputs: TypeAlias = dict[Stage, Any]
 
 `select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin,
 atoms) of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean
-nothing. `close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the scores.
-`choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
+nothing. `close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the
+scores. `choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
 """
 
 

@@ -11,7 +11,6 @@ from kgverify.report.report import Report
 
 _STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 _SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
-MOST_DIVERGENCES = 10
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -98,20 +97,18 @@ def _text(value: Value) -> str:
 
 
 def _render_divergences(report: Report) -> RenderableType:
-    table = Table(
-        box=None, padding=(0, 2, 0, 0), title_justify="left", title="\ndivergences by stage", title_style="bold"
-    )
-    for column in ("stage", "field", "candidates", "first: candidate, step"):
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("stage", "candidates", "divergences", "first"):
         table.add_column(column, overflow="fold")
-    groups: dict[tuple[str, str], list[Divergence]] = {}
+    stages: dict[str, list[Divergence]] = {}
     for each in report.divergences:
-        groups.setdefault((each.stage, each.field), []).append(each)
-    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
-    for (stage, field), members in ordered[:MOST_DIVERGENCES]:
+        stages.setdefault(each.stage, []).append(each)
+    for stage, members in sorted(stages.items(), key=lambda item: -len(item[1])):
         first = members[0]
         num = len({each.candidate for each in members})
-        table.add_row(stage, field, f"{num:,}", escape(f"{first.candidate} {first.atom}, {first.step}"))
-    return table
+        where = f"candidate {first.candidate}: {first.atom}" + (f", step {first.step}" if first.step >= 0 else "")
+        table.add_row(stage, f"{num:,}", f"{len(members):,}", escape(where))
+    return Group(Text("\ndivergences by stage", style="bold"), table)
 
 
 def _render_near_ties(report: Report) -> RenderableType:
@@ -127,22 +124,22 @@ def _render_near_ties(report: Report) -> RenderableType:
 
 
 def _render_metrics(report: Report) -> RenderableType:
-    table = Table(
-        box=None, padding=(0, 2, 0, 0), title_justify="left", title="\nmetrics, realistic", title_style="bold"
-    )
-    table.add_column("")
-    for side in ("both", "head", "tail"):
-        table.add_column(f"{side} expected", justify="right")
-        table.add_column("actual", justify="right")
+    title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    sides = ("both", "head", "tail")
+    for column in ("", *sides):
+        table.add_column(column, no_wrap=True)
     for metric in _SHOWN_METRICS:
-        row = [metric]
-        for side in ("both", "head", "tail"):
-            key = f"{side}.realistic.{metric}"
-            expected, actual = report.metrics.expected.get(key), report.metrics.actual.get(key)
-            style = "" if expected == actual else "[red]"
-            row += [_number(expected), f"{style}{_number(actual)}"]
-        table.add_row(*row)
-    return table
+        keys = [f"{side}.realistic.{metric}" for side in sides]
+        cells = (_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys)
+        table.add_row(metric, *cells)
+    return Group(title, table)
+
+
+def _compared(expected: float | None, actual: float | None) -> str:
+    if expected == actual:
+        return _number(expected)
+    return f"{_number(expected)} [red]-> {_number(actual)}[/red]"
 
 
 def _number(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """Stages `score`, `choose`, `advance` and `finish`: from resolvents to the next goal."""
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -29,7 +30,7 @@ Score: TypeAlias = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
 
 
 def score_shortest(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """float32 [R]: fewest atoms, then fewest variables. The last variable of a canonical resolvent tells their number."""
+    """float32 [R]: fewest atoms, then fewest variables. A canonical resolvent's last variable tells how many."""
     num_atoms = (resolvents[..., 0] != PAD).sum(-1)
     arguments = torch.where(resolvents[..., 1:] == PAD, 0, resolvents[..., 1:])
     num_variables = -arguments.flatten(1).amin(1).clamp(max=0)
@@ -40,7 +41,7 @@ def score_two_tower(parameters: Parameters, goals: Tensor, resolvents: Tensor, s
     """The scaled dot product of the tower's outputs for goal and resolvent."""
     features = tower(parameters, torch.cat((goals, resolvents)))
     of_goal, of_resolvent = features[: goals.shape[0]], features[goals.shape[0] :]
-    return (of_goal[slot] * of_resolvent).sum(-1) / features.shape[-1] ** 0.5
+    return (of_goal[slot] * of_resolvent).sum(-1) / math.sqrt(features.shape[-1])
 
 
 def tower(parameters: Parameters, goals: Tensor) -> Tensor:

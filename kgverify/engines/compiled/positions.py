@@ -14,7 +14,7 @@ from kgverify.trace.columns import starts_of
 
 
 def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:
-    """At most as many positions as there are slots, each in one; InternalError if one does not fit layout and limits."""
+    """At most as many positions as there are slots, each in one; InternalError if one does not fit."""
     num = len(positions.depth)
     num_goals, num_atoms = positions.num_goals.astype(np.int64), positions.num_atoms.astype(np.int64)
     if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > limits.max_depth:

@@ -1,0 +1,80 @@
+"""Every block of the README is executed: commands are run, outputs are compared, Python is run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?:<!-- command: (?P<command>.*?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+BLOCKS = [match.groupdict() for match in BLOCK.finditer(README)]
+SET_UP = "python3 -m venv .venv && .venv/bin/pip install -q -e "
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    if os.name == "nt" or shutil.which("bash") is None:
+        pytest.skip("the README's commands are for a POSIX shell")
+    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return subprocess.run(
+        ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def squash(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def test_every_block_is_of_a_kind_that_a_test_here_executes():
+    assert {block["kind"] for block in BLOCKS} == {"text", "console", "python"}
+
+
+def test_the_divergence_shown_is_the_one_that_the_command_finds(tmp_path):
+    shown = [block for block in BLOCKS if block["kind"] == "text"]
+    (command,) = [block["command"] for block in shown if block["command"]]
+    result = run(f"{command} --mode eager", tmp_path)
+    assert result.returncode == 1, result.stderr
+    printed = squash(result.stdout)
+    for block in shown:
+        assert squash(block["text"]) in printed
+
+
+def test_the_first_command_sets_everything_up_and_ends_in_agreement(tmp_path):
+    commands = [block["text"].strip() for block in BLOCKS if block["text"].startswith("python3 -m venv")]
+    assert len(commands) == 2
+    main_job, tests = commands
+    assert main_job.startswith(SET_UP)
+    assert tests.startswith(SET_UP)
+    kgverify = main_job.rsplit(" && ", 1)[1].removeprefix(".venv/bin/")
+    result = run(f"{kgverify} --mode eager", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("AGREE   1,120 candidates")
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    # `.ci/run` takes the line from the README; what it looks for must be there, once.
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "grep -E '^python3 -m venv .*pytest' README.md" in script
+    assert len(re.findall(r"^python3 -m venv .*pytest.*$", README, re.MULTILINE)) == 1
+
+
+def test_the_other_commands_run_one_after_the_other(tmp_path):
+    commands = [
+        block["text"]
+        for block in BLOCKS
+        if block["kind"] == "console" and not block["text"].startswith("python3 -m venv")
+    ]
+    assert len(commands) == 2
+    for command in commands:
+        result = run(command, tmp_path)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_python_block_prints_agreement(tmp_path, capsys):
+    (block,) = [block for block in BLOCKS if block["kind"] == "python"]
+    exec(compile(block["text"], "README.md", "exec"), {})
+    assert capsys.readouterr().out.split()[0] == "AGREE"
