@@ -49,6 +49,10 @@ class Run:
             raise UserError(
                 f"expected at least 1 query, found {self.num_queries}", where="--queries", fix="give 1 or more"
             )
+        if not 0 <= self.seed < 1 << 64:
+            raise UserError(
+                f"expected a seed from 0 to {(1 << 64) - 1}, found {self.seed}", where="--seed", fix="give another seed"
+            )
 
     @property
     def triples(self) -> NDArray[np.int32]:
@@ -74,6 +78,8 @@ def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> 
     if spec == "shortest":
         return SHORTEST
     if spec == "two_tower":
+        if seed < 0:
+            raise UserError(f"expected a seed of 0 or more, found {seed}", where="--seed", fix="give another seed")
         return make_two_tower(graph.program, limits, seed=seed)
     if spec.endswith(".safetensors") or Path(spec).exists():
         return read_policy(Path(spec))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Columns, Rankings, concatenate
+from kgverify.trace.columns import Columns, Rankings, concatenate, empty_columns
 from kgverify.trace.digests import compute_digests, root_digest
 from kgverify.trace.hdf5 import read_arrays, write_arrays
 from kgverify.trace.header import SCHEMA_VERSION, Header
@@ -215,8 +215,13 @@ class TraceWriter:
                 fix=f"resume with the same columns, or delete {self._partial}",
             )
 
+    @property
+    def _score_type(self) -> type[np.floating]:
+        return np.float64 if self._score_dtype is None else self._score_dtype.type
+
     def _encode(self) -> Arrays:
-        columns = concatenate(self._parts)
+        # A last shard may hold rankings alone; it has the columns of the others all the same.
+        columns = concatenate(self._parts) if self._parts else empty_columns(self._score_type)
         if self._absent:
             # Digests are those of what is read back.
             columns = decode_columns(encode_columns(columns, self._absent))
