@@ -38,6 +38,32 @@ def highest_level(levels: "list[Level]") -> Level | None:
     return max(levels, key=order.index, default=None)
 
 
+class DifferenceClass(StrEnum):
+    """What kind of difference it is.
+
+    missing, extra: something that one side lacks; reordered; renamed: other variable names; substituted: the same clause gave
+    other atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the arithmetic's
+    error; tie: another argmax at equal scores; limit: what the limits dropped; outcome, rank, metric: each of these alone;
+    number: a score or a sum beyond its tolerance; unclassified: a defect of kgverify.
+    """
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    REORDERED = "reordered"
+    RENAMED = "renamed"
+    SUBSTITUTED = "substituted"
+    STALE = "stale"
+    FOREIGN = "foreign"
+    ROUNDING = "rounding"
+    TIE = "tie"
+    LIMIT = "limit"
+    NUMBER = "number"
+    OUTCOME = "outcome"
+    RANK = "rank"
+    METRIC = "metric"
+    UNCLASSIFIED = "unclassified"
+
+
 Value: TypeAlias = str | int | float | list[str]
 """A value as a person reads it: text, a number, or a list of which only what differs is shown."""
 
@@ -50,6 +76,8 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines, else read off the traces
     later_steps: steps of the candidate after this one, which are its consequences
+    kind:        what kind of difference it is, with the evidence for it and the confidence in it, 0 to 1
+    cause:       index of the `Cause` it belongs to; -1 before causes were formed
     """
 
     candidate: int
@@ -65,6 +93,54 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     goal: str = ""
     is_replayed: bool = False
     later_steps: int = 0
+    kind: DifferenceClass = DifferenceClass.UNCLASSIFIED
+    evidence: str = ""
+    confidence: float = 0.0
+    cause: int = -1
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Divergences with one signature: the same stage, the same kind, in the same situation.
+
+    situation:     what the divergent steps have in common, e.g. "selected atom with a bound first argument"
+    first:         index of its first divergence in the report
+    num_later:     later differences that follow from these divergences
+    """
+
+    stage: str
+    kind: DifferenceClass
+    situation: str
+    num_candidates: int
+    num_queries: int
+    num_divergences: int
+    num_later: int
+    first: int
+
+
+class Share(msgspec.Struct, frozen=True):
+    """A cause's part of the loss.
+
+    share:    its Shapley value, in units of the metric; the shares add up to the loss
+    repaired: the actual metric if this cause alone were repaired
+    """
+
+    cause: int
+    share: float
+    repaired: float
+
+
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+    """The loss of a metric, split over the causes.
+
+    method: `exact` (every subset of causes) or `sampled`; error: of each sampled share, one standard error
+    """
+
+    metric: str
+    expected: float
+    actual: float
+    shares: tuple[Share, ...]
+    method: str = "exact"
+    error: float = 0.0
 
 
 class NearTie(msgspec.Struct, frozen=True):

@@ -4,7 +4,17 @@ from typing import Any
 
 import msgspec
 
-from kgverify.diff.result import Comparison, Coverage, Divergence, FieldRule, Level, NearTie, Verdict
+from kgverify.diff.result import (
+    Attribution,
+    Cause,
+    Comparison,
+    Coverage,
+    Divergence,
+    FieldRule,
+    Level,
+    NearTie,
+    Verdict,
+)
 from kgverify.logic.limits import Limits
 from kgverify.trace.header import EngineInfo, Header, PolicyInfo, RunInfo
 
@@ -38,6 +48,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a comparison with what it rests on.
 
     first_cause: the first divergence; None where there is none
+    causes:      the divergences grouped; attribution: what each cause cost
     lockstep:    whether every step was compared by itself, from the expected goal
     """
 
@@ -57,6 +68,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     policy: PolicyInfo
     environment: Environment
+    causes: tuple[Cause, ...] = ()
+    attribution: Attribution | None = None
 
 
 def build_report(
