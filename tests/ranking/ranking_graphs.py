@@ -18,9 +18,7 @@ def make_graph(seed: int) -> KnowledgeGraph:
             for _ in range(rng.randint(1, most))
         )
 
-    domains = {
-        f"d{i}": tuple(rng.sample(constants, rng.randint(1, len(constants)))) for i in range(rng.randint(1, 3))
-    }
+    domains = {f"d{i}": tuple(rng.sample(constants, rng.randint(1, len(constants)))) for i in range(rng.randint(1, 3))}
     return KnowledgeGraph(
         f"random {seed}",
         train=triples(30),
