@@ -1,5 +1,6 @@
 """The application: its commands, its exit codes, and what becomes of errors."""
 
+import io
 import sys
 import traceback
 from enum import IntEnum
@@ -54,6 +55,10 @@ def _options(
 
 def main() -> NoReturn:
     """Run the command line; never returns."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks is shown escaped.
+            stream.reconfigure(errors="backslashreplace")
     errors = Console(stderr=True)
     try:
         app()

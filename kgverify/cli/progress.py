@@ -1,5 +1,6 @@
 """Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,10 @@ def show_phase(title: str, total: int) -> Iterator[Callable[[int], None]]:
 def write_json(encoded: bytes, path: str) -> None:
     """Write JSON to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
-        print(encoded.decode(), end="")
+        # As bytes: JSON is UTF-8 whatever the terminal's encoding is.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(encoded)
+        sys.stdout.buffer.flush()
         return
     try:
         Path(path).write_bytes(encoded)
