@@ -61,7 +61,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     errors = Console(stderr=True)
     try:
-        app()
+        app(prog_name="kgverify")
     except UserError as error:
         errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(ExitCode.BAD_INPUT)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from cli_runs import Command
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -13,3 +14,9 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("COLUMNS", "120")
+    return Command(monkeypatch, capsys)

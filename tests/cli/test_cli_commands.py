@@ -1,0 +1,275 @@
+"""What the commands print, write and return."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cli_runs import EAGER, SMALL, Command
+
+import kgverify
+from kgverify.errors import InternalError
+from kgverify.report.report import report_schema
+from kgverify.trace.reader import read_trace
+
+SCHEMA = Path(kgverify.__file__).parents[1] / "docs" / "report.schema.json"
+
+# `kgverify.cli.diff` and `.show` are functions where they are imported by name.
+DIFF, SHOW = (importlib.import_module(f"kgverify.cli.{name}") for name in ("diff", "show"))
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict:
+    return json.loads(SCHEMA.read_text())
+
+
+@pytest.fixture
+def recorded(command: Command, tmp_path: Path) -> tuple[Path, Path]:
+    """The same run by both engines."""
+    paths = tmp_path / "expected.h5", tmp_path / "actual.h5"
+    for path, options in zip(paths, (("reference",), ("compiled", *EAGER)), strict=True):
+        finished = command("record", "--engine", *options, *SMALL, "-o", path)
+        assert finished.code == 0, finished.err
+    return paths
+
+
+def assert_is_a_report(text: str, schema: dict) -> dict:
+    report = json.loads(text)
+    jsonschema.validate(report, schema, jsonschema.Draft202012Validator)
+    for key in ("verdict", "coverage", "metrics", "divergences", "first_cause", "environment"):
+        assert key in report
+    return report
+
+
+def test_the_published_schema_is_that_of_the_report():
+    current = json.dumps(report_schema(), indent=2) + "\n"
+    assert SCHEMA.read_text() == current, "write json.dumps(report_schema(), indent=2) and a newline to docs/"
+    jsonschema.Draft202012Validator.check_schema(report_schema())
+
+
+def test_engines_that_agree_exit_with_0_and_say_what_was_compared(command: Command):
+    finished = command("diff", *SMALL, *EAGER)
+    assert finished.code == 0
+    assert finished.out.startswith("AGREE   6 candidates, ")
+    assert "both engines repeat themselves" in finished.out
+    assert "reference (python, cpu, float64) against compiled (eager, cpu, float32)" in finished.out
+    assert "mean_reciprocal_rank" in finished.out
+    assert finished.err == ""
+
+
+def test_a_planted_fault_exits_with_1_and_shows_the_first_divergence(command: Command, schema: dict, tmp_path: Path):
+    path = tmp_path / "report.json"
+    finished = command("diff", *SMALL, *EAGER, "--fault", "fact-cap", "--json", path)
+    assert finished.code == 1
+    assert finished.out.startswith("DIVERGE")
+    assert "first divergence: match_facts at step 1" in finished.out
+    assert "fact neighborOf(armenia, " in finished.out
+    report = assert_is_a_report(path.read_text(), schema)
+    assert report["verdict"] == "DIVERGE"
+    assert report["first_cause"] == report["divergences"][0]
+    assert report["first_cause"]["stage"] == "match_facts"
+    assert report["environment"]["actual"]["faults"] == ["fact-cap"]
+    first = "both.realistic.mean_reciprocal_rank"
+    assert report["metrics"]["actual"][first] < report["metrics"]["expected"][first]
+
+
+def test_json_on_standard_output_is_json_alone(command: Command, schema: dict):
+    finished = command("diff", *SMALL, *EAGER, "--lockstep", "--no-determinism", "--json", "-")
+    report = assert_is_a_report(finished.out, schema)
+    assert (finished.code, report["verdict"], report["lockstep"]) == (0, "AGREE", True)
+    assert report["determinism"] == {"expected": None, "actual": None}
+    assert finished.err.startswith("AGREE")
+
+
+def test_recorded_traces_compare_to_the_same_report(command: Command, recorded: tuple[Path, Path], schema: dict):
+    finished = command("diff", *recorded, "--json", "-")
+    report = assert_is_a_report(finished.out, schema)
+    assert (finished.code, report["verdict"]) == (0, "AGREE")
+    assert report["coverage"]["candidates"] == 6
+    assert report["run"]["graph"] == "countries"
+
+
+def test_traces_of_different_runs_exit_with_3_and_the_reason(
+    command: Command, recorded: tuple[Path, Path], schema: dict, tmp_path: Path
+):
+    other = tmp_path / "other.h5"
+    assert command("record", "--engine", "reference", *SMALL, "--seed", 1, "-o", other).code == 0
+    finished = command("diff", recorded[0], other, "--json", tmp_path / "report.json")
+    assert finished.code == 3
+    assert "because the runs differ in seed: expected 0, actual 1" in finished.out
+    assert_is_a_report((tmp_path / "report.json").read_text(), schema)
+
+
+def test_a_saved_run_compares_again_from_its_folder(command: Command, schema: dict, tmp_path: Path):
+    folder = tmp_path / "run"
+    assert command("diff", *SMALL, *EAGER, "--no-determinism", "--save", folder).code == 0
+    assert_is_a_report((folder / "report.json").read_text(), schema)
+    assert command("diff", folder / "expected.h5", folder / "actual.h5").code == 0
+
+
+def test_recording_says_what_it_recorded(command: Command, tmp_path: Path):
+    path = tmp_path / "run.h5"
+    finished = command("record", "--engine", "reference", *SMALL, "-o", path, "--json", "-")
+    data = json.loads(finished.out)
+    trace = read_trace(path)
+    assert data == {
+        "path": str(path),
+        "num_candidates": len(trace.columns.candidates.query),
+        "num_steps": len(trace.columns.steps.depth),
+        "num_resumed": 0,
+    }
+    assert finished.err == f"{path}: 6 candidates, {data['num_steps']} steps\n"
+
+
+def test_showing_a_trace_a_derivation_and_a_step(command: Command, recorded: tuple[Path, Path]):
+    for path, engine in zip(recorded, ("reference", "compiled"), strict=True):
+        whole, derivation, step = (
+            command("show", path),
+            command("show", path, "--candidate", 0),
+            command("show", path, "--candidate", 0, "--step", 1),
+        )
+        assert (whole.code, derivation.code, step.code) == (0, 0, 0)
+        assert whole.out.startswith(engine)
+        assert "locatedInCR(armenia, asia)" in whole.out
+        assert "root digest" in whole.out
+        assert "neighborOf(armenia, X0), locatedInCR(X0, asia)" in derivation.out
+        assert "fact neighborOf(armenia, iran) [train.txt:382]" in step.out
+        assert "-> 0" in step.out
+
+
+def test_what_is_shown_as_json_is_what_the_trace_holds(command: Command, recorded: tuple[Path, Path]):
+    trace = read_trace(recorded[0])
+    whole = json.loads(command("show", recorded[0], "--json", "-").out)
+    assert whole["num_steps"] == len(trace.columns.steps.depth)
+    assert whole["root_digest"] == f"{trace.root:016x}"
+    assert len(whole["candidates"]) == 6
+    derivation = json.loads(command("show", recorded[0], "--candidate", 0, "--json", "-").out)
+    assert len(derivation["steps"]) == derivation["num_steps"] == trace.columns.candidates.num_steps[0]
+    step = json.loads(command("show", recorded[0], "--candidate", 0, "--step", 1, "--json", "-").out)
+    assert step["goal"] == ["neighborOf(armenia, X0)", "locatedInCR(X0, asia)"]
+    assert {key: step[key] for key in derivation["steps"][1]} == derivation["steps"][1]
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(command: Command, tmp_path: Path):
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    (folder / "train.txt").write_text("[red]a\tp[/]\t[b]\n[b]\tp[/]\tc d\n")
+    (folder / "test.txt").write_text("[red]a\tp[/]\tc d\n")
+    path = tmp_path / "run.h5"
+    assert command("record", "--engine", "reference", "--graph", folder, "-o", path).code == 0
+    assert "p[/]([red]a, c d)" in command("show", path).out
+    assert "p[/]([red]a, c d)" in command("show", path, "--candidate", 0).out
+    assert "p[/]([red]a, c d)" in command("show", path, "--candidate", 0, "--step", 0).out
+
+
+def test_the_warnings_of_a_graph_go_to_standard_error(command: Command, tmp_path: Path):
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    (folder / "train.txt").write_text("a\tp\tb\n")
+    (folder / "test.txt").write_text("a\tq\tb\n")
+    (folder / "rules.txt").write_text("q(X,Y) :- nowhere(X,Y).\n")
+    finished = command("record", "--engine", "reference", "--graph", folder, "-o", tmp_path / "run.h5")
+    assert finished.code == 0
+    assert "warning: " in finished.err
+    assert "nowhere" in finished.err
+    assert "warning: " not in finished.out
+
+
+def test_the_version_and_the_help(command: Command):
+    assert command("--version").out == f"kgverify {kgverify.__version__}\n"
+    for arguments in (("--help",), ("-h",), ("diff", "--help"), ("record", "--help"), ("show", "-h")):
+        finished = command(*arguments)
+        assert finished.code == 0
+        assert "Usage: kgverify" in finished.out
+    assert "Exit codes: 0 agree or done, 1" in " ".join(command("--help").out.split())
+    for option in ("--graph", "--corruptions", "--seed", "--policy", "--max-depth", "--mode", "--slots", "--fault"):
+        assert option in command("diff", "--help").out
+
+
+def test_no_command_is_a_question_for_help(command: Command):
+    finished = command()
+    assert finished.code == 2
+    assert "Usage: kgverify" in finished.out + finished.err
+
+
+@pytest.mark.parametrize("error", [InternalError("an invariant does not hold"), ZeroDivisionError("by zero")])
+def test_a_bug_of_ours_exits_with_70_and_its_trace(command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception):
+    def fail(path: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(SHOW, "read_trace", fail)
+    finished = command("show", "any.h5")
+    assert finished.code == 70
+    assert "Traceback" in finished.err
+    assert str(error) in finished.err
+    assert f"This is a bug in kgverify {kgverify.__version__}" in finished.err
+
+
+def test_an_interrupt_is_no_verdict(command: Command, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SHOW, "read_trace", interrupt)
+    assert command("show", "any.h5").code == 130
+
+
+WITHOUT_ENGINES = """
+import sys
+import kgverify
+assert not {"torch", "h5py"} & sys.modules.keys(), "import kgverify loads an engine or a file format"
+from kgverify.cli import main
+
+def run(*arguments):
+    sys.argv = ["kgverify", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, end.code
+
+small = ["--queries", "1", "--corruptions", "1"]
+run("record", "--engine", "reference", *small, "-o", "a.h5")
+run("record", "--engine", "reference", *small, "-o", "b", "--shard-steps", "10")
+run("show", "a.h5", "--candidate", "0", "--step", "0")
+run("diff", "a.h5", "b")
+assert "torch" not in sys.modules, "torch was loaded"
+assert "h5py" in sys.modules
+"""
+
+
+def test_recording_the_reference_showing_and_comparing_need_no_torch(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_ENGINES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "AGREE" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_python_m_kgverify_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "kgverify", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"kgverify {kgverify.__version__}\n", "")
+
+
+def test_names_that_a_terminal_cannot_encode_are_shown_escaped(tmp_path: Path, command: Command):
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph" / "train.txt").write_text("zürich\tliegtIn\tschweiz\n", encoding="utf-8")
+    (tmp_path / "graph" / "test.txt").write_text("zürich\tliegtIn\tschweiz\n", encoding="utf-8")
+    path = tmp_path / "run.h5"
+    assert command("record", "--engine", "reference", "--graph", tmp_path / "graph", "-o", path).code == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "kgverify", "show", str(path), "--json", "-"],
+        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "zürich" in json.loads(done.stdout)["candidates"][0]["atom"]
+    assert b"z\\xfcrich" in done.stderr
