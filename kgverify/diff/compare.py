@@ -56,6 +56,8 @@ class Comparer:
         self.actual_names = Names(self.actual)
         self.readers = StepReader(self.expected.columns), StepReader(self.actual.columns)
         self.score_tolerance = expected.header.engine.score_error + actual.header.engine.score_error
+        self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        """Both steps of each step that differs, by (candidate, step) as the divergence has them."""
         self.alignment = align_candidates(self.expected.columns.candidates, self.actual.columns.candidates)
 
     def equality(self) -> tuple[FieldRule, ...]:
@@ -161,6 +163,7 @@ class Comparer:
             if gap is not None:
                 near_ties.append(self._near_tie(owner, step, gap, difference))
             else:
+                self.views[int(self.alignment.expected[owner]), step] = step_e, step_a
                 level = level_of_step(step_e, step_a, difference)
                 divergences.append(self._divergence(owner, step, difference, level, step_e))
         rest = (owner for owner in range(len(self.alignment.expected)) if owner not in decided)

@@ -41,10 +41,10 @@ def highest_level(levels: "list[Level]") -> Level | None:
 class DifferenceClass(StrEnum):
     """What kind of difference it is.
 
-    missing, extra: something that one side lacks; reordered; renamed: other variable names; substituted: the same clause gave
-    other atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the arithmetic's
-    error; tie: another argmax at equal scores; limit: what the limits dropped; outcome, rank, metric: each of these alone;
-    number: a score or a sum beyond its tolerance; unclassified: a defect of kgverify.
+    missing, extra: something that one side lacks; reordered; renamed: other variable names; substituted: the same clause
+    gave other atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
+    arithmetic's error; tie: another argmax at equal scores; limit: what the limits dropped; outcome, rank, metric: each of
+    these alone; number: a score or a sum beyond its tolerance; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"
@@ -120,6 +120,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 class Share(msgspec.Struct, frozen=True):
     """A cause's part of the loss.
 
+    cause:    index of the cause; -1 stands for rounding at near-ties, which is nobody's fault
     share:    its Shapley value, in units of the metric; the shares add up to the loss
     repaired: the actual metric if this cause alone were repaired
     """

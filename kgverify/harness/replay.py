@@ -1,14 +1,14 @@
 """Replaying one step in both engines with every stage watched: the earliest stage whose output differs is at fault."""
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from kgverify.diff.locate import is_close, shorten
 from kgverify.diff.result import Divergence, Value
-from kgverify.diff.view import Names, outcome_name
+from kgverify.diff.view import Names, StepReader, outcome_name
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs, positions_of, take_position
 from kgverify.logic.atoms import Atom
 from kgverify.logic.outcomes import GoalKind, Origin
@@ -19,27 +19,53 @@ MOST_REPLAYED: Final = 200
 """Divergences replayed; the stage of any further one is read off the traces."""
 
 
+class Replayed(NamedTuple):
+    """A divergence after its step was replayed; the culprit stage's two outputs, where the replay shows it."""
+
+    divergence: Divergence
+    outputs: tuple[Any, Any] | None
+
+
 def replay_divergences(
     divergences: tuple[Divergence, ...],
     columns: Columns,
     engines: tuple[Engine, Engine],
     names: Names,
     tolerance: float,
-) -> tuple[Divergence, ...]:
-    """Name the stage of each divergence by replaying its step; one that does not reproduce stays as it is.
+) -> list[Replayed]:
+    """Name the stage of each divergence by replaying its step.
 
+    A step that comes out as expected when it is taken alone was not wrong by itself: the batch machinery around it was
+    (`recycle`). One that comes out wrong again, but not with the stages watched, keeps the stage read off the traces.
     columns: those of the expected trace; tolerance: of scores, absolute.
     """
     expected, actual = engines
-    if not isinstance(expected, ProbedEngine) or not isinstance(actual, ProbedEngine):
-        return divergences
     replayed = []
     for i, divergence in enumerate(divergences):
-        if i < MOST_REPLAYED and divergence.step >= 0 and divergence.stage in STEP_STAGES:
+        outputs = None
+        is_of_step = divergence.step >= 0 and divergence.stage in (*STEP_STAGES, Stage.RECYCLE)
+        if i < MOST_REPLAYED and is_of_step and divergence.field != "candidates.num_steps":
             position = position_at(columns, divergence.candidate, divergence.step)
-            divergence = _name_stage(divergence, expected.probe(position), actual.probe(position), names, tolerance)
-        replayed.append(divergence)
-    return tuple(replayed)
+            if isinstance(expected, ProbedEngine) and isinstance(actual, ProbedEngine):
+                probes = expected.probe(position), actual.probe(position)
+                divergence, outputs = _name_stage(divergence, *probes, names, tolerance)
+            if outputs is None and _agrees_alone(expected.step(position), actual.step(position), tolerance):
+                divergence = msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True)
+        replayed.append(Replayed(divergence, outputs))
+    return replayed
+
+
+def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
+    left, right = StepReader(expected).read(0), StepReader(actual).read(0)
+    return [r.content for r in left.resolvents] == [r.content for r in right.resolvents] and all(
+        (
+            left.chosen == right.chosen,
+            left.outcome == right.outcome,
+            left.dropped_atoms == right.dropped_atoms,
+            left.dropped_resolvents == right.dropped_resolvents,
+            all(is_close(e.score, a.score, tolerance) for e, a in zip(left.resolvents, right.resolvents, strict=True)),
+        )
+    )
 
 
 def position_at(columns: Columns, candidate: int, step: int) -> Positions:
@@ -65,12 +91,12 @@ def _is_same(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool
 
 def _name_stage(
     divergence: Divergence, expected: StageOutputs, actual: StageOutputs, names: Names, tolerance: float
-) -> Divergence:
+) -> tuple[Divergence, tuple[Any, Any] | None]:
     stage = first_difference(expected, actual, tolerance)
     if stage is None:
-        return divergence
+        return divergence, None
     values = render_difference(stage, expected[stage], actual[stage], names)
-    return msgspec.structs.replace(
+    named = msgspec.structs.replace(
         divergence,
         stage=stage.value,
         field=f"stage.{stage.value}",
@@ -78,6 +104,7 @@ def _name_stage(
         actual=values[1],
         is_replayed=True,
     )
+    return named, (expected[stage], actual[stage])
 
 
 def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:

@@ -80,6 +80,8 @@ def build_report(
     determinism: Determinism,
     *,
     lockstep: bool = False,
+    causes: tuple[Cause, ...] = (),
+    attribution: Attribution | None = None,
 ) -> Report:
     """Put a comparison together with what surrounds it. `header` is the expected trace's."""
     first = comparison.divergences[0] if comparison.divergences else None
@@ -100,6 +102,8 @@ def build_report(
         limits=header.limits,
         policy=header.policy,
         environment=environment,
+        causes=causes,
+        attribution=attribution,
     )
 
 

@@ -1,0 +1,235 @@
+"""What kind of difference a divergence is, with the evidence: read off the two steps and the steps around them."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from kgverify.diff.locate import canonical
+from kgverify.diff.result import DifferenceClass, Divergence
+from kgverify.diff.view import StepView
+from kgverify.logic.atoms import Atom, Goal
+from kgverify.logic.outcomes import GoalKind, Origin
+from kgverify.logic.stages import Stage
+
+SCORE_ROUNDING = 2.0**-6
+"""Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""
+
+
+class Surroundings(NamedTuple):
+    """The two steps of a divergence, and what they can be compared with.
+
+    expected, actual: None where a side has no such step
+    outputs:          of the culprit stage in both engines, where the step was replayed
+    earlier:          the actual candidate's steps before
+    other_goals:      goals of other derivations
+    error_bound:      of a gap between two scores
+    """
+
+    expected: StepView | None
+    actual: StepView | None
+    outputs: tuple[Any, Any] | None
+    earlier: tuple[StepView, ...]
+    other_goals: frozenset[Goal]
+    error_bound: float
+
+
+class Finding(NamedTuple):
+    """A class with what speaks for it, a confidence from 0 to 1, and the situation that it was found in."""
+
+    kind: DifferenceClass
+    evidence: str
+    confidence: float
+    situation: str = ""
+
+
+def classify(divergence: Divergence, around: Surroundings) -> Finding:
+    """The class of a divergence; UNCLASSIFIED is a defect of kgverify."""
+    stage = Stage(divergence.stage)
+    if stage is Stage.RANK:
+        return Finding(
+            DifferenceClass.RANK, "the same candidates, ranked again by the expected side, rank otherwise", 1.0
+        )
+    if divergence.field == "candidates.atom":
+        return _of_candidate(divergence)
+    if divergence.field == "candidates.num_steps":
+        return _of_step_count(around)
+    if divergence.field.startswith("candidates."):
+        kind = DifferenceClass.OUTCOME if divergence.field == "candidates.outcome" else DifferenceClass.NUMBER
+        return Finding(kind, "every step agrees; what is reported of the whole does not", 0.9)
+    if around.expected is None or around.actual is None:
+        return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)
+    copied = _copied(stage, around)
+    if copied is not None:
+        return copied
+    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
+        return _of_matches(stage, around)
+    if stage in (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE):
+        return _of_resolvents(stage, around)
+    if stage is Stage.LIMIT:
+        return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(around))
+    if stage is Stage.SCORE:
+        return _of_scores(around)
+    if stage is Stage.CHOOSE:
+        return _of_choice(around)
+    if stage is Stage.FINISH:
+        return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with another outcome", 1.0)
+    if stage in (Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT):
+        return _of_goal(stage, around)
+    return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
+
+
+def _of_candidate(divergence: Divergence) -> Finding:
+    if divergence.expected == "no such candidate":
+        return Finding(DifferenceClass.EXTRA, "a candidate that the expected side does not have", 1.0)
+    return Finding(DifferenceClass.MISSING, "a candidate that the actual side does not have", 1.0)
+
+
+def _of_step_count(around: Surroundings) -> Finding:
+    if around.actual is None and around.expected is not None:
+        return Finding(DifferenceClass.MISSING, "the derivation stops while it is OPEN", 1.0)
+    return Finding(DifferenceClass.EXTRA, "the derivation goes on after its end", 1.0)
+
+
+def _copied(stage: Stage, around: Surroundings) -> Finding | None:
+    """Whether the actual resolvents, or the goal, are those of an earlier step or of another derivation."""
+    expected, actual = around.expected, around.actual
+    if expected is None or actual is None:
+        return None
+    if expected.goal != actual.goal:
+        return None
+    contents = [r.content for r in actual.resolvents]
+    if contents and contents != [r.content for r in expected.resolvents] and contents[0][0] == GoalKind.GOAL:
+        for back, step in enumerate(reversed(around.earlier), 1):
+            if step.goal != actual.goal and [r.content for r in step.resolvents] == contents:
+                return Finding(DifferenceClass.STALE, f"the resolvents are those of {back} steps before", 0.95)
+    return None
+
+
+def _of_matches(stage: Stage, around: Surroundings) -> Finding:
+    if around.outputs is None:
+        sides = [_clauses(step, stage) for step in (around.expected, around.actual) if step]
+    else:
+        sides = [Counter(output) for output in around.outputs]
+    missing, extra = sides[0] - sides[1], sides[1] - sides[0]
+    situation = ""
+    selected = around.expected.goal[0] if around.expected and around.expected.goal else None
+    if selected is not None and selected.first < 0 and selected.first == selected.second:
+        situation = "a repeated variable is selected"
+    what = "rules" if stage is Stage.MATCH_RULES else "facts"
+    if missing and extra:
+        return Finding(
+            DifferenceClass.SUBSTITUTED, f"{missing.total()} {what} missing, {extra.total()} extra", 0.7, situation
+        )
+    if missing:
+        return Finding(DifferenceClass.MISSING, f"{missing.total()} {what} missing, none extra", 1.0, situation)
+    if extra:
+        return Finding(DifferenceClass.EXTRA, f"{extra.total()} {what} extra, none missing", 1.0, situation)
+    return Finding(DifferenceClass.REORDERED, f"the same {what} in another order", 1.0)
+
+
+def _clauses(step: StepView, stage: Stage) -> Counter[int]:
+    """The rules, or the facts, that made a step's resolvents."""
+    wanted = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
+    return Counter(r.origin for r in step.resolvents if r.origin_kind == wanted)
+
+
+def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
+    """Differences in lists of resolvents: (…, origin kind, origin, atoms) items where replayed, else the views."""
+    expected, actual = _items(around)
+    situation = _proof_situation(around) if stage is Stage.CLOSE else ""
+    if Counter(expected) == Counter(actual):
+        return Finding(DifferenceClass.REORDERED, "the same resolvents in another order", 1.0)
+    missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
+    by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
+    shared = by_clause[0].keys() & by_clause[1].keys()
+    if shared:
+        clause = min(shared)
+        left, right = by_clause[0][clause], by_clause[1][clause]
+        if canonical(_goal(left)) == canonical(_goal(right)):
+            return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with other variables", 1.0)
+        if stage is Stage.PRUNE and len(left) != len(right):
+            kind = DifferenceClass.EXTRA if len(right) > len(left) else DifferenceClass.MISSING
+            return Finding(kind, f"{abs(len(left) - len(right))} atoms {kind.value} after pruning", 0.95)
+        return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave other atoms", 0.95)
+    if missing and not extra:
+        return Finding(DifferenceClass.MISSING, f"{missing.total()} resolvents missing", 0.95, situation)
+    if extra and not missing:
+        return Finding(DifferenceClass.EXTRA, f"{extra.total()} resolvents extra", 0.95, situation)
+    if stage is Stage.CLOSE:
+        return Finding(DifferenceClass.OUTCOME, "the goal is closed otherwise", 0.9, situation)
+    return Finding(DifferenceClass.SUBSTITUTED, f"{missing.total()} resolvents missing, {extra.total()} extra", 0.6)
+
+
+def _items(around: Surroundings) -> tuple[list[Any], list[Any]]:
+    if around.outputs is not None:
+        return list(around.outputs[0]), list(around.outputs[1])
+    sides = [
+        [(r.kind, r.origin_kind, r.origin, r.atoms) for r in step.resolvents]
+        for step in (around.expected, around.actual)
+        if step
+    ]
+    return sides[0], sides[1]
+
+
+def _goal(atoms: Any) -> Goal:
+    return tuple(Atom(*atom) for atom in atoms)
+
+
+def _dropped(around: Surroundings) -> str:
+    counts = [(s.dropped_atoms, s.dropped_resolvents) for s in (around.expected, around.actual) if s]
+    return f"dropped (for atoms, for place): expected {counts[0]}, actual {counts[1]}"
+
+
+def _proof_situation(around: Surroundings) -> str:
+    has_proof = [any(r.kind == GoalKind.TRUE for r in s.resolvents) for s in (around.expected, around.actual) if s]
+    if has_proof == [False, True]:
+        return "a proof that is none"
+    return "a proof is lost" if has_proof == [True, False] else ""
+
+
+def _of_scores(around: Surroundings) -> Finding:
+    if around.outputs is not None:
+        pairs = list(zip(*around.outputs, strict=False))
+    else:
+        pairs = [
+            (e.score, a.score)
+            for e, a in zip(*(s.resolvents for s in (around.expected, around.actual) if s), strict=False)
+        ]
+    if any(a != a for _, a in pairs):
+        return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
+    worst = max((abs(e - a) / max(1.0, abs(e), abs(a)) for e, a in pairs), default=0.0)
+    if worst <= SCORE_ROUNDING:
+        return Finding(
+            DifferenceClass.ROUNDING, f"scores differ by at most {worst:.1e}, relative: a coarser float", 0.9
+        )
+    return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
+
+
+def _of_choice(around: Surroundings) -> Finding:
+    expected, actual = around.expected, around.actual
+    if expected is None or actual is None or not 0 <= actual.choice < len(expected.resolvents):
+        return Finding(DifferenceClass.NUMBER, "the choice is no index of a resolvent", 0.9)
+    gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
+    if gap == 0:
+        return Finding(DifferenceClass.TIE, "the two choices have equal scores", 1.0)
+    if gap <= around.error_bound:
+        return Finding(DifferenceClass.ROUNDING, f"the scores' gap {gap:.2e} is inside the error bound", 1.0)
+    return Finding(DifferenceClass.NUMBER, f"the choice made scores {gap:.3g} below the highest", 0.8)
+
+
+def _of_goal(stage: Stage, around: Surroundings) -> Finding:
+    expected, actual = around.expected, around.actual
+    if expected is None or actual is None:
+        return Finding(DifferenceClass.UNCLASSIFIED, f"one side has no step at {stage.value}", 0.0)
+    if expected.goal == actual.goal:
+        if expected.depth != actual.depth:
+            return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)
+        return Finding(
+            DifferenceClass.FOREIGN, "the step alone gives the expected output: it depends on other slots", 0.8
+        )
+    if any(step.goal == actual.goal for step in around.earlier):
+        return Finding(DifferenceClass.STALE, "the goal is one of an earlier step", 0.95)
+    if actual.goal in around.other_goals:
+        return Finding(DifferenceClass.FOREIGN, "the goal is one of another derivation", 0.95)
+    if canonical(expected.goal) == canonical(actual.goal):
+        return Finding(DifferenceClass.RENAMED, "the goal has other variables", 0.95)
+    return Finding(DifferenceClass.SUBSTITUTED, "the goal is another than the resolvent chosen", 0.8)

@@ -1,0 +1,65 @@
+"""From divergences to explained causes: replayed, classified, grouped, and their cost counted."""
+
+from functools import cached_property
+
+from kgverify.diff.causes import group_causes
+from kgverify.diff.classify import Finding, Surroundings, classify
+from kgverify.diff.compare import Comparer
+from kgverify.diff.result import Cause, Comparison, Divergence
+from kgverify.diff.view import StepReader, StepView
+from kgverify.engines.protocol import Engine
+from kgverify.harness.replay import Replayed, replay_divergences
+from kgverify.logic.atoms import Goal
+from kgverify.trace.trace import Trace
+
+Views = dict[tuple[int, int], tuple[StepView, StepView]]
+
+
+class Explainer:
+    """Explains divergences of one expected trace. `views` holds both steps of those that are of a step."""
+
+    def __init__(self, expected: Trace, comparer: Comparer, views: Views) -> None:
+        self._expected = expected
+        self._comparer = comparer
+        self._views = views
+        self._reader = StepReader(expected.columns)
+
+    def replay(self, comparison: Comparison, engines: tuple[Engine, Engine]) -> list[Replayed]:
+        """The divergences with their stages named by replay."""
+        return replay_divergences(
+            comparison.divergences,
+            self._expected.columns,
+            engines,
+            self._comparer.names,
+            self._comparer.score_tolerance,
+        )
+
+    def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+        """Divergences with their classes, and the causes they form."""
+        findings = tuple(self.classify(each) for each in replayed)
+        return group_causes(tuple(each.divergence for each in replayed), findings)
+
+    def classify(self, replayed: Replayed) -> Finding:
+        """The class of one divergence."""
+        divergence = replayed.divergence
+        key = divergence.candidate, divergence.step
+        expected, actual = self._views.get(key, (None, None))
+        if divergence.field == "candidates.num_steps":
+            num_steps = int(self._expected.columns.candidates.num_steps[divergence.candidate])
+            if divergence.step < num_steps:
+                expected = self._reader.read(self._reader.first_step[divergence.candidate] + divergence.step)
+        earlier: tuple[StepView, ...] = ()
+        if expected is not None and actual is not None:
+            first = self._reader.first_step[divergence.candidate]
+            earlier = tuple(self._reader.read(first + i) for i in range(divergence.step))
+        goals = (
+            self._all_goals
+            if actual is not None and expected is not None and expected.goal != actual.goal
+            else frozenset()
+        )
+        bound = 2 * self._comparer.score_tolerance
+        return classify(divergence, Surroundings(expected, actual, replayed.outputs, earlier, goals, bound))
+
+    @cached_property
+    def _all_goals(self) -> frozenset[Goal]:
+        return frozenset(self._reader.read(row).goal for row in range(len(self._expected.columns.steps.depth)))
