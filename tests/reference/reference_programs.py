@@ -53,9 +53,7 @@ def text_of(program, goal):
     def name(term):
         return program.constants[term] if term >= 0 else f"X{-1 - term}"
 
-    return ", ".join(
-        f"{program.predicates[atom.predicate]}({name(atom.first)}, {name(atom.second)})" for atom in goal
-    )
+    return ", ".join(f"{program.predicates[atom.predicate]}({name(atom.first)}, {name(atom.second)})" for atom in goal)
 
 
 def random_atom(rng: random.Random, num_predicates: int, terms: list[int]) -> Atom:
@@ -99,15 +97,11 @@ def read_dataset(name: str) -> Dataset:
     if not root:
         pytest.skip("KGVERIFY_DATA is not set")
     folder = Path(root) / name
-    splits = {
-        split: ATOM.findall((folder / f"{split}.txt").read_text()) for split in ("train", "valid", "test")
-    }
+    splits = {split: ATOM.findall((folder / f"{split}.txt").read_text()) for split in ("train", "valid", "test")}
     rules = []
     for line in filter(str.strip, (folder / "rules.txt").read_text().splitlines()):
         body, clause_head = line.split(":", 2)[2].split("->")
-        atoms = [
-            (p, Variable(first), Variable(second)) for p, first, second in ATOM.findall(clause_head + body)
-        ]
+        atoms = [(p, Variable(first), Variable(second)) for p, first, second in ATOM.findall(clause_head + body)]
         rules.append((atoms[0], atoms[1:]))
     domains = {}
     for line in filter(str.strip, (folder / "domain2constants.txt").read_text().splitlines()):
@@ -120,6 +114,4 @@ def read_dataset(name: str) -> Dataset:
         [constant for members in domains.values() for constant in members],
     )
     known = [program.encode(triple) for split in splits.values() for triple in split]
-    return Dataset(
-        program, [program.encode(triple) for triple in splits["test"]], Corrupter(program, known, domains)
-    )
+    return Dataset(program, [program.encode(triple) for triple in splits["test"]], Corrupter(program, known, domains))

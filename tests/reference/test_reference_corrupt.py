@@ -46,9 +46,7 @@ def test_the_query_and_the_known_triples_are_never_drawn(program):
     corrupter = Corrupter(program, known)
     query = Atom(0, 0, 9)
     assert corrupter.draw(query, 0, TAIL, None, 0) == [Atom(0, 0, e) for e in range(30) if e not in (1, 5, 9)]
-    assert corrupter.draw(Atom(0, 3, 1), 0, HEAD, None, 0) == [
-        Atom(0, e, 1) for e in range(30) if e not in (0, 3, 7)
-    ]
+    assert corrupter.draw(Atom(0, 3, 1), 0, HEAD, None, 0) == [Atom(0, e, 1) for e in range(30) if e not in (0, 3, 7)]
 
 
 def test_fewer_corruptions_are_drawn_where_fewer_are_eligible(program):
@@ -78,9 +76,7 @@ def test_a_smaller_draw_is_part_of_a_larger_one(program):
 
 def test_every_entity_is_drawn_about_equally_often(program):
     corrupter = Corrupter(program, [Atom(0, 1, 1)])
-    counts = Counter(
-        atom.first for index in range(2900) for atom in corrupter.draw(Atom(0, 1, 1), index, HEAD, 3, 0)
-    )
+    counts = Counter(atom.first for index in range(2900) for atom in corrupter.draw(Atom(0, 1, 1), index, HEAD, 3, 0))
     assert len(counts) == 29
     assert all(230 < count < 370 for count in counts.values())  # 300 expected, standard deviation 16
 

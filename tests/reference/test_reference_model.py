@@ -116,8 +116,7 @@ def is_instance(query, atom):
     substitution = {}
     pairs = zip(query[1:], atom[1:], strict=True)
     return query.predicate == atom.predicate and all(
-        constant == (term if term >= 0 else substitution.setdefault(term, constant))
-        for term, constant in pairs
+        constant == (term if term >= 0 else substitution.setdefault(term, constant)) for term, constant in pairs
     )
 
 

@@ -45,10 +45,7 @@ def test_the_leftmost_atom_is_selected():
 def test_every_fact_that_unifies_is_matched_in_order(goal, expected):
     program = program_of("q(a, b)\nq(b, c)\np(b, a)\np(c, b)\np(a, b)\np(a, a)")
     step = step_of(program, goal)
-    assert (
-        texts(program, [Resolvent(Kind.GOAL, (program.facts[i],), 2, i) for i in step.matched_facts])
-        == expected
-    )
+    assert texts(program, [Resolvent(Kind.GOAL, (program.facts[i],), 2, i) for i in step.matched_facts]) == expected
 
 
 def test_there_is_no_cap_on_matched_facts():
@@ -164,9 +161,7 @@ def test_a_goal_is_visited_only_in_the_same_order_of_atoms():
 
 
 def test_the_first_true_closes_the_step_alone():
-    program = program_of(
-        "p(X, Y) <- r(X, Y)\np(X, Y) <- q(X, Y)\np(X, Y) <- q(Y, X)\nq(a, b)\nq(b, a)\np(a, b)"
-    )
+    program = program_of("p(X, Y) <- r(X, Y)\np(X, Y) <- q(X, Y)\np(X, Y) <- q(Y, X)\nq(a, b)\nq(b, a)\np(a, b)")
     step = step_of(program, "p(a, b)")
     assert [r.kind for r in step.after_revisit] == [Kind.GOAL, Kind.TRUE, Kind.TRUE, Kind.TRUE]
     assert step.after_close == [Resolvent(Kind.TRUE, (), OriginKind.RULE, 1)]

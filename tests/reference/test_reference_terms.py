@@ -32,9 +32,7 @@ def test_every_unifier_is_fully_resolved_and_most_general():
     for left, right in itertools.product(itertools.product(terms, repeat=2), repeat=2):
         left_atom, right_atom = Atom(0, *left), Atom(0, *right)
         unifier = unify(left_atom, right_atom)
-        ground = [
-            dict(zip([X, Y, Z, W], values, strict=True)) for values in itertools.product([A, B], repeat=4)
-        ]
+        ground = [dict(zip([X, Y, Z, W], values, strict=True)) for values in itertools.product([A, B], repeat=4)]
         solutions = [s for s in ground if substitute((left_atom,), s) == substitute((right_atom,), s)]
         if unifier is None:
             assert not solutions

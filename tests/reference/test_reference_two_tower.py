@@ -52,10 +52,7 @@ def tower_by_hand(weights, atoms):
         return w["embedding.variable"][-1 - term] if term < 0 else w["embedding.constant"][term]
 
     rows = [
-        [
-            p + f - s
-            for p, f, s in zip(w["embedding.predicate"][a[0]], argument(a[1]), argument(a[2]), strict=True)
-        ]
+        [p + f - s for p, f, s in zip(w["embedding.predicate"][a[0]], argument(a[1]), argument(a[2]), strict=True)]
         for a in atoms
     ]
     embedding = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
