@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.logic.outcomes import Origin
 from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Columns
+from kgverify.trace.columns import Columns, Resolvents
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.trace import Trace
 
@@ -56,13 +57,30 @@ def share_symbols(expected: Trace, actual: Trace) -> Trace:
         c.resolvents._replace(atoms=convert(c.resolvents.atoms)),
     )
     facts = None if actual.facts is None else convert(actual.facts)
+    fields = actual.fields
+    if facts is None or expected.facts is None:
+        # Facts are numbered by the order of ids, which is another one here.
+        fields -= {"resolvents.origin_kind", "resolvents.origin"}
+    else:
+        columns = columns._replace(resolvents=_number_facts(columns.resolvents, facts, expected.facts))
     return replace(
         actual,
         symbols=Symbols(predicates, constants),
         columns=columns,
         digests=compute_digests(columns),
         facts=facts,
+        fields=fields,
     )
+
+
+def _number_facts(resolvents: Resolvents, facts: NDArray[np.int32], expected: NDArray[np.int32]) -> Resolvents:
+    """Origins that are facts, by their place among the expected facts; -1 for a fact that is not among them."""
+    places = {fact: i for i, fact in enumerate(map(tuple, expected.tolist()))}
+    numbers = np.array([places.get(tuple(fact), -1) for fact in facts.tolist()] or [-1], np.int32)
+    is_fact = resolvents.origin_kind == Origin.FACT
+    origin = resolvents.origin.copy()
+    origin[is_fact] = numbers[resolvents.origin[is_fact]]
+    return resolvents._replace(origin=origin)
 
 
 def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:

@@ -1,7 +1,7 @@
 """Comparing ranks: a rank that differs although every candidate behind it agrees is a fault of `rank` itself."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from kgverify.diff.result import Comparison, Divergence, Level, Verdict, highest_level
 from kgverify.diff.view import Names, side_name
+from kgverify.logic.outcomes import Outcome
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import Candidates, Rankings
 from kgverify.trace.trace import Trace
+
+NOT_PROVED_PENALTY: Final = 100.0
+"""What the semantics takes from the ranking score of a candidate that is not PROVED, nats."""
 
 ExpectedRank = Callable[[Candidates], Rankings]
 """How the expected side ranks candidates."""
@@ -38,13 +42,13 @@ def compare_rankings(
         ranked = _by_group(expected_rank(actual.columns.candidates))
         wanted = {**dict.fromkeys(right), **ranked}
     names = Names(expected)
-    ambiguous = _ambiguous_groups(expected, actual)
+    error = expected.header.engine.score_error + actual.header.engine.score_error
     found = []
     for group in sorted(wanted):
         got = right.get(group)
         if got == wanted[group]:
             continue
-        if expected_rank is None and group in ambiguous:
+        if expected_rank is None and _is_rounding(expected, error, group, wanted[group], got):
             continue
         found.append(_divergence(group, wanted[group], got, expected, names))
     differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
@@ -99,14 +103,34 @@ def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, 
     }
 
 
-def _ambiguous_groups(expected: Trace, actual: Trace) -> set[tuple[int, int]]:
-    """Groups in which rounding alone could move a rank: an engine's error is not zero."""
-    error = expected.header.engine.score_error + actual.header.engine.score_error
-    if not error:
-        return set()
+def _is_rounding(
+    expected: Trace, error: float, group: tuple[int, int], wanted: _Ranks | None, got: _Ranks | None
+) -> bool:
+    """Whether scores' errors alone can turn the wanted ranks of a group into those got.
+
+    A trace does not say which candidate of a group is the true one; any that has the wanted ranks may be.
+    """
+    if not error or wanted is None or got is None or wanted.num_ranked != got.num_ranked:
+        return False
     candidates = expected.columns.candidates
-    pairs: NDArray[np.int64] = np.unique(np.column_stack((candidates.query, candidates.side)), axis=0)
-    return {(query, side) for query, side in pairs.tolist()}
+    rows = (candidates.query == group[0]) & (candidates.side == group[1])
+    unproved = candidates.outcome[rows] != Outcome.PROVED
+    scores = candidates.log_probability[rows] - NOT_PROVED_PENALTY * unproved
+    tolerance = expected.header.run.rank_tolerance
+    margin = 4 * error * int(candidates.num_steps[rows].max(initial=1))
+    for true_score in scores:
+        gaps = scores - true_score
+
+        def ranks(shift: float, gaps: NDArray[np.float64] = gaps) -> tuple[float, float]:
+            above = int(((gaps + shift >= tolerance) & (gaps + shift > 0)).sum())
+            below = int((gaps + shift <= -tolerance).sum() if tolerance else (gaps + shift < 0).sum())
+            return 1.0 + above, float(len(gaps) - below)
+
+        if ranks(0.0) == (wanted.optimistic, wanted.pessimistic):
+            (low, least), (high, most) = ranks(-margin), ranks(margin)
+            if low <= got.optimistic <= high and least <= got.pessimistic <= most:
+                return True
+    return False
 
 
 def _divergence(

@@ -1,5 +1,6 @@
 """Recording a run to disk, piece by piece, so that a killed recording loses only what was not committed."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,8 +12,11 @@ from kgverify.trace.columns import Candidates, Columns, concatenate, empty_colum
 from kgverify.trace.reader import partial_of, read_trace
 from kgverify.trace.writer import TraceWriter
 
-CHUNK: Final = 4096
+CHUNK: Final = 512
 """Candidates proved between two appends."""
+
+COMMIT_SECONDS: Final = 60.0
+"""A kill loses no more than what was proved in this time and in one chunk."""
 
 SHARD_STEPS: Final = 1_000_000
 """Steps held in memory before they are committed as a shard."""
@@ -61,9 +65,13 @@ def record(
             proved.append(_without_steps(committed))
             num_steps += len(committed.steps.depth)
             progress(resumed)
+        committed_at = time.monotonic()
         for begin in range(resumed, len(candidates.query), CHUNK):
             columns = pipeline.engine.prove(candidates.take(slice(begin, begin + CHUNK)), progress)
             writer.append(columns)
+            if time.monotonic() - committed_at > COMMIT_SECONDS:
+                writer.commit()
+                committed_at = time.monotonic()
             num_steps += len(columns.steps.depth)
             proved.append(_without_steps(columns))
         all_candidates: Candidates = concatenate(proved).candidates

@@ -20,6 +20,7 @@ from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.header import ClauseTexts, Header, InputFile, RunInfo
 from kgverify.trace.trace import Trace
+from kgverify.trace.validate import check_columns
 
 Draw = Callable[[KnowledgeGraph, str, Sequence[int], int, int], CandidateSet]
 """(graph, split, queries, number of corruptions, seed) -> candidates."""
@@ -141,8 +142,15 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
 
 
 def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings | None) -> Trace:
-    """A trace in memory, with every column that an engine gives."""
+    """A trace in memory, with every column that an engine gives. UserError for columns that are inconsistent."""
     program = run.graph.program
+    check_columns(
+        columns,
+        program.symbols,
+        f"engine {engine.info.name}",
+        num_rules=len(program.rules),
+        num_facts=len(program.facts),
+    )
     fields = {f"{level}.{name}" for level in columns._fields for name in getattr(columns, level)._fields}
     return Trace(
         header=build_header(run, engine),

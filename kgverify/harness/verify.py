@@ -100,7 +100,7 @@ def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:
     """Compare two recorded traces; needs no engine."""
     traces = read_trace(Path(expected)), read_trace(Path(actual))
     comparer = Comparer(*traces)
-    comparison = compare_rankings(comparer.compare(), *traces)
+    comparison = compare_rankings(_admit_unfollowed(comparer.compare()), *traces)
     explainer = Explainer(comparer.expected, comparer, comparer.views)
     divergences, causes = explainer.group([Replayed(each, None) for each in comparison.divergences])
     report = build_report(
@@ -112,6 +112,17 @@ def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:
         causes=causes,
     )
     return Verification(report, *traces)
+
+
+def _admit_unfollowed(comparison: Comparison) -> Comparison:
+    """After a near-tie the derivations part by right, and without an engine what follows cannot be compared."""
+    if not comparison.near_ties or comparison.verdict is not Verdict.AGREE:
+        return comparison
+    reason = (
+        f"{len(comparison.near_ties)} candidates part at a near-tie, and recorded steps after one cannot be compared:"
+        " compare the engines themselves"
+    )
+    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
 
 
 def describe_environment(expected: Trace, actual: Trace) -> Environment:

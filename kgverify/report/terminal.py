@@ -44,10 +44,11 @@ def _render_verdict(report: Report) -> RenderableType:
         f"{e.name} ({', '.join(filter(None, (e.mode, e.device, e.precision, *e.faults)))})" for e in (expected, actual)
     )
     run = report.run
+    queries = "1 query" if run.num_queries == 1 else f"{run.num_queries} queries"
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
     lines.append(
         Text(
-            f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} queries of {run.split},"
+            f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} {'query' if run.num_queries == 1 else 'queries'} of {run.split},"
             f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}"
             f"{', lockstep' if report.lockstep else ''}"
         )

@@ -134,6 +134,11 @@ class TraceWriter:
         self._parts.append(columns)
         self._num_buffered += len(columns.steps.depth)
         if self._num_buffered > self._shard_steps:
+            self.commit()
+
+    def commit(self) -> None:
+        """Put what was appended so far safely on disk, as a shard; nothing if there is nothing."""
+        if self._num_buffered or any(len(part.candidates.query) for part in self._parts):
             self._commit(is_complete=False)
 
     def set_rankings(self, rankings: Rankings) -> None:

@@ -106,3 +106,9 @@ def first_step_with(trace: Trace, least_resolvents: int) -> int:
     """The first row of steps with so many resolvents, after a first step of its candidate."""
     rows = np.flatnonzero((trace.columns.steps.num_resolvents >= least_resolvents) & (trace.columns.steps.depth > 0))
     return int(rows[0])
+
+
+def with_header_error(trace: Trace, score_error: float) -> Trace:
+    """A copy whose engine declares an error of its scores."""
+    engine = msgspec.structs.replace(trace.header.engine, score_error=score_error)
+    return replace(trace, header=msgspec.structs.replace(trace.header, engine=engine))
