@@ -48,7 +48,7 @@ def _render_verdict(report: Report) -> RenderableType:
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
     lines.append(
         Text(
-            f"  {sides}\n  graph {run.graph or '?'}, {run.num_queries} {'query' if run.num_queries == 1 else 'queries'} of {run.split},"
+            f"  {sides}\n  graph {run.graph or '?'}, {queries} of {run.split},"
             f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}"
             f"{', lockstep' if report.lockstep else ''}"
         )
