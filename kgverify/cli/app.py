@@ -12,6 +12,7 @@ from rich.console import Console
 from kgverify import __version__
 from kgverify.cli.diff import diff
 from kgverify.cli.record import record
+from kgverify.cli.report import ReportCommand, report
 from kgverify.cli.show import show
 from kgverify.errors import UserError
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command()(diff)
 app.command()(record)
+app.command(cls=ReportCommand)(report)
 app.command()(show)
 
 

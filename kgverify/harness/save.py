@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
+
 from kgverify.errors import UserError
 from kgverify.harness.verify import Verification
-from kgverify.report.report import encode_report
+from kgverify.report.report import Report, encode_report
+from kgverify.trace.reader import read_trace
 from kgverify.trace.trace import Trace
 from kgverify.trace.writer import write_trace
 
@@ -37,3 +40,36 @@ def save_trace(trace: Trace, path: Path) -> None:
         facts=trace.facts,
         fact_lines=trace.fact_lines,
     )
+
+
+def read_run(folder: Path) -> Verification:
+    """Read what `save_verification` wrote. UserError for a folder that is none, or is damaged."""
+    path = folder / REPORT
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}",
+            where=str(path),
+            fix="give a folder that `kgverify diff --save DIR` wrote",
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"not a report: {error}", where=str(path), fix="save the run again") from None
+    _check_indices(report, str(path))
+    return Verification(report, read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
+
+
+def _check_indices(report: Report, where: str) -> None:
+    """What the causes and the divergences say of each other."""
+    num_divergences, num_causes = len(report.divergences), len(report.causes)
+    shares = report.attribution.shares if report.attribution else ()
+    found = (
+        *(("a cause", cause.first, 0, num_divergences) for cause in report.causes),
+        *(("a divergence", each.cause, -1, num_causes) for each in report.divergences),
+        *(("a share", share.cause, -1, num_causes) for share in shares),
+    )
+    for what, index, first, end in found:
+        if not first <= index < end:
+            raise UserError(
+                f"{what} points to {index}, expected {first} to {end - 1}", where=where, fix="save the run again"
+            )
