@@ -13,7 +13,11 @@ from kgverify.report.report import Report
 from kgverify.report.wording import make_visible
 from kgverify.trace.trace import Trace
 
-_IN_SCRIPTS: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+_IN_SCRIPTS: Final = {
+    code: f"\\u{code:04x}"
+    for code in (*map(ord, "<>&"), 0x7F, *range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
+"""What a script element, or whoever reads its source, could take for something else."""
 
 
 def render_html(report: Report, expected: Trace, actual: Trace) -> str:

@@ -34,8 +34,14 @@ MOST_MEMBERS: Final = 10
 MOST_NEAR_TIES: Final = 50
 """Near-ties listed."""
 
-DETAIL_BUDGET: Final = 700_000
-"""Characters, markup included, of all derivations together."""
+DETAIL_BUDGET: Final = 600_000
+"""Characters, markup included, of everything that rows open to."""
+
+DETAIL_MARKUP: Final = 1_500
+"""Of these, what surrounds the derivation and the values."""
+
+ROW_CHARACTERS: Final = 120
+"""Of a text in a row that is not open."""
 
 _METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 _SIDES: Final = ("both", "head", "tail")
@@ -66,10 +72,7 @@ class Member(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What a row opens to: its first divergence.
-
-    derivation: None where the divergence is of no derivation, or where the page would get too large (`is_left_out`)
-    """
+    """What a row opens to: its first divergence. derivation: None where the divergence is of none."""
 
     candidate: int
     atom: str
@@ -83,14 +86,17 @@ class Detail(NamedTuple):
     expected: tuple[str, ...]
     actual: tuple[str, ...]
     derivation: Derivation | None
-    is_left_out: bool
     members: tuple[Member, ...]
     num_more: int
     commands: tuple[str, ...]
 
 
 class Row(NamedTuple):
-    """A cause, or a divergence where no causes were formed. share, repaired: texts, empty where nothing was split."""
+    """A cause, or a divergence where no causes were formed.
+
+    share, repaired: texts, empty where nothing was split
+    detail:          None where the page would get too large
+    """
 
     number: int
     stage: str
@@ -153,6 +159,7 @@ class Page(NamedTuple):
     num_divergences: int
     num_rows: int
     num_left_out: int
+    num_closed: int
     stages: tuple[str, ...]
     kinds: tuple[str, ...]
     groups: tuple[Group, ...]
@@ -195,6 +202,7 @@ def build_page(report: Report, expected: Trace, actual: Trace) -> Page:
         num_divergences=len(report.divergences),
         num_rows=len(rows),
         num_left_out=total - len(rows),
+        num_closed=sum(row.detail is None for row in rows),
         stages=tuple(sorted({row.stage for row in rows}, key=stage_order)),
         kinds=tuple(sorted({row.kind for row in rows if row.kind})),
         groups=groups,
@@ -244,7 +252,9 @@ class _RowBuilder:
             number=self._next_number(),
             stage=cause.stage,
             kind=cause.kind.value,
-            what=f"{cause.kind.value}: {clip(cause.situation)}" if cause.situation else cause.kind.value,
+            what=f"{cause.kind.value}: {clip(cause.situation, ROW_CHARACTERS)}"
+            if cause.situation
+            else cause.kind.value,
             candidates=cause.num_candidates,
             queries=cause.num_queries,
             later=cause.num_later,
@@ -259,7 +269,7 @@ class _RowBuilder:
             number=self._next_number(),
             stage=divergence.stage,
             kind="" if divergence.kind is DifferenceClass.UNCLASSIFIED else divergence.kind.value,
-            what=clip(describe_kind(divergence)),
+            what=clip(describe_kind(divergence), ROW_CHARACTERS),
             candidates=1,
             queries=1,
             later=divergence.later_steps,
@@ -274,13 +284,12 @@ class _RowBuilder:
         return self._num
 
     def _detail(self, first: Divergence, others: tuple[Divergence, ...]) -> Detail | None:
-        if self._num > MOST_DETAILED:
+        if self._num > MOST_DETAILED or self._budget < 0:
             return None
-        derivation = self._reader.read(first) if self._budget > 0 else None
-        is_left_out = self._budget <= 0
+        derivation = self._reader.read(first)
+        values = [*value_lines(first.expected), *value_lines(first.actual)]
         self._budget -= derivation.size if derivation else 0
-        if self._budget < 0:
-            derivation, is_left_out = None, True
+        self._budget -= sum(len(line) + 20 for line in values) + DETAIL_MARKUP
         members = others[:MOST_MEMBERS]
         number = first.cause if self._report.causes else -1
         num_others = max(0, len(self._members[number]) - 1) if number >= 0 else 0
@@ -300,7 +309,6 @@ class _RowBuilder:
             expected=tuple(value_lines(first.expected)),
             actual=tuple(value_lines(first.actual)),
             derivation=derivation,
-            is_left_out=is_left_out,
             members=tuple(
                 Member(each.candidate, clip(each.atom), each.query, each.side, each.step) for each in members
             ),
@@ -311,7 +319,7 @@ class _RowBuilder:
 
 def _place(divergence: Divergence) -> str:
     step = f", step {divergence.step}" if divergence.step >= 0 else ""
-    return f"candidate {divergence.candidate}{step}: {clip(divergence.atom, 120)}"
+    return f"candidate {divergence.candidate}{step}: {clip(divergence.atom, ROW_CHARACTERS)}"
 
 
 def _metric_rows(report: Report) -> list[MetricRow]:

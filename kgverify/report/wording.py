@@ -12,7 +12,10 @@ MOST_CHARACTERS = 400
 
 
 def make_visible(text: str) -> str:
-    """The text with control characters as pictures, and what no XML file may hold as U+FFFD; newlines and tabs stay."""
+    """The text with control characters as pictures; newlines and tabs stay.
+
+    What no XML file may hold, and what would turn the direction of the text after it, becomes U+FFFD.
+    """
     if text.isprintable():
         return text
     return "".join(_visible_character(c) for c in text)
@@ -25,7 +28,8 @@ def _visible_character(character: str) -> str:
     if code == 0x7F:
         return "\u2421"
     is_odd = 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000 or code & 0xFFFE == 0xFFFE
-    return "\ufffd" if is_odd else character
+    is_turning = code in (0x200E, 0x200F) or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
+    return "\ufffd" if is_odd or is_turning else character
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -108,11 +112,11 @@ def stage_order(stage: str) -> tuple[int, str]:
 
 
 def cause_label(report: Report, cause: int) -> str:
-    """`match_facts, missing`, with the situation where there is one."""
+    """`match_facts (missing)`, with the situation where there is one."""
     if not 0 <= cause < len(report.causes):
         return "rounding at near-ties"
     found = report.causes[cause]
-    return f"{found.stage}, {found.kind.value}" + (f": {clip(found.situation)}" if found.situation else "")
+    return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
 
 
 def show_commands(divergence: Divergence, actual_candidate: int | None) -> tuple[str, ...]:
