@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from kgverify import __version__
+from kgverify.cli import faults
 from kgverify.cli.diff import diff
 from kgverify.cli.record import record
 from kgverify.cli.report import ReportCommand, report
@@ -38,6 +39,7 @@ app.command()(diff)
 app.command()(record)
 app.command(cls=ReportCommand)(report)
 app.command()(show)
+app.add_typer(faults.app, name="faults")
 
 
 def _print_version(wanted: bool) -> None:

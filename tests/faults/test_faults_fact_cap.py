@@ -10,7 +10,7 @@ import pytest
 from kgverify.diff.result import Level, Verdict
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS, find_fault
-from kgverify.faults.match_facts import FACT_CAP
+from kgverify.faults.match import FACT_CAP
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.run import Run, reference_pipeline
 from kgverify.harness.verify import Verification, verify
@@ -19,7 +19,7 @@ from kgverify.kg.load import load_graph
 from kgverify.logic.atoms import NamedAtom, Variable
 from kgverify.logic.outcomes import Outcome
 from kgverify.logic.program import NamedRule
-from kgverify.logic.stages import STEP_STAGES
+from kgverify.logic.stages import Stage
 from kgverify.ranking.metric import MRR
 
 needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
@@ -166,7 +166,7 @@ def test_in_lockstep_every_wrong_step_is_listed_under_its_own_candidate():
 def test_the_catalogue_names_each_fault_by_its_name_and_a_stage_of_a_step():
     for name, fault in FAULTS.items():
         assert name == fault.name
-        assert fault.stage in STEP_STAGES
+        assert fault.stage in Stage
         assert fault.breaks
         assert fault.seen_in
     assert find_fault("fact-cap") is FAULTS["fact-cap"]

@@ -1,0 +1,55 @@
+"""`kgverify faults`: the catalogue of planted faults."""
+
+import msgspec
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from kgverify.cli import options
+from kgverify.cli.progress import make_result_console, write_json
+from kgverify.faults.catalogue import COMPOSITES, FAULTS
+
+app = typer.Typer(
+    help="The catalogue of faults that `--fault` plants in the compiled evaluator.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _options() -> None:
+    pass
+
+
+@app.command("list")
+def list_faults(json_path: options.JsonPath = None) -> None:
+    """List every fault: its stage, what it breaks, and where it was seen."""
+    table = Table("name", "stage", "breaks", "seen in", title=f"{len(FAULTS)} faults", row_styles=("", "dim"))
+    for fault in FAULTS.values():
+        table.add_row(fault.name, fault.stage.value, escape(fault.breaks), escape(fault.seen_in))
+    composites = Table("name", "faults", "breaks", "seen in", title=f"{len(COMPOSITES)} composites")
+    for composite in COMPOSITES.values():
+        composites.add_row(
+            composite.name, ", ".join(composite.parts), escape(composite.breaks), escape(composite.seen_in)
+        )
+    console = make_result_console(json_path)
+    console.print(table)
+    console.print(composites)
+    if json_path is not None:
+        faults = [
+            {
+                "name": fault.name,
+                "stage": fault.stage.value,
+                "breaks": fault.breaks,
+                "seen_in": fault.seen_in,
+                "expected_kind": fault.expected_kind.value,
+                "needs": fault.needs,
+            }
+            for fault in FAULTS.values()
+        ]
+        composed = [
+            {"name": each.name, "parts": each.parts, "breaks": each.breaks, "seen_in": each.seen_in}
+            for each in COMPOSITES.values()
+        ]
+        data = {"faults": faults, "composites": composed}
+        write_json(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
