@@ -86,7 +86,7 @@ class Fact(NamedTuple):
 class Derivation(NamedTuple):
     """A divergence side by side.
 
-    note: why a side is not shown; empty if both are
+    note: why a side, or the difference, is not shown; empty if all is
     goal_is_culprit: whether the arrow points to the goals
     """
 
@@ -201,6 +201,12 @@ class DerivationReader:
         if note:
             return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
         is_goal, pairs, facts = _point_at_culprit(divergence, goals, pairs, facts)
+        if not is_goal and not any(each.is_culprit for each in (*pairs, *facts)):
+            note = (
+                "In its own run the actual engine took this step as expected, so that the saved trace does not show the"
+                " difference: it comes of what ran beside it. What differs stands above."
+            )
+            return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
         return Derivation(before, divergence.step, goals, is_goal, _shorten(pairs), facts)
 
 

@@ -102,6 +102,15 @@ def test_in_lockstep_a_step_that_the_actual_run_never_reached_is_shown_of_one_si
         assert any(not step.agrees for step in each.before) or len(each.before) == 3
 
 
+def test_a_difference_that_the_saved_run_does_not_have_is_told_in_words(agreeing: Verification, faulty: Verification):
+    """In lockstep other derivations run beside a step than in the engine's own run."""
+    first = faulty.report.divergences[0]
+    reader = DerivationReader(agreeing.expected, agreeing.expected, (first,), lockstep=True)
+    found = reader.read(first)
+    assert "took this step as expected" in found.note
+    assert not any(each.is_culprit for each in (*found.pairs, *found.facts))
+
+
 def test_a_changed_choice_score_outcome_and_count_each_get_the_arrow(agreeing: Verification):
     trace = agreeing.expected
     many = int(np.argmax(trace.columns.steps.num_resolvents))
