@@ -201,7 +201,8 @@ class DerivationReader:
         if note:
             return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
         is_goal, pairs, facts = _point_at_culprit(divergence, goals, pairs, facts)
-        if not is_goal and not any(each.is_culprit for each in (*pairs, *facts)):
+        arrows = [is_goal, *(pair.is_culprit for pair in pairs), *(fact.is_culprit for fact in facts)]
+        if not any(arrows):
             note = (
                 "In its own run the actual engine took this step as expected, so that the saved trace does not show the"
                 " difference: it comes of what ran beside it. What differs stands above."
