@@ -141,6 +141,8 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
     shared = by_clause[0].keys() & by_clause[1].keys()
+    if shared and stage is Stage.CLOSE:
+        return Finding(DifferenceClass.OUTCOME, "the same clause closes the goal otherwise", 0.9, situation)
     if shared:
         clause = min(shared)
         left, right = by_clause[0][clause], by_clause[1][clause]

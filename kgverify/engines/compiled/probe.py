@@ -99,7 +99,13 @@ def stage_outputs(calls: dict[str, Call], derivations_after: Any, record: Any) -
         Stage.MATCH_RULES: tuple(items.clause[rules].tolist()),
         Stage.MATCH_FACTS: tuple(items.clause[facts].tolist()),
         Stage.RESOLVE: listed(calls["resolve"].output, matched, rename=True),
-        Stage.PRUNE: listed(pruned, matched, rename=True),
+        # What counts is what `prune` says is left: a gap in front hides the atoms behind it.
+        Stage.PRUNE: tuple(
+            (kind, clause, goal[:count])
+            for (kind, clause, goal), count in zip(
+                listed(pruned, matched, rename=True), num_atoms[matched].tolist(), strict=True
+            )
+        ),
         Stage.RENAME: listed(renamed, matched),
         Stage.REVISIT: survivors,
         Stage.CLOSE: closed,
