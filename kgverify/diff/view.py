@@ -118,6 +118,8 @@ class Names:
     def atom(self, atom: Atom | tuple[int, int, int]) -> str:
         """`p(a, X0)`."""
         predicate, first, second = atom
+        if predicate < 0:
+            return "no atom"
         known = 0 <= predicate < len(self._predicates)
         name = self._predicates[predicate] if known else f"predicate#{predicate}"
         return f"{name}({self.argument(first)}, {self.argument(second)})"

@@ -17,6 +17,9 @@ from kgverify.logic.stages import Stage
 PlainGoal = tuple[tuple[int, int, int], ...]
 
 
+PAD_ATOM = (PAD, PAD, PAD)
+
+
 class Call(NamedTuple):
     """One call of a stage: its arguments and what it gave."""
 
@@ -99,9 +102,9 @@ def stage_outputs(calls: dict[str, Call], derivations_after: Any, record: Any) -
         Stage.MATCH_RULES: tuple(items.clause[rules].tolist()),
         Stage.MATCH_FACTS: tuple(items.clause[facts].tolist()),
         Stage.RESOLVE: listed(calls["resolve"].output, matched, rename=True),
-        # What counts is what `prune` says is left: a gap in front hides the atoms behind it.
+        # What counts is how many atoms `prune` says are left: one too many is no atom, what is beyond is not read.
         Stage.PRUNE: tuple(
-            (kind, clause, goal[:count])
+            (kind, clause, (*goal, *(PAD_ATOM,) * (count - len(goal)))[:count])
             for (kind, clause, goal), count in zip(
                 listed(pruned, matched, rename=True), num_atoms[matched].tolist(), strict=True
             )
