@@ -15,6 +15,7 @@ from kgverify.cli.diff import diff
 from kgverify.cli.record import record
 from kgverify.cli.report import ReportCommand, report
 from kgverify.cli.show import show
+from kgverify.cli.train import train
 from kgverify.errors import UserError
 
 
@@ -39,6 +40,7 @@ app.command()(diff)
 app.command()(record)
 app.command(cls=ReportCommand)(report)
 app.command()(show)
+app.command()(train)
 app.add_typer(faults.app, name="faults")
 
 

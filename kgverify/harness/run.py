@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tow
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
 from kgverify.kg.graph import KnowledgeGraph
+from kgverify.kg.load import embedded_names, load_graph
 from kgverify.logic.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
@@ -21,6 +23,8 @@ from kgverify.trace.digests import compute_digests
 from kgverify.trace.header import ClauseTexts, Header, InputFile, RunInfo
 from kgverify.trace.trace import Trace
 from kgverify.trace.validate import check_columns
+
+_SHIPPED = resources.files("kgverify.engines.weights")
 
 Draw = Callable[[KnowledgeGraph, str, Sequence[int], int, int], CandidateSet]
 """(graph, split, queries, number of corruptions, seed) -> candidates."""
@@ -75,19 +79,38 @@ class Pipeline(NamedTuple):
 
 
 def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:
-    """`shortest`; `two_tower`, random by the seed; or the path of a safetensors file. UserError for anything else."""
+    """`shortest`; `two_tower`, random by the seed; `trained`, shipped; or the path of a safetensors file.
+
+    UserError for anything else, and for `trained` where no weights for the graph come with kgverify.
+    """
     if spec == "shortest":
         return SHORTEST
     if spec == "two_tower":
         if seed < 0:
             raise UserError(f"expected a seed of 0 or more, found {seed}", where="--seed", fix="give another seed")
         return make_two_tower(graph.program, limits, seed=seed)
+    if spec == "trained":
+        return _read_shipped(graph)
     if spec.endswith(".safetensors") or Path(spec).exists():
         return read_policy(Path(spec))
+    specs = (*POLICY_NAMES, "trained")
     raise UserError(
         f"unknown policy {spec!r}",
         where="--policy",
-        fix=suggest(spec, POLICY_NAMES) or f"choose {' or '.join(POLICY_NAMES)}, or give a safetensors file",
+        fix=suggest(spec, specs) or f"choose {' or '.join(specs)}, or give a safetensors file",
+    )
+
+
+def _read_shipped(graph: KnowledgeGraph) -> Policy:
+    names = [name for name in embedded_names() if (_SHIPPED / f"{name}.safetensors").is_file()]
+    for name in names:
+        if load_graph(name).program.sha256 == graph.program.sha256:
+            with resources.as_file(_SHIPPED / f"{name}.safetensors") as path:
+                return read_policy(path)
+    raise UserError(
+        f"no trained weights come with kgverify for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
+        where="--policy trained",
+        fix=f"kgverify train --graph {graph.name} -o {graph.name}.safetensors, then --policy {graph.name}.safetensors",
     )
 
 

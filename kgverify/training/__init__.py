@@ -1,0 +1,1 @@
+"""Training: a `two_tower` policy that imitates the proofs found by a search over the reference prover's steps."""

@@ -1,0 +1,107 @@
+"""Train a `two_tower` for a graph: seek proofs with the reference's steps, then fit the policy to their choices."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kgverify.engines.policy import Policy, make_two_tower
+from kgverify.errors import UserError
+from kgverify.harness.phases import Phase, silent_phase
+from kgverify.kg.graph import KnowledgeGraph
+from kgverify.logic.limits import Limits
+from kgverify.training.fit import fit_policy
+from kgverify.training.lessons import LessonPlan, Lessons, gather_lessons
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Sizes of the network, and how it is trained.
+
+    constant_scale: of the random embeddings of constants, at the start: what no proof names stays small, and the
+                    policy then goes by the rest of the goal
+    """
+
+    embedding: int = 32
+    hidden: int = 64
+    blocks: int = 2
+    constant_scale: float = 0.3
+    epochs: int = 10
+    batch: int = 256
+    learning_rate: float = 3e-3
+    weight_decay: float = 1.0
+    lessons: LessonPlan = field(default_factory=LessonPlan)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A policy and what it was made from.
+
+    num_queries, num_proved: over all rounds; a triple that is hidden in two rounds counts twice
+    loss:                    mean cross-entropy of a decision in the last epoch, nats
+    """
+
+    policy: Policy
+    num_queries: int
+    num_proved: int
+    num_decisions: int
+    loss: float
+
+
+def train_policy(
+    graph: KnowledgeGraph,
+    limits: Limits | None = None,
+    plan: TrainingPlan | None = None,
+    *,
+    seed: int = 0,
+    phase: Phase = silent_phase,
+) -> Trained:
+    """A policy that imitates the reference's proofs of train and valid; the test split is not used.
+
+    Determined by the arguments, on one machine. UserError where no triple can be proved from the others, or no proof
+    has a choice.
+    """
+    limits, plan = limits or Limits(), plan or TrainingPlan()
+    if not 0 <= seed < 1 << 63:
+        raise UserError(
+            f"expected a seed from 0 to {(1 << 63) - 1}, found {seed}", where="--seed", fix="give another seed"
+        )
+    with phase("seeking proofs", plan.lessons.rounds) as progress:
+        lessons = gather_lessons(graph, limits, plan.lessons, seed, progress)
+    _check_lessons(lessons, graph, limits)
+    start = make_two_tower(
+        graph.program, limits, seed=seed, embedding=plan.embedding, hidden=plan.hidden, blocks=plan.blocks
+    )
+    constants = start.weights["embedding.constant"] * np.float32(plan.constant_scale)
+    with phase("fitting the policy", plan.epochs) as progress:
+        policy, loss = fit_policy(
+            Policy(start.name, {**start.weights, "embedding.constant": constants}),
+            lessons.decisions,
+            seed=seed,
+            epochs=plan.epochs,
+            batch=plan.batch,
+            learning_rate=plan.learning_rate,
+            weight_decay=plan.weight_decay,
+            progress=progress,
+        )
+    return Trained(policy, lessons.num_queries, lessons.num_proved, len(lessons.decisions), loss)
+
+
+def _check_lessons(lessons: Lessons, graph: KnowledgeGraph, limits: Limits) -> None:
+    if not lessons.num_queries:
+        raise UserError(
+            "expected triples whose relation heads a rule, found none in train and valid",
+            where=graph.name,
+            fix="name a file of rules for these relations with --rules",
+        )
+    if not lessons.num_proved:
+        raise UserError(
+            f"expected provable triples, found no proof for {lessons.num_queries:,} queries in {limits.max_depth} steps",
+            where=graph.name,
+            fix="check that the rules' bodies use relations that train has, or raise --max-depth or --rounds",
+        )
+    if not lessons.decisions:
+        raise UserError(
+            f"expected proofs with a choice, found none among {lessons.num_proved:,}: every step is forced",
+            where=graph.name,
+            fix="use --policy shortest, which finds these proofs as well",
+        )

@@ -1,0 +1,99 @@
+"""The weights that come with kgverify, and the command that makes such weights."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from kgverify.diff.result import Verdict
+from kgverify.engines.policy import check_policy, read_policy
+from kgverify.errors import UserError
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.harness.run import Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.harness.verify import verify
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.ranking.metric import MRR, compute_metrics
+from kgverify.ranking.rank import RANK_TOLERANCE
+
+WEIGHTS = resources.files("kgverify.engines.weights")
+DOCUMENTED = re.findall(
+    r"^\| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", WEIGHTS.joinpath("README.md").read_text(), re.M
+)
+
+
+def shipped_run(num_queries: int, num_corruptions: int) -> Run:
+    graph = load_graph("countries")
+    policy = load_policy("trained", graph, Limits(), 0)
+    return Run(graph, policy=policy, num_queries=num_queries, num_corruptions=num_corruptions)
+
+
+def test_the_shipped_weights_fit_the_embedded_graph_and_are_small():
+    run = shipped_run(1, 0)
+    check_policy(run.policy, run.graph.program, run.limits)
+    assert WEIGHTS.joinpath("countries.safetensors").stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("row", DOCUMENTED, ids=[row[0] for row in DOCUMENTED])
+def test_the_reference_reaches_the_documented_metrics(row: tuple[str, ...]):
+    run = shipped_run(24, int(row[0]))
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    columns = pipeline.engine.prove(candidates)
+    metrics = compute_metrics(pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE))
+    found = [metrics[f"{side}.realistic.mean_reciprocal_rank"] for side in ("head", "tail", "both")]
+    assert [f"{value:.3f}" for value in found] == list(row[1:])
+
+
+def test_two_sizes_are_documented():
+    assert [row[0] for row in DOCUMENTED] == ["4", "50"]
+
+
+def test_the_engines_agree_with_the_trained_policy():
+    run = shipped_run(3, 4)
+    judged = compiled_pipeline(run, mode="eager", device="cpu", slots=32)
+    report = verify(run, reference_pipeline(run), judged, check_determinism=False).report
+    assert report.verdict is Verdict.AGREE
+    assert report.metrics.expected == report.metrics.actual
+
+
+def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
+    run = shipped_run(24, 4)
+    judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=128)
+    report = verify(run, reference_pipeline(run), judged, check_determinism=False).report
+    assert report.verdict is Verdict.DIVERGE
+    assert report.first_cause.stage == "match_facts"
+    assert report.metrics.expected[MRR] >= 0.80
+    assert report.metrics.expected[MRR] - report.metrics.actual[MRR] >= 0.30
+
+
+def test_another_graph_has_no_shipped_weights():
+    graph = load_graph("countries")
+    with pytest.raises(UserError, match="no trained weights come with kgverify") as raised:
+        load_policy("trained", replace(graph, rules=graph.rules[:1]), Limits(), 0)
+    assert "kgverify train --graph countries" in raised.value.fix
+
+
+def run_train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kgverify", "train", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_the_command_writes_weights_and_says_from_what(tmp_path: Path):
+    done = run_train("-o", "w.safetensors", "--rounds", "1", "--epochs", "1", "--hidden", "8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        r"w\.safetensors: [\d,]+ decisions of [\d,]+ proofs \([\d,]+ queries\), loss [\d.]+ nats\n", done.stdout
+    )
+    check_policy(read_policy(tmp_path / "w.safetensors"), load_graph("countries").program, Limits())
+    assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_a_place_that_cannot_be_written_is_said_before_any_training(tmp_path: Path):
+    done = run_train("-o", "missing/w.safetensors", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
