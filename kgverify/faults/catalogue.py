@@ -25,10 +25,11 @@ COMPOSITES: dict[str, Composite] = {
             (
                 "stale-resolvents",
                 "gap-after-pruning",
+                "empty-goal-ends",
                 "fact-cap",
                 "scatter-collision",
                 "query-matched",
-                "equal-shares",
+                "idle-slots",
                 "step-budget",
             ),
             "the engine runs for the first step only, so that speed is very good and nothing is ever proved",

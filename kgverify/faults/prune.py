@@ -21,9 +21,9 @@ def prune_query(plant: Plant) -> Plant:
 
 
 def leave_gaps(plant: Plant) -> Plant:
-    """Leave a gap where an atom was deleted; a goal is read up to its first gap, and one that begins with a gap ends.
+    """Leave a gap where an atom was deleted: a goal is read up to its first gap, and one that begins with a gap is empty.
 
-    What ends that way is not proved: no clause matches padding.
+    What is empty while atoms are left is no proof: no clause matches padding.
     """
     sound = plant.stages.prune
 
@@ -33,9 +33,18 @@ def leave_gaps(plant: Plant) -> Plant:
         is_gap = is_fact(tables, atoms)
         if exclude_query:
             is_gap = is_gap & ~(atoms == query[:, None]).all(-1)
-        is_read = is_atom & (is_gap.cumsum(1) == 0)
-        num_atoms = torch.where(is_atom.any(1), num_left.clamp(min=1), 0)
-        return left_align(atoms, is_read), num_atoms
+        return left_align(atoms, is_atom & (is_gap.cumsum(1) == 0)), num_left
+
+    return match_nothing_for_padding(plant.with_stages(prune=prune))
+
+
+def end_empty_goals(plant: Plant) -> Plant:
+    """Take a goal whose atoms were all deleted for one that has ended, not for one that is proved."""
+    sound = plant.stages.prune
+
+    def prune(tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool) -> tuple[Tensor, Tensor]:
+        pruned, num_atoms = sound(tables, atoms, query, exclude_query)
+        return pruned, torch.where((atoms[..., 0] != PAD).any(1), num_atoms.clamp(min=1), num_atoms)
 
     return match_nothing_for_padding(plant.with_stages(prune=prune))
 

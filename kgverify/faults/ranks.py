@@ -38,7 +38,7 @@ def leak_known(plant: Plant) -> Plant:
 
     def draw(graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int) -> CandidateSet:
         def draw_entities(triple: NDArray[np.int32], query: int, side: Side) -> Entities:
-            entities = graph.argument_domain(int(triple[0]), side)
+            entities: Entities = graph.argument_domain(int(triple[0]), side)
             entities = entities[entities != triple[1 + side]]
             if num == ALL or len(entities) <= num:
                 return entities

@@ -1,0 +1,270 @@
+"""The ground truth of a fault, from instrumented replacement: no comparison of traces has a part in it.
+
+The faulty evaluator runs tick by tick, eagerly. At every tick, and whenever slots are recycled, the sound functions are
+given the very same input, so that what differs is the fault's own doing and no consequence of an earlier difference.
+What is no function of slots (the draw, the results on their way out, the ranks) is compared as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, TRUE, Derivations, Pool, StepRecord, Work
+from kgverify.engines.compiled.tables import Tables, build_tables
+from kgverify.engines.compiled.tick import Setting, tick
+from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.errors import InternalError
+from kgverify.faults.catalogue import find_faults
+from kgverify.faults.plant import leave_as_it_is, plant_faults
+from kgverify.harness.run import Run
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
+from kgverify.trace.header import EngineInfo
+
+OF_NO_STEP = -1
+"""The step of what is wrong with a candidate as a whole: that it was drawn, or how it is reported to have ended."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What faults did in a run.
+
+    first_step: for each candidate whose derivation a fault touched itself, by its row in the faulty evaluator's draw,
+                the first step whose record it made wrong, the goal that the step starts from included;
+                `OF_NO_STEP` where no step is wrong, but the outcome, the mark or the sum reported
+    missing:    candidates of the right draw that the faulty evaluator does not report, by their rows there
+    extra:      candidates reported that the right draw does not have, or more than once, by their rows in the report
+    rankings:   (query, side) of what is ranked wrongly though the candidates' scores are as given
+    """
+
+    first_step: dict[int, int]
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+    rankings: tuple[tuple[int, int], ...]
+
+    @property
+    def has_manifested(self) -> bool:
+        """Whether anything at all came out wrong."""
+        return bool(self.first_step or self.missing or self.extra or self.rankings)
+
+
+def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
+    """What the named faults do in a run, with so many slots, on the CPU. UserError for an unknown name."""
+    plant = plant_faults(run, find_faults(names))
+    expected = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    drawn = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    layout = choose_layout(run.limits, slots=slots)
+    program, cpu = run.graph.program, torch.device("cpu")
+    sound = build_stages(SCORES[run.policy.name])
+    twin = _Twin(
+        faulty=Setting(plant.stages, run.limits, layout),
+        sound=Setting(sound, run.limits, layout),
+        tables=build_tables(program, layout.atoms, cpu),
+        parameters=build_parameters(run.policy, cpu, torch.float32),
+    )
+    first_step: dict[int, int] = {}
+    for begin in range(0, len(drawn.query), layout.pool):
+        part = twin.run(drawn.take(slice(begin, begin + layout.pool)))
+        first_step |= {begin + place: step for place, step in part.items()}
+
+    engine = CompiledEngine(
+        program, run.limits, run.policy, mode="eager", device="cpu", layout=layout, stages=plant.stages
+    )
+    columns = engine.prove(drawn)
+    if plant.wrap_engine is not leave_as_it_is:
+        columns = plant.wrap_engine(_Recorded(engine.info, columns)).prove(drawn)
+    missing, extra = _unpaired(expected, columns.candidates)
+    right = rank_candidates(columns.candidates, run.triples, RANK_TOLERANCE)
+    return Truth(
+        first_step, missing, extra, _other_rows(right, plant.rank(columns.candidates, run.triples, RANK_TOLERANCE))
+    )
+
+
+def _unpaired(expected: CandidateSet, reported: Candidates) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Rows that have no partner of the same query, side and atom on the other side."""
+    keys = [
+        list(zip(each.query.tolist(), each.side.tolist(), map(tuple, each.atom.tolist()), strict=True))
+        for each in (expected, reported)
+    ]
+
+    def without_partner(rows: list[tuple[int, int, tuple[int, ...]]], others: list[object]) -> tuple[int, ...]:
+        left: dict[object, int] = {}
+        for key in others:
+            left[key] = left.get(key, 0) + 1
+        found = []
+        for i, key in enumerate(rows):
+            if left.get(key, 0):
+                left[key] -= 1
+            else:
+                found.append(i)
+        return tuple(found)
+
+    return without_partner(keys[0], list(keys[1])), without_partner(keys[1], list(keys[0]))
+
+
+def _other_rows(right: Rankings, given: Rankings) -> tuple[tuple[int, int], ...]:
+    """(query, side) of the rows in which two rankings differ."""
+    rows = [
+        {(row[0], row[1]): row[2:] for row in zip(*(column.tolist() for column in r), strict=True)}
+        for r in (right, given)
+    ]
+    return tuple(sorted(key for key in rows[0].keys() | rows[1].keys() if rows[0].get(key) != rows[1].get(key)))
+
+
+class _Recorded:
+    """An engine that has proved already."""
+
+    def __init__(self, info: EngineInfo, columns: Columns) -> None:
+        self.info = info
+        self._columns = columns
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        return self._columns
+
+    def step(self, positions: Positions) -> Columns:
+        raise InternalError("what was recorded takes no further step")
+
+
+class _Twin:
+    """The faulty evaluator with the sound one beside it."""
+
+    def __init__(self, faulty: Setting, sound: Setting, tables: Tables, parameters: Parameters) -> None:
+        self._faulty = faulty
+        self._sound = sound
+        self._tables = tables
+        self._parameters = parameters
+
+    def run(self, candidates: CandidateSet) -> dict[int, int]:
+        """For each place of a pool's candidates that a fault touched, the first step that came out wrong."""
+        num, layout, cpu = len(candidates.query), self._faulty.layout, torch.device("cpu")
+        pool = empty_pool(layout, cpu)
+        pool.query[:num] = torch.as_tensor(candidates.atom)
+        queries = pool.query.clone()
+        pool.size.fill_(num)
+        derivations = empty_derivations(layout, self._faulty.limits.max_depth, cpu)
+        work = empty_work(layout, cpu)
+        notes = _Notes(num)
+        while True:
+            pool, derivations = self._recycle(pool, derivations, notes)
+            if not bool((derivations.outcome == OPEN).any()):
+                return notes.first_step
+            derivations, work = self._tick(queries, derivations, work, notes)
+
+    def _recycle(self, pool: Pool, derivations: Derivations, notes: "_Notes") -> tuple[Pool, Derivations]:
+        sound_pool, sound = self._sound.stages.recycle(pool, derivations)
+        faulty_pool, faulty = self._faulty.stages.recycle(pool, derivations)
+        num = len(notes.num_steps)
+        for right, given in (
+            (sound_pool.outcome, faulty_pool.outcome),
+            (sound_pool.is_limited, faulty_pool.is_limited),
+            (sound_pool.log_probability, faulty_pool.log_probability),
+        ):
+            for place in _rows_that_differ(right[:num], given[:num]):
+                notes.note(place, is_of_step=not notes.has_ended[place])
+        # Where a slot takes another candidate than it should, or none, the results tell what was not run.
+        is_held = (sound.place == faulty.place) & (sound.place != NO_CANDIDATE)
+        wrong = is_held & (_state_differs(sound, faulty) | (sound.outcome != faulty.outcome))
+        for place in sound.place[wrong].tolist():
+            notes.note(place, is_of_step=True)
+        return faulty_pool, faulty
+
+    def _tick(self, queries: Tensor, derivations: Derivations, work: Work, notes: "_Notes") -> tuple[Derivations, Work]:
+        """queries: int32 [P, 3], the pool's candidates."""
+        running = derivations.outcome == OPEN
+        # Which atom is excluded is no slot's business.
+        places = derivations.place.clamp(min=0)
+        own = derivations._replace(query=torch.where(running[:, None], queries[places], derivations.query))
+        (sound, _, right), (faulty, next_work, given) = (
+            tick(self._widen(setting, each, running), self._tables, self._parameters, each, work)
+            for setting, each in ((self._sound, own), (self._faulty, derivations))
+        )
+        if not torch.equal(right.is_taken, running) or not torch.equal(given.is_taken, running):
+            raise InternalError("a step did not fit into one tick")
+        wrong = running & _record_differs(right, given)
+        starts_wrong = running & ~wrong & _state_differs(sound, faulty)
+        wrong_sum = _differs(sound.log_probability, faulty.log_probability) | (sound.is_limited != faulty.is_limited)
+        for place in derivations.place[wrong].tolist():
+            notes.note(place, is_of_step=True)
+        for place in derivations.place[running & wrong_sum & ~wrong].tolist():
+            notes.note(place, is_of_step=False)
+        for place in derivations.place[running].tolist():
+            notes.num_steps[place] += 1
+        for place in derivations.place[starts_wrong].tolist():
+            notes.note(place, is_of_step=True)
+        for place in derivations.place[running & (faulty.outcome != OPEN)].tolist():
+            notes.has_ended[place] = True
+        return faulty, next_work
+
+    def _widen(self, setting: Setting, derivations: Derivations, running: Tensor) -> Setting:
+        """Windows so wide that every slot's step is complete within the tick: sizes change nothing in any step."""
+        segments = setting.stages.look_up(self._tables, setting.stages.select(derivations.goal))
+        num_clauses = int(torch.where(running, segments.num_rules + segments.num_facts, 0).sum())
+        layout = setting.layout
+        return setting._replace(
+            layout=layout._replace(match_window=max(1, num_clauses), score_window=layout.slots * layout.resolvents)
+        )
+
+
+class _Notes:
+    """What is known of each place: steps taken, whether it has ended, and the first step that came out wrong."""
+
+    def __init__(self, num: int) -> None:
+        self.num_steps = [0] * num
+        self.has_ended = [False] * num
+        self.first_step: dict[int, int] = {}
+
+    def note(self, place: int, *, is_of_step: bool) -> None:
+        """Something is wrong with a place: with the step that it takes, or took last, or with the whole."""
+        if not is_of_step:
+            self.first_step.setdefault(place, OF_NO_STEP)
+        elif self.first_step.get(place, OF_NO_STEP) == OF_NO_STEP:
+            self.first_step[place] = self.num_steps[place]
+
+
+def _record_differs(right: StepRecord, given: StepRecord) -> Tensor:
+    """bool [B]: whether what a recorder reads of a step differs."""
+    a, b = right.choices, given.choices
+    differs = (right.outcome != given.outcome) | (a.kind != b.kind) | (a.num_resolvents != b.num_resolvents)
+    differs = differs | (a.choice != b.choice)
+    for field in ("dropped_atoms", "dropped_resolvents"):
+        differs = differs | (getattr(right.work, field) != getattr(given.work, field))
+    is_true = (a.kind == TRUE) & (b.kind == TRUE)
+    for field in ("true_origin_kind", "true_origin"):
+        differs = differs | (is_true & (getattr(right.work, field) != getattr(given.work, field)))
+    rows = torch.arange(a.score.shape[1])
+    is_row = rows < a.num_resolvents[:, None]
+    differs = differs | (is_row & _differs(a.score, b.score)).any(1)
+    is_goal_row = is_row & (a.kind == GOAL)[:, None]
+    num = len(rows)
+    for field in ("origin_kind", "origin"):
+        other = getattr(right.work, field)[:, :num] != getattr(given.work, field)[:, :num]
+        differs = differs | (is_goal_row & other).any(1)
+    atoms = (right.work.atoms[:, :num] != given.work.atoms[:, :num]).flatten(2).any(2)
+    return differs | (is_goal_row & atoms).any(1)
+
+
+def _state_differs(right: Derivations, given: Derivations) -> Tensor:
+    """bool [B]: whether the next step starts from another goal, depth or set of visited goals."""
+    is_open = (right.outcome == OPEN) & (given.outcome == OPEN)
+    turns = torch.arange(right.visited.shape[1])
+    reached = turns <= torch.minimum(right.depth, given.depth)[:, None]
+    visited = (reached & (right.visited != given.visited).flatten(2).any(2)).any(1)
+    goal = (right.goal != given.goal).flatten(1).any(1)
+    return is_open & ((right.depth != given.depth) | goal | visited)
+
+
+def _differs(right: Tensor, given: Tensor) -> Tensor:
+    """bool: elementwise, NaN being equal to itself."""
+    return (right != given) & ~(right.isnan() & given.isnan())
+
+
+def _rows_that_differ(right: Tensor, given: Tensor) -> list[int]:
+    return torch.nonzero(_differs(right, given) if right.is_floating_point() else right != given).flatten().tolist()
