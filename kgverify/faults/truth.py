@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
-from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.record import Results, collect_columns
 from kgverify.engines.compiled.stages import build_stages
 from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, TRUE, Derivations, Pool, StepRecord, Work
 from kgverify.engines.compiled.tables import Tables, build_tables
@@ -26,7 +26,7 @@ from kgverify.faults.plant import leave_as_it_is, plant_faults
 from kgverify.harness.run import Run
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
+from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
 from kgverify.trace.header import EngineInfo
 
 OF_NO_STEP = -1
@@ -71,16 +71,15 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
         parameters=build_parameters(run.policy, cpu, torch.float32),
     )
     first_step: dict[int, int] = {}
+    proved = []
     for begin in range(0, len(drawn.query), layout.pool):
-        part = twin.run(drawn.take(slice(begin, begin + layout.pool)))
-        first_step |= {begin + place: step for place, step in part.items()}
-
-    engine = CompiledEngine(
-        program, run.limits, run.policy, mode="eager", device="cpu", layout=layout, stages=plant.stages
-    )
-    columns = engine.prove(drawn)
+        part = drawn.take(slice(begin, begin + layout.pool))
+        touched, results = twin.run(part)
+        first_step |= {begin + place: step for place, step in touched.items()}
+        proved.append(collect_columns(part, [], results))
+    columns = concatenate(proved)
     if plant.wrap_engine is not leave_as_it_is:
-        columns = plant.wrap_engine(_Recorded(engine.info, columns)).prove(drawn)
+        columns = plant.wrap_engine(_Recorded(columns)).prove(drawn)
     missing, extra = _unpaired(expected, columns.candidates)
     right = rank_candidates(columns.candidates, run.triples, RANK_TOLERANCE)
     return Truth(
@@ -122,8 +121,9 @@ def _other_rows(right: Rankings, given: Rankings) -> tuple[tuple[int, int], ...]
 class _Recorded:
     """An engine that has proved already."""
 
-    def __init__(self, info: EngineInfo, columns: Columns) -> None:
-        self.info = info
+    info = EngineInfo("recorded")
+
+    def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
@@ -142,8 +142,8 @@ class _Twin:
         self._tables = tables
         self._parameters = parameters
 
-    def run(self, candidates: CandidateSet) -> dict[int, int]:
-        """For each place of a pool's candidates that a fault touched, the first step that came out wrong."""
+    def run(self, candidates: CandidateSet) -> tuple[dict[int, int], Results]:
+        """For each place of a pool that a fault touched, the first step that came out wrong; and what is reported."""
         num, layout, cpu = len(candidates.query), self._faulty.layout, torch.device("cpu")
         pool = empty_pool(layout, cpu)
         pool.query[:num] = torch.as_tensor(candidates.atom)
@@ -155,7 +155,8 @@ class _Twin:
         while True:
             pool, derivations = self._recycle(pool, derivations, notes)
             if not bool((derivations.outcome == OPEN).any()):
-                return notes.first_step
+                reported = (pool.outcome, pool.is_limited, pool.log_probability)
+                return notes.first_step, Results(*(buffer[:num].numpy() for buffer in reported))
             derivations, work = self._tick(queries, derivations, work, notes)
 
     def _recycle(self, pool: Pool, derivations: Derivations, notes: "_Notes") -> tuple[Pool, Derivations]:

@@ -1,0 +1,142 @@
+"""For each fault a program in which it manifests, as small as possible."""
+
+import re
+from typing import NamedTuple
+
+from kgverify.harness.run import Run, load_policy
+from kgverify.kg.graph import KnowledgeGraph
+from kgverify.logic.atoms import NamedAtom, Variable
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import NamedRule
+
+ATOM = re.compile(r"(\w+)\((\w+), (\w+)\)")
+
+
+class Case(NamedTuple):
+    """A program `facts and rules`, the queries, and the sizes with which a fault shows in it."""
+
+    program: str
+    test: str
+    limits: Limits = Limits()
+    num_corruptions: int = 0
+    slots: int = 2
+    policy: str = "shortest"
+
+    def run(self) -> Run:
+        return run_of(self)
+
+
+def atoms_of(text: str) -> tuple[NamedAtom, ...]:
+    return tuple(NamedAtom(p, *map(term_of, arguments)) for p, *arguments in ATOM.findall(text))
+
+
+def term_of(name: str) -> str | Variable:
+    return Variable(name) if name[0].isupper() else name
+
+
+def run_of(case: Case) -> Run:
+    lines = [line.strip() for line in case.program.strip().splitlines()]
+    rules = tuple(
+        NamedRule(atoms_of(head)[0], atoms_of(body))
+        for head, body in (line.split("<-") for line in lines if "<-" in line)
+    )
+    facts = tuple(atom for line in lines if "<-" not in line for atom in atoms_of(line))
+    graph = KnowledgeGraph("made up", train=facts, test=atoms_of(case.test), rules=rules)
+    policy = load_policy(case.policy, graph, case.limits, 0)
+    return Run(graph, case.limits, policy, num_queries=100, num_corruptions=case.num_corruptions)
+
+
+WALKS = Case(
+    """
+    edge(c0, c1) edge(c1, c2) edge(c1, c3) edge(c2, c3) edge(c3, c4) edge(c3, c5) edge(c5, c6) edge(c4, c2)
+    walk(c6, c1) walk(c4, c4) walk(c2, c6) last(c6, c0)
+    walk(X, Y) <- edge(X, Z), walk(Z, Y)
+    walk(X, Y) <- walk(Y, X)
+    walk(X, Y) <- edge(Y, Z), walk(X, Z)
+    last(X, Y) <- edge(X, Z), last(Z, Y)
+    """,
+    "walk(c0, c4) last(c3, c0) walk(c1, c5)",
+    Limits(max_depth=7),
+    num_corruptions=3,
+    slots=5,
+)
+"""24 candidates for 5 slots: some proved, some failed, some at the depth limit."""
+
+SHARED_VARIABLES = Case(
+    """
+    p(X, Y) <- q(X, Z), t(Z, Y)
+    h(X, Y) <- p(Z, Y), s(Z, W), u(W, V)
+    q(a, b)
+    """,
+    "h(a, b)",
+)
+SIX_EDGES = """
+e(a, b) e(a, c) e(a, d) e(a, f) e(a, g) e(a, i)
+h(X, Y) <- e(X, Z), l(Z, Y)
+"""
+LONG_BODY = Case(
+    """
+    h(X, Y) <- p(X, Z), q(Z, Y), p(Z, X), q(Y, Z)
+    p(a, c)
+    """,
+    "h(a, b)",
+)
+WEIGHTED = WALKS._replace(policy="two_tower", test="walk(c0, c4)")
+
+CASES = {
+    "rule-cap": WALKS,
+    "repeated-head-variable": Case("h(X, X) <- q(X, Y) \n q(a, b)", "h(a, b)"),
+    "fact-cap": Case(
+        "h(X, Y) <- e(X, Z), l(Z, Y) \n" + " ".join(f"e(a, m{i})" for i in range(60)) + " l(m54, b)", "h(a, b)"
+    ),
+    "last-fact-lost": WALKS,
+    "query-matched": Case("h(a, b) \n h(X, Y) <- q(X, Y)", "h(a, b)"),
+    "repeated-goal-variable": Case("h(X, Y) <- r(Z, Z) \n r(a, b) r(b, a)", "h(a, b)"),
+    "sequential-substitution": Case("h(X, Y) <- p(Z, Y), s(X, Z) \n p(X, X) <- q(X, X) \n s(a, a)", "h(a, b)"),
+    "captured-variables": SHARED_VARIABLES,
+    "overlapping-variables": SHARED_VARIABLES,
+    "rest-not-substituted": WALKS,
+    "query-pruned": Case("h(a, b) \n h(X, Y) <- h(X, Y), q(X, Y)", "h(a, b)"),
+    "gap-after-pruning": Case("h(X, Y) <- f(X, Y), g(X, Y) \n f(a, b)", "h(a, b)"),
+    "packed-fact-keys": Case(
+        "h(X, Y) <- r(X, Y) \n" + " ".join(f"e(c{i}, c{i + 1})" for i in range(300)) + " r(c1, c0)", "h(c0, c256)"
+    ),
+    "offset-renaming": SHARED_VARIABLES,
+    "no-revisit-check": WALKS,
+    "order-blind-hash": Case("h(X, Y) <- s(X, Z), t(X, Y) \n t(X, Y) <- t(X, Y), s(X, Z) \n s(a, c)", "h(a, b)"),
+    "scatter-collision": Case(SIX_EDGES, "h(a, b)", Limits(max_resolvents=4)),
+    "empty-goal-ends": WALKS,
+    "dead-end-open": WALKS,
+    "any-atom-proves": Case("h(X, Y) <- f(X, Y), g(X, Y) \n f(a, b)", "h(a, b)"),
+    "true-not-alone": WALKS,
+    "max-atoms-off-by-one": Case(SIX_EDGES, "h(a, b)", Limits(max_atoms=2)),
+    "max-resolvents-off-by-one": Case(SIX_EDGES, "h(a, b)", Limits(max_resolvents=4)),
+    "truncated-goals": LONG_BODY._replace(limits=Limits(max_atoms=3)),
+    "facts-before-rules": Case("h(X, Y) <- p(X, Z), q(Z, Y) \n p(X, Y) <- r(X, Y) \n p(a, c) r(a, d)", "h(a, b)"),
+    "bf16-scores": LONG_BODY,
+    "tf32-scores": WEIGHTED,
+    "nan-score": WALKS,
+    "stale-weights": WEIGHTED,
+    "last-argmax": WALKS,
+    "stale-resolvents": WALKS,
+    "log-probability-after-end": WALKS,
+    "max-depth-off-by-one": WALKS,
+    "enum-folded": WALKS,
+    "failure-credited": WALKS,
+    "stale-excluded-atom": Case("h(a, b) h(c, d) \n h(X, Y) <- q(X, Y)", "h(a, b) h(c, d)", slots=1),
+    "visited-leak": Case(
+        "h(X, Y) <- m(X, Z), n(Z, Y) \n g(X, Y) <- k(X, Y) \n k(X, Y) <- m(X, Z), n(Z, Y) \n m(a, a)",
+        "h(a, b) g(a, b)",
+        slots=4,
+    ),
+    "optimistic-ties": Case("q(c, d)", "h(a, b)", num_corruptions=2),
+    "no-push-down": Case(
+        "h(X, Y) <- e(X, Z), l(Z, W), m(W, Y) \n e(a, b) e(a, c) l(b, g) m(g, d)", "h(a, d)", num_corruptions=3
+    ),
+    "padding-ranked": WALKS._replace(num_corruptions=6),
+}
+"""By fault; one that is not listed shows in `WALKS`."""
+
+
+def case_of(fault: str) -> Case:
+    return CASES.get(fault, WALKS)
