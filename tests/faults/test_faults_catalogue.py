@@ -251,12 +251,10 @@ def test_on_family_v10_proves_nothing():
     assert not (faulty.candidates.outcome == Outcome.PROVED).any()
 
 
-@pytest.mark.data
-@needs_data
-def test_on_family_the_first_compiled_evaluator_has_false_proofs_and_loses_true_ones():
-    run = Run(load_graph("family"), Limits(max_resolvents=40), num_queries=10, num_corruptions=5)
-    sound, _ = evaluate(run, judge(run, [], slots=64))
-    faulty, _ = evaluate(run, judge(run, ["first-compiled"], slots=64))
-    proved = [columns.candidates.outcome == Outcome.PROVED for columns in (sound, faulty)]
-    assert (proved[1] & ~proved[0]).any()
-    assert (proved[0] & ~proved[1]).any()
+def test_the_first_compiled_evaluator_has_false_proofs_and_loses_true_ones():
+    """The fact cap keeps lists short, and so hides most overflows: with few resolvents both show."""
+    run = Run(load_graph("countries"), Limits(max_resolvents=4), num_queries=4, num_corruptions=5)
+    (sound, _), (faulty, _) = (evaluate(run, judge(run, names, slots=44)) for names in ([], ["first-compiled"]))
+    is_proved = [columns.candidates.outcome == Outcome.PROVED for columns in (sound, faulty)]
+    assert (is_proved[1] & ~is_proved[0]).any()
+    assert (is_proved[0] & ~is_proved[1]).any()
