@@ -24,12 +24,15 @@ def read_overflow_as_proof(plant: Plant) -> Plant:
 
 
 def leave_dead_ends(plant: Plant) -> Plant:
-    """Do not turn a dead end into FALSE: the slot stays at its goal until the depth limit."""
+    """Do not turn a dead end into FALSE: the slot stays at its goal until the depth limit.
+
+    Where `limit` has left nothing, FALSE stands.
+    """
     sound, sound_advance = plant.stages.close, plant.stages.advance
 
     def close(num_survivors: Tensor, true_origin_kind: Tensor, num_kept: Tensor) -> Tensor:
         kind = sound(num_survivors, true_origin_kind, num_kept)
-        return torch.where(kind == FALSE, GOAL, kind).to(torch.int32)
+        return torch.where((kind == FALSE) & (num_survivors == 0), GOAL, kind).to(torch.int32)
 
     def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
         after = sound_advance(derivations, work, choices, is_taken)

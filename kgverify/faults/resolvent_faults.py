@@ -186,7 +186,7 @@ RESOLVENT_FAULTS: Final = (
         "a dead end is not turned into FALSE: the slot runs on to the depth limit",
         "a batched evaluator",
         Kind.MISSING,
-        "a dead end",
+        "a dead end that no limit has made",
         "close.leave_dead_ends",
     ),
     Fault(

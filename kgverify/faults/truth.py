@@ -1,7 +1,8 @@
 """The ground truth of a fault, from instrumented replacement: no comparison of traces has a part in it.
 
-The faulty evaluator runs tick by tick, eagerly. At every tick, and whenever slots are recycled, the sound functions are
-given the very same input, so that what differs is the fault's own doing and no consequence of an earlier difference.
+The faulty evaluator runs tick by tick, eagerly. For every step that it completes, and whenever slots are recycled, the
+sound functions are given the very same input, so that what differs is the fault's own doing and no consequence of an
+earlier difference.
 What is no function of slots (the draw, the results on their way out, the ranks) is compared as it is.
 """
 
@@ -178,40 +179,49 @@ class _Twin:
         return faulty_pool, faulty
 
     def _tick(self, queries: Tensor, derivations: Derivations, work: Work, notes: "_Notes") -> tuple[Derivations, Work]:
-        """queries: int32 [P, 3], the pool's candidates."""
-        running = derivations.outcome == OPEN
-        # Which atom is excluded is no slot's business.
-        places = derivations.place.clamp(min=0)
-        own = derivations._replace(query=torch.where(running[:, None], queries[places], derivations.query))
-        (sound, _, right), (faulty, next_work, given) = (
-            tick(self._widen(setting, each, running), self._tables, self._parameters, each, work)
-            for setting, each in ((self._sound, own), (self._faulty, derivations))
-        )
-        if not torch.equal(right.is_taken, running) or not torch.equal(given.is_taken, running):
-            raise InternalError("a step did not fit into one tick")
-        wrong = running & _record_differs(right, given)
-        starts_wrong = running & ~wrong & _state_differs(sound, faulty)
+        """One tick of the faulty evaluator; the steps that it completes are taken by the sound one as well.
+
+        queries: int32 [P, 3], the pool's candidates.
+        """
+        faulty, next_work, given = tick(self._faulty, self._tables, self._parameters, derivations, work)
+        taken = given.is_taken
+        if not bool(taken.any()):
+            return faulty, next_work
+        sound, right = self._take_whole_steps(queries, derivations)
+        wrong = taken & _record_differs(right, given)
+        starts_wrong = taken & ~wrong & _state_differs(sound, faulty)
         wrong_sum = _differs(sound.log_probability, faulty.log_probability) | (sound.is_limited != faulty.is_limited)
         for place in derivations.place[wrong].tolist():
             notes.note(place, is_of_step=True)
-        for place in derivations.place[running & wrong_sum & ~wrong].tolist():
+        for place in derivations.place[taken & wrong_sum & ~wrong].tolist():
             notes.note(place, is_of_step=False)
-        for place in derivations.place[running].tolist():
+        for place in derivations.place[taken].tolist():
             notes.num_steps[place] += 1
         for place in derivations.place[starts_wrong].tolist():
             notes.note(place, is_of_step=True)
-        for place in derivations.place[running & (faulty.outcome != OPEN)].tolist():
+        for place in derivations.place[taken & (faulty.outcome != OPEN)].tolist():
             notes.has_ended[place] = True
         return faulty, next_work
 
-    def _widen(self, setting: Setting, derivations: Derivations, running: Tensor) -> Setting:
-        """Windows so wide that every slot's step is complete within the tick: sizes change nothing in any step."""
-        segments = setting.stages.look_up(self._tables, setting.stages.select(derivations.goal))
+    def _take_whole_steps(self, queries: Tensor, derivations: Derivations) -> tuple[Derivations, StepRecord]:
+        """The sound step of every running slot, in one tick: the windows are as wide as it takes."""
+        running = derivations.outcome == OPEN
+        # Which atom is excluded is no slot's business.
+        own = torch.where(running[:, None], queries[derivations.place.clamp(min=0)], derivations.query)
+        stages, limits, layout = self._sound
+        segments = stages.look_up(self._tables, stages.select(derivations.goal))
         num_clauses = int(torch.where(running, segments.num_rules + segments.num_facts, 0).sum())
-        layout = setting.layout
-        return setting._replace(
-            layout=layout._replace(match_window=max(1, num_clauses), score_window=layout.slots * layout.resolvents)
+        wide = layout._replace(match_window=max(1, num_clauses), score_window=layout.slots * layout.resolvents)
+        after, _, record = tick(
+            Setting(stages, limits, wide),
+            self._tables,
+            self._parameters,
+            derivations._replace(query=own),
+            empty_work(wide, torch.device("cpu")),
         )
+        if not torch.equal(record.is_taken, running):
+            raise InternalError("a step did not fit into one tick")
+        return after, record
 
 
 class _Notes:

@@ -138,5 +138,16 @@ CASES = {
 """By fault; one that is not listed shows in `WALKS`."""
 
 
+WIDE = Case(
+    "h(X, Y) <- e(X, Z), l(Z, Y) \n"
+    + " ".join(f"e(a, m{i}) e(b, m{i})" for i in range(60))
+    + " l(m0, a) l(m1, b) e(c, m2)",
+    "h(a, b) h(b, a) h(c, a) h(a, c)",
+    num_corruptions=4,
+    slots=6,
+)
+"""A step has 60 resolvents and a tick scores 120, for 6 slots: most steps take several ticks."""
+
+
 def case_of(fault: str) -> Case:
     return CASES.get(fault, WALKS)

@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from fault_programs import CASES, WALKS, Case, case_of
+from fault_programs import CASES, WALKS, WIDE, Case, case_of
 
 from kgverify.diff.result import DifferenceClass
 from kgverify.errors import UserError
@@ -97,6 +97,17 @@ def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: st
         assert not truth.first_step
     else:
         assert first_differences(sound_of(case_of(name))[0], faulty_of(name)[0]) == truth.first_step
+
+
+@pytest.mark.parametrize(
+    "name", ["proof-ends-batch", "overwritten-output", "step-budget", "sticky-outcome", "fact-cap"]
+)
+def test_where_steps_take_several_ticks_the_truth_is_as_exact(name: str):
+    run = WIDE.run()
+    faulty, _ = evaluate(run, judge(run, [name], WIDE.slots))
+    truth = find_truth(run, [name], slots=WIDE.slots)
+    assert truth.first_step == first_differences(sound_of(WIDE)[0], faulty)
+    assert truth.has_manifested
 
 
 def first_differences(sound: Columns, faulty: Columns) -> dict[int, int]:
