@@ -54,16 +54,36 @@ def show_phase(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda num_finished: progress.advance(task, num_finished)
 
 
+def check_writable(path: str | None) -> None:
+    """Before a long run: UserError for a file that could not be written after it. `-` and None always can."""
+    if path is None or path == "-":
+        return
+    file = Path(path)
+    existed = file.exists()
+    if existed and not (file.is_file() or file.is_dir()):
+        # To open and close a pipe would tell its reader that all was said.
+        return
+    write_result(b"", path, "ab")
+    if not existed:
+        file.unlink()
+
+
 def write_json(encoded: bytes, path: str) -> None:
     """Write JSON to a file, or to standard output for `-`. UserError for a path that cannot be written."""
+    write_result(encoded, path)
+
+
+def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
+    """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
-        # As bytes: JSON is UTF-8 whatever the terminal's encoding is.
+        # As bytes: UTF-8 whatever the terminal's encoding is.
         sys.stdout.flush()
         sys.stdout.buffer.write(encoded)
         sys.stdout.buffer.flush()
         return
     try:
-        Path(path).write_bytes(encoded)
+        with Path(path).open(mode) as file:
+            file.write(encoded)
     except OSError as error:
         raise UserError(
             f"cannot be written: {error.strerror}", where=path, fix="give a path in a folder that exists"

@@ -2,13 +2,14 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
-from kgverify.cli.progress import make_result_console, write_json
+from kgverify.cli.progress import make_result_console, write_result
 from kgverify.errors import UserError
 from kgverify.harness.save import read_run
 from kgverify.report.github import render_annotations
@@ -37,9 +38,13 @@ class ReportCommand(TyperCommand):
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `kgverify diff --save RUN_DIR` wrote.")],
-    html: Annotated[Path | None, typer.Option(metavar="[FILE]", help="One self-contained page.")] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="[FILE]", help="JUnit XML, a case a query and side.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="[FILE]", help="Markdown.")] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="[FILE]", help="One self-contained page; - for standard output.")
+    ] = None,
+    junit: Annotated[
+        str | None, typer.Option(metavar="[FILE]", help="JUnit XML, a case a query and side; - for standard output.")
+    ] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="[FILE]", help="Markdown; - for standard output.")] = None,
     github: Annotated[
         bool, typer.Option("--github", help="Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.")
     ] = False,
@@ -49,33 +54,26 @@ def report(
 ) -> None:
     """Render a saved comparison: in the terminal, or as files."""
     run = read_run(folder)
-    console = make_result_console(json_path)
-    files: list[tuple[Path | None, Any]] = [
-        (html, lambda: render_html(run.report, run.expected, run.actual).encode()),
+    files: list[tuple[str | None, Callable[[], bytes]]] = [
+        (html, lambda: render_html(run.report, run.expected, run.actual, run.stepped).encode()),
         (junit, lambda: render_junit(run.report, run.expected)),
         (markdown, lambda: render_markdown(run.report).encode()),
+        (json_path, lambda: encode_report(run.report)),
     ]
+    to_output = [path for path, _ in files if path == "-"]
+    if len(to_output) > 1:
+        raise UserError("only one format can go to standard output", where=str(folder), fix="name files for the others")
+    console = make_result_console("-" if to_output else None)
     for path, render in files:
         if path is not None:
-            _write(path, render(), "wb")
-            console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+            write_result(render(), path)
+            if path not in ("-", json_path):
+                console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     if github:
         # Not through the console, which would wrap the lines.
-        print(render_annotations(run.report), end="", file=sys.stderr if json_path == "-" else sys.stdout)
+        print(render_annotations(run.report), end="", file=sys.stderr if to_output else sys.stdout)
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
-            _write(Path(summary), render_markdown(run.report).encode(), "ab")
-    if json_path is not None:
-        write_json(encode_report(run.report), json_path)
-    if not github and json_path is None and not any(path for path, _ in files):
+            write_result(render_markdown(run.report).encode(), summary, "ab")
+    if not github and not any(path for path, _ in files):
         print_report(run.report, console)
-
-
-def _write(path: Path, content: bytes, mode: str) -> None:
-    try:
-        with path.open(mode) as file:
-            file.write(content)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
-        ) from None

@@ -1,5 +1,6 @@
-"""A run folder: both traces and the report."""
+"""A run folder: both traces, in lockstep the steps compared, and the report."""
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -8,25 +9,44 @@ from kgverify.errors import UserError
 from kgverify.harness.verify import Verification
 from kgverify.report.report import Report, encode_report
 from kgverify.trace.reader import read_trace
+from kgverify.trace.schema import OPTIONAL_COLUMNS
 from kgverify.trace.trace import Trace
 from kgverify.trace.writer import write_trace
 
 EXPECTED = "expected.h5"
 ACTUAL = "actual.h5"
+LOCKSTEP = "lockstep.h5"
 REPORT = "report.json"
 
 
 def save_verification(verification: Verification, folder: Path) -> None:
-    """Write `expected.h5`, `actual.h5` and `report.json`. UserError if the folder cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot be made a folder: {error.strerror}", where=str(folder), fix="give a path that is free or a folder"
-        ) from None
+    """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the actual steps compared.
+
+    UserError if the folder cannot be made or written.
+    """
+    make_folder(folder)
     for name, trace in ((EXPECTED, verification.expected), (ACTUAL, verification.actual)):
         save_trace(trace, folder / name)
+    if verification.stepped is not None:
+        save_trace(verification.stepped, folder / LOCKSTEP)
+    else:
+        # Of a run that stood here before.
+        (folder / LOCKSTEP).unlink(missing_ok=True)
     (folder / REPORT).write_bytes(encode_report(verification.report))
+
+
+def make_folder(folder: Path) -> None:
+    """Make sure that there is a folder that can be written. UserError if not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"cannot be made a folder to write in: {error.strerror}",
+            where=str(folder),
+            fix="give a path that is free or a folder",
+        ) from None
 
 
 def save_trace(trace: Trace, path: Path) -> None:
@@ -39,6 +59,7 @@ def save_trace(trace: Trace, path: Path) -> None:
         trace.rankings,
         facts=trace.facts,
         fact_lines=trace.fact_lines,
+        absent=OPTIONAL_COLUMNS - trace.fields,
     )
 
 
@@ -56,7 +77,14 @@ def read_run(folder: Path) -> Verification:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"not a report: {error}", where=str(path), fix="save the run again") from None
     _check_indices(report, str(path))
-    return Verification(report, read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
+    # Runs saved by earlier versions do not have the steps of lockstep.
+    has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
+    return Verification(
+        report,
+        read_trace(folder / EXPECTED),
+        read_trace(folder / ACTUAL),
+        read_trace(folder / LOCKSTEP) if has_steps else None,
+    )
 
 
 def _check_indices(report: Report, where: str) -> None:

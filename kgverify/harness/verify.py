@@ -28,11 +28,16 @@ from kgverify.trace.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """A report and the two traces it was made from."""
+    """A report and the traces it was made from.
+
+    stepped: in lockstep, the actual engine's steps from the expected goals: each a candidate with one step, in the order
+             of the expected steps
+    """
 
     report: Report
     expected: Trace
     actual: Trace
+    stepped: Trace | None = None
 
 
 def verify(
@@ -93,7 +98,7 @@ def verify(
         causes=causes,
         attribution=attribution,
     )
-    return Verification(report, *traces)
+    return Verification(report, traces[0], traces[1], comparer.actual if lockstep else None)
 
 
 def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
-from kgverify.diff.compare import Comparer
 from kgverify.diff.locate import is_close
 from kgverify.diff.result import Divergence
 from kgverify.diff.view import Names, ResolventView, StepView, outcome_name
+from kgverify.report.sides import SidesReader
 from kgverify.report.wording import clip
 from kgverify.trace.trace import Trace
 
@@ -115,76 +115,69 @@ class Derivation(NamedTuple):
 
 
 class DerivationReader:
-    """Looks divergences up in the two traces."""
+    """Aligns the two sides of divergences, and of any other step.
 
-    def __init__(self, expected: Trace, actual: Trace, divergences: Iterable[Divergence], *, lockstep: bool) -> None:
-        self._comparer = Comparer(expected, actual)
+    lockstep: whether the report is of a lockstep comparison; stepped: as in `SidesReader`
+    """
+
+    def __init__(
+        self,
+        expected: Trace,
+        actual: Trace,
+        divergences: Iterable[Divergence],
+        *,
+        lockstep: bool,
+        stepped: Trace | None = None,
+    ) -> None:
+        self.sides = SidesReader(expected, actual, stepped if lockstep else None)
         self._lockstep = lockstep
-        alignment = self._comparer.alignment
-        self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
         self._divergent = {(each.candidate, each.step) for each in divergences}
-
-    def actual_candidate(self, divergence: Divergence) -> int | None:
-        """The row of a divergence's candidate in the actual trace; None where it is not there."""
-        if divergence.expected == "no such candidate":
-            return divergence.candidate
-        return self._actual_of.get(divergence.candidate)
 
     def read(self, divergence: Divergence) -> Derivation | None:
         """The divergence side by side; None where it is of no derivation."""
         candidate = divergence.candidate
-        actual = self._actual_of.get(candidate)
         is_of_candidate = divergence.field.startswith("candidates.") and divergence.field != "candidates.atom"
         if (divergence.step < 0 and not is_of_candidate) or divergence.expected == "no such candidate":
             return None
-        steps = self._num_steps(0, candidate), self._num_steps(1, actual)
-        step = divergence.step if divergence.step >= 0 else steps[0]
-        is_reached = self._agree_before(candidate, actual, step)
-        before = tuple(
-            self._step_before(candidate, number) for number in range(max(0, step - NUM_BEFORE), min(step, steps[0]))
-        )
+        num_steps = self.sides.num_steps(candidate)[0]
+        before = self.steps_before(candidate, divergence.step if divergence.step >= 0 else num_steps)
         if divergence.step < 0:
             return Derivation(before, divergence.step, note="every step agrees; what is told of the whole does not")
-        expected_view = self._view(0, candidate, step) if step < steps[0] else None
-        actual_view = self._view(1, actual, step) if actual is not None and step < steps[1] and is_reached else None
-        if self._lockstep and expected_view and actual_view and actual_view.goal != expected_view.goal:
-            actual_view, is_reached = None, False
+        expected, actual, is_reached = self.sides.read(candidate, divergence.step)
+        if self._lockstep and not self.sides.has_stepped and expected and actual and actual.goal != expected.goal:
+            is_reached = False
         note = ""
         if not is_reached:
+            actual = None
             note = (
                 "The actual engine took this step from the expected goal; its own run went another way before, so that"
                 " the saved trace does not have the step. What differs stands above."
             )
-        elif expected_view is None or actual_view is None:
-            note = f"The {'actual' if actual_view is None else 'expected'} derivation has no such step."
-        return self._align(divergence, before, expected_view, actual_view, note)
+        elif expected is None or actual is None:
+            note = f"The {'actual' if actual is None else 'expected'} derivation has no such step."
+        return self._align(divergence, before, expected, actual, note)
 
-    def _num_steps(self, side: int, candidate: int | None) -> int:
-        if candidate is None:
-            return 0
-        trace = self._comparer.actual if side else self._comparer.expected
-        num_steps = trace.columns.candidates.num_steps
-        return int(num_steps[candidate]) if 0 <= candidate < len(num_steps) else 0
+    def read_step(self, candidate: int, step: int) -> Derivation:
+        """Any step side by side, whichever way the two sides came to it; no arrow."""
+        expected, actual, is_same_way = self.sides.read(candidate, step)
+        note = ""
+        if expected is None or actual is None:
+            note = f"The {'actual' if actual is None else 'expected'} side has no such step."
+        elif not is_same_way:
+            note = "The two derivations parted before this step: what differs here is a consequence."
+        goals = tuple(_align_goals(expected, actual, self.sides.names))
+        pairs = _align_resolvents(expected, actual, self.sides.names, self.sides.score_tolerance)
+        facts = tuple(_facts(expected, actual, self.sides.names))
+        return Derivation((), step, goals, pairs=_shorten(pairs), facts=facts, note=note)
 
-    def _view(self, side: int, candidate: int | None, step: int) -> StepView:
-        reader = self._comparer.readers[side]
-        return reader.read(reader.first_step[candidate or 0] + step)
-
-    def _agree_before(self, candidate: int, actual: int | None, step: int) -> bool:
-        """Whether both derivations came to this step on the same way."""
-        if actual is None or min(self._num_steps(0, candidate), self._num_steps(1, actual)) < step:
-            return False
-        for number in range(step):
-            left, right = self._view(0, candidate, number), self._view(1, actual, number)
-            if left.goal != right.goal or left.chosen != right.chosen:
-                return False
-        return True
+    def steps_before(self, candidate: int, step: int) -> tuple[StepBefore, ...]:
+        """The last steps before a step, as the expected side took them."""
+        end = min(step, self.sides.num_steps(candidate)[0])
+        return tuple(self._step_before(candidate, number) for number in range(max(0, step - NUM_BEFORE), end))
 
     def _step_before(self, candidate: int, step: int) -> StepBefore:
-        view, names = self._view(0, candidate, step), self._comparer.names
-        chosen = view.resolvents[view.choice] if 0 <= view.choice < len(view.resolvents) else None
-        by = names.clause(*chosen.clause) or names.goal(chosen.atoms, chosen.kind) if chosen else "nothing"
-        return StepBefore(step, clip(names.goal(view.goal)), clip(by), (candidate, step) not in self._divergent)
+        view = self.sides.read_expected(candidate, step)
+        return describe_step(step, view, self.sides.names[0], (candidate, step) not in self._divergent)
 
     def _align(
         self,
@@ -194,9 +187,9 @@ class DerivationReader:
         actual: StepView | None,
         note: str,
     ) -> Derivation:
-        names = self._comparer.names, self._comparer.actual_names
+        names = self.sides.names
         goals = tuple(_align_goals(expected, actual, names))
-        pairs = _align_resolvents(expected, actual, names, self._comparer.score_tolerance)
+        pairs = _align_resolvents(expected, actual, names, self.sides.score_tolerance)
         facts = tuple(_facts(expected, actual, names))
         if note:
             return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
@@ -209,6 +202,13 @@ class DerivationReader:
             )
             return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
         return Derivation(before, divergence.step, goals, is_goal, _shorten(pairs), facts)
+
+
+def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:
+    """A step in one line: its goal, and the clause by which the next one was made."""
+    chosen = view.resolvents[view.choice] if 0 <= view.choice < len(view.resolvents) else None
+    by = names.clause(*chosen.clause) or names.goal(chosen.atoms, chosen.kind) if chosen else "nothing"
+    return StepBefore(step, clip(names.goal(view.goal)), clip(by), agrees)
 
 
 def _align_goals(expected: StepView | None, actual: StepView | None, names: tuple[Names, Names]) -> Iterable[Atoms]:

@@ -20,8 +20,11 @@ _IN_SCRIPTS: Final = {
 """What a script element, or whoever reads its source, could take for something else."""
 
 
-def render_html(report: Report, expected: Trace, actual: Trace) -> str:
-    """The page. All text is escaped, and the page forbids every script but its own and every request."""
+def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+    """The page. All text is escaped, and the page forbids every script but its own and every request.
+
+    stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
+    """
     environment = Environment(
         loader=PackageLoader("kgverify.report"),
         autoescape=True,
@@ -33,7 +36,7 @@ def render_html(report: Report, expected: Trace, actual: Trace) -> str:
     style, script = (_read_own(environment, name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
-        page=build_page(report, expected, actual),
+        page=build_page(report, expected, actual, stepped),
         version=report.environment.kgverify,
         style=Markup(style),
         script=Markup(script),

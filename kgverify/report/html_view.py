@@ -174,9 +174,9 @@ class Page(NamedTuple):
     commands: tuple[str, ...]
 
 
-def build_page(report: Report, expected: Trace, actual: Trace) -> Page:
-    """The page of a report; the derivations come from the two traces."""
-    groups = _RowBuilder(report, expected, actual).groups()
+def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
+    """The page of a report; the derivations come from the traces. stepped: the actual steps of lockstep, if saved."""
+    groups = _RowBuilder(report, expected, actual, stepped).groups()
     rows = [row for group in groups for row in group.rows]
     metrics = tuple(_metric_rows(report))
     total = len(report.causes) or len(report.divergences)
@@ -221,9 +221,9 @@ def build_page(report: Report, expected: Trace, actual: Trace) -> Page:
 class _RowBuilder:
     """Makes the rows, and keeps count of how much they hold."""
 
-    def __init__(self, report: Report, expected: Trace, actual: Trace) -> None:
+    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
         self._report = report
-        self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep)
+        self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
         self._budget = DETAIL_BUDGET
         self._num = 0
         self._members: dict[int, list[Divergence]] = defaultdict(list)
@@ -313,7 +313,7 @@ class _RowBuilder:
                 Member(each.candidate, clip(each.atom), each.query, each.side, each.step) for each in members
             ),
             num_more=num_others - len(members),
-            commands=show_commands(first, self._reader.actual_candidate(first)),
+            commands=show_commands(first, self._reader.sides.actual_candidate(first)),
         )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,19 @@ def test_json_alone_is_on_standard_output(run_dir: Path, tmp_path: Path):
     assert "::error" in done.stderr
 
 
+def test_each_format_goes_to_standard_output_alone(run_dir: Path, tmp_path: Path):
+    for option, start in (("--html", "<!doctype html>"), ("--junit", "<?xml"), ("--markdown", "## DIVERGE")):
+        done = run_report(run_dir, option, "-", folder=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(start)
+    done = run_report(run_dir, "--markdown", "-", "--html", "x.html", folder=tmp_path)
+    assert done.stdout.startswith("## DIVERGE")
+    assert done.stderr == "wrote x.html\n"
+    both = run_report(run_dir, "--markdown", "-", "--json", "-", folder=tmp_path)
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "only one format" in both.stderr
+
+
 def test_a_file_that_cannot_be_written_is_a_user_error(run_dir: Path, tmp_path: Path):
     done = run_report(run_dir, "--html", tmp_path / "no" / "x.html", folder=tmp_path)
     assert done.returncode == 2
@@ -81,6 +95,26 @@ def test_a_run_comes_back_as_it_was_saved(faulty: Verification, run_dir: Path):
     found = read_run(run_dir)
     assert found.report == faulty.report
     assert (found.expected.root, found.actual.root) == (faulty.expected.root, faulty.actual.root)
+
+
+def test_a_lockstep_run_comes_back_with_its_steps_and_without_them_where_they_were_not_saved(
+    in_lockstep: Verification, faulty: Verification, tmp_path: Path
+):
+    save_verification(in_lockstep, tmp_path)
+    found = read_run(tmp_path)
+    assert found.stepped.root == in_lockstep.stepped.root
+    assert "candidates.log_probability" not in found.stepped.fields
+    assert len(found.stepped.columns.candidates.query) == len(found.expected.columns.steps.depth)
+    (tmp_path / "lockstep.h5").unlink()
+    assert read_run(tmp_path).stepped is None
+    save_verification(faulty, tmp_path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["actual.h5", "expected.h5", "report.json"]
+
+
+def test_columns_that_a_trace_lacks_are_not_there_when_it_is_saved(faulty: Verification, tmp_path: Path):
+    fields = faulty.actual.fields - {"resolvents.score"}
+    save_verification(replace(faulty, actual=replace(faulty.actual, fields=fields)), tmp_path)
+    assert "resolvents.score" not in read_run(tmp_path).actual.fields
 
 
 def damage(folder: Path, faulty: Verification, content: bytes) -> Path:

@@ -9,18 +9,19 @@ from report_runs import change, enlarged, with_many_causes, without_causes
 
 from kgverify.diff.compare import Comparer
 from kgverify.diff.result import Attribution, NearTie, Share
-from kgverify.harness.save import save_verification
+from kgverify.harness.save import read_run, save_verification
 from kgverify.harness.verify import Verification, compare_recorded
 from kgverify.report.charts import MOST_BARS, MOST_COLUMNS, build_heat_map, build_waterfall
 from kgverify.report.derivations import MOST_PAIRS, Derivation, DerivationReader
 from kgverify.report.html import render_html
 from kgverify.report.html_view import MOST_DETAILED, MOST_ROWS, build_page
+from kgverify.trace.columns import select_candidates
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.trace import Trace
 
 
 def page_of(verification: Verification, report=None):
-    return build_page(report or verification.report, verification.expected, verification.actual)
+    return build_page(report or verification.report, verification.expected, verification.actual, verification.stepped)
 
 
 def with_column(trace: Trace, level: str, field: str, change) -> Trace:
@@ -100,6 +101,38 @@ def test_in_lockstep_a_step_that_the_actual_run_never_reached_is_shown_of_one_si
         assert "went another way" in each.note
         assert all(pair.actual is None for pair in each.pairs)
         assert any(not step.agrees for step in each.before) or len(each.before) == 3
+
+
+def test_in_lockstep_the_saved_steps_show_both_sides_of_every_divergence(in_lockstep: Verification, tmp_path):
+    save_verification(in_lockstep, tmp_path)
+    run = read_run(tmp_path)
+    report = run.report
+    reader = DerivationReader(run.expected, run.actual, report.divergences, lockstep=True, stepped=run.stepped)
+    assert len(report.divergences) > 100
+    for each in report.divergences:
+        found = reader.read(each)
+        assert found.note == ""
+        assert not any(atoms.differs for atoms in found.goals)
+        marks = {pair.mark for pair in found.pairs}
+        assert "missing" in marks or any(pair.num_differing for pair in found.pairs)
+        assert [pair.is_culprit for pair in found.pairs].count(True) == 1
+    assert all(not row.detail.derivation.note for group in page_of(run).groups for row in group.rows)
+
+
+def test_a_step_that_the_engine_did_not_return_is_told(in_lockstep: Verification):
+    """The steps are paired by what they are steps of, so that one lost step does not shift the others."""
+    columns = in_lockstep.stepped.columns
+    first = in_lockstep.report.divergences[0]
+    lost = sum(in_lockstep.expected.columns.candidates.num_steps[: first.candidate]) + first.step
+    kept = np.delete(np.arange(len(columns.candidates.query)), lost)
+    columns = select_candidates(columns, kept)
+    stepped = replace(in_lockstep.stepped, columns=columns, digests=compute_digests(columns))
+    others = [each for each in in_lockstep.report.divergences if each.candidate != first.candidate]
+    reader = DerivationReader(in_lockstep.expected, in_lockstep.actual, others, lockstep=True, stepped=stepped)
+    assert all(not reader.read(each).note for each in others)
+    num_steps = in_lockstep.expected.columns.candidates.num_steps[first.candidate]
+    notes = [reader.read_step(first.candidate, step).note for step in range(num_steps)]
+    assert notes.count("The actual side has no such step.") == 1
 
 
 def test_a_difference_that_the_saved_run_does_not_have_is_told_in_words(agreeing: Verification, faulty: Verification):

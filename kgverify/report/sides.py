@@ -1,0 +1,106 @@
+"""A step of both sides, looked up in the traces of a saved run."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.diff.align import align_candidates
+from kgverify.diff.compare import Comparer, lockstep_columns
+from kgverify.diff.fields import share_symbols
+from kgverify.diff.result import Divergence
+from kgverify.diff.view import Names, StepReader, StepView
+from kgverify.trace.trace import Trace
+
+
+class Sides(NamedTuple):
+    """A step of both sides; None where a side has no such step.
+
+    is_same_way: whether both came to this step by the same choices, so that their steps can be compared
+    """
+
+    expected: StepView | None
+    actual: StepView | None
+    is_same_way: bool
+
+
+class SidesReader:
+    """Looks steps up, by candidate and step of the expected trace.
+
+    stepped: in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
+             of the expected steps; None where these were not saved, and the actual engine's own run stands in
+    """
+
+    def __init__(self, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+        comparer = Comparer(expected, actual)
+        self.names = comparer.names, comparer.actual_names
+        self.score_tolerance = comparer.score_tolerance
+        self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
+        self._expected, self._actual = comparer.expected.columns, comparer.actual.columns
+        self._readers = comparer.readers
+        alignment = comparer.alignment
+        self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
+        self._stepped: StepReader | None = None
+        self._stepped_of: dict[int, int] = {}
+        if stepped is not None:
+            shared = share_symbols(comparer.expected, stepped)
+            self.names = comparer.names, Names(shared)
+            self._stepped = StepReader(shared.columns)
+            aligned = align_candidates(lockstep_columns(expected.columns).candidates, shared.columns.candidates)
+            self._stepped_of = dict(zip(aligned.expected.tolist(), aligned.actual.tolist(), strict=True))
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the actual steps are those of lockstep."""
+        return self._stepped is not None
+
+    def actual_candidate(self, divergence: Divergence) -> int | None:
+        """The row of a divergence's candidate in the actual trace; None where it is not there."""
+        if divergence.expected == "no such candidate":
+            return divergence.candidate
+        return self._actual_of.get(divergence.candidate)
+
+    def num_steps(self, candidate: int) -> tuple[int, int]:
+        """Steps that each side has of a candidate."""
+        expected = _count(self._expected.candidates.num_steps, candidate)
+        if self._stepped is not None:
+            return expected, expected
+        return expected, _count(self._actual.candidates.num_steps, self._actual_of.get(candidate))
+
+    def read(self, candidate: int, step: int) -> Sides:
+        """The step of both sides."""
+        num_expected, num_actual = self.num_steps(candidate)
+        expected = self.read_expected(candidate, step) if 0 <= step < num_expected else None
+        if self._stepped is not None:
+            return Sides(expected, self._read_stepped(candidate, step) if expected else None, True)
+        actual = self._read_actual(candidate, step) if 0 <= step < num_actual else None
+        return Sides(expected, actual, self._agree_before(candidate, step))
+
+    def read_expected(self, candidate: int, step: int) -> StepView:
+        """A step of the expected side, which must have it."""
+        reader = self._readers[0]
+        return reader.read(reader.first_step[candidate] + step)
+
+    def _read_actual(self, candidate: int, step: int) -> StepView:
+        reader = self._readers[1]
+        return reader.read(reader.first_step[self._actual_of[candidate]] + step)
+
+    def _read_stepped(self, candidate: int, step: int) -> StepView | None:
+        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
+        if self._stepped is None or position is None:
+            return None
+        first, end = self._stepped.first_step[position : position + 2]
+        return self._stepped.read(first) if first < end else None
+
+    def _agree_before(self, candidate: int, step: int) -> bool:
+        if min(self.num_steps(candidate)) < step or candidate not in self._actual_of:
+            return False
+        for number in range(step):
+            left, right = self.read_expected(candidate, number), self._read_actual(candidate, number)
+            if left.goal != right.goal or left.chosen != right.chosen:
+                return False
+        return True
+
+
+def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:
+    return int(num_steps[candidate]) if candidate is not None and 0 <= candidate < len(num_steps) else 0
