@@ -1,0 +1,129 @@
+"""Commands that step through a saved run: single keys in a terminal, lines from anywhere else."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from kgverify.report.stepping import MOVES, Stepper
+from kgverify.report.stepping_view import render_help, render_place
+
+KEYS: Final = "n p divergence, f b step, s S stage, o out, d c jump, h help, q quit"
+
+_NUMBERED: Final = {"d": "divergence", "c": "cause"}
+_SEQUENCES: Final = {"\x1b[A": "p", "\x1b[B": "n", "\x1b[C": "f", "\x1b[D": "b", "\x1b[Z": "S", "\t": "s", "\x04": "q"}
+"""What a terminal sends for arrows, shift with tab, tab and the end of input."""
+
+_KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
+
+
+class Command(NamedTuple):
+    """A command as it was given; number: None where none was, or none that can be read."""
+
+    name: str
+    number: int | None = None
+
+
+def step_through(stepper: Stepper, console: Console) -> None:
+    """Show where the stepper stands after each command, until `q` or the end of the input."""
+    if sys.stdin.isatty() and console.is_terminal:
+        with _keyboard() as keyboard:
+            _obey(stepper, console, _read_keys(keyboard, console))
+    else:
+        _obey(stepper, console, _read_lines(console))
+
+
+def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> None:
+    console.print(render_place(stepper), highlight=False)
+    for command in commands:
+        if command.name == "q":
+            return
+        if command.name in ("h", "?"):
+            console.print(render_help(), highlight=False)
+        elif command.name not in MOVES:
+            console.print(f"unknown command {command.name!r}; h lists them", highlight=False, markup=False)
+        elif why_not := stepper.move(command.name, command.number):
+            console.print(why_not, highlight=False, markup=False)
+        else:
+            console.print(render_place(stepper), highlight=False)
+
+
+def _read_lines(console: Console) -> Iterator[Command]:
+    """A command a line, with its number behind it; each is repeated so that what is printed can be read alone."""
+    console.print(f"\n{KEYS}: one a line", style="dim", highlight=False)
+    for line in sys.stdin:
+        words = line.split()
+        if words:
+            console.print(f"\n> {line.strip()}", highlight=False, markup=False)
+            yield Command(words[0], _parse_number("".join(words[1:])))
+
+
+def _read_keys(keyboard: "Keyboard", console: Console) -> Iterator[Command]:
+    """A command a key; one that takes a number asks for it."""
+    while True:
+        console.print(f"\n{KEYS}", style="dim", highlight=False)
+        for key in _KEY.findall(keyboard.read()) or ["q"]:
+            name = _SEQUENCES.get(key, key)
+            if name in _NUMBERED:
+                yield Command(name, _parse_number(keyboard.ask(f"number of the {_NUMBERED[name]}: ")))
+            elif name.isprintable() and not name.isspace():
+                yield Command(name)
+
+
+class Keyboard:
+    """Keys of a terminal, each as it is pressed; where the system knows no such terminals, lines."""
+
+    def __init__(self, termios: ModuleType | None) -> None:
+        self._termios = termios
+        self._usual = termios.tcgetattr(sys.stdin) if termios else None
+
+    def take_keys(self) -> None:
+        """From now on every key at once, and none shown."""
+        if self._termios:
+            import tty
+
+            # At once, so that what was typed before is not thrown away.
+            tty.setcbreak(sys.stdin, self._termios.TCSANOW)
+
+    def give_back(self) -> None:
+        """Leave the terminal as it was."""
+        if self._termios:
+            self._termios.tcsetattr(sys.stdin, self._termios.TCSADRAIN, self._usual)
+
+    def read(self) -> str:
+        """What the terminal sends for the keys pressed; empty at the end of the input."""
+        if not self._termios:
+            return sys.stdin.readline().strip()
+        return os.read(sys.stdin.fileno(), 64).decode(errors="replace")
+
+    def ask(self, question: str) -> str:
+        """A line, with everything that a terminal offers for typing one; empty at the end of the input."""
+        self.give_back()
+        try:
+            return input(question)
+        except EOFError:
+            return ""
+        finally:
+            self.take_keys()
+
+
+@contextmanager
+def _keyboard() -> Iterator[Keyboard]:
+    termios: ModuleType | None = None
+    with suppress(ImportError):
+        import termios
+    keyboard = Keyboard(termios)
+    keyboard.take_keys()
+    try:
+        yield keyboard
+    finally:
+        keyboard.give_back()
+
+
+def _parse_number(text: str) -> int | None:
+    return int(text) if text.strip().isdecimal() and len(text) < 19 else None
