@@ -4,10 +4,11 @@ import io
 import sys
 import traceback
 from enum import IntEnum
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from kgverify import __version__
 from kgverify.cli import faults
@@ -27,8 +28,21 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+class Commands(TyperGroup):
+    """Says that a command was interrupted, which by itself it would not."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
 app = typer.Typer(
     name="kgverify",
+    cls=Commands,
     help="Find the step where a compiled knowledge-graph prover stops agreeing with a reference prover.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

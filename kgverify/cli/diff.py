@@ -1,21 +1,25 @@
 """`kgverify diff`: compare two engines, or two recorded traces."""
 
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run
-from kgverify.cli.progress import make_result_console, show_phase, write_json
+from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.progress import check_writable, make_result_console, show_phase, typed_command, write_json
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.run import reference_pipeline
-from kgverify.harness.save import save_verification
+from kgverify.harness.save import check_folder, save_verification
 from kgverify.harness.verify import Verification, compare_recorded, verify
 from kgverify.report.report import encode_report
-from kgverify.report.terminal import print_report
+from kgverify.report.terminal import NextCommand, print_report
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -48,6 +52,9 @@ def diff(
     json_path: options.JsonPath = None,
 ) -> None:
     """Compare the compiled evaluator with the reference prover, or two recorded traces, step by step."""
+    check_writable(json_path)
+    if save is not None:
+        check_folder(save)
     if expected is not None:
         if actual is None:
             raise UserError(
@@ -74,7 +81,8 @@ def diff(
             max_resolvents=max_resolvents,
             exclude_query=exclude_query,
         )
-        judged = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+        with naming_options():
+            judged = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
         verification = verify(
             run,
             reference_pipeline(run),
@@ -83,14 +91,26 @@ def diff(
             check_determinism=determinism,
             phase=show_phase,
         )
-    _deliver(verification, save, json_path)
+    _deliver(verification, save, json_path, is_recorded=expected is not None)
 
 
-def _deliver(verification: Verification, save: Path | None, json_path: str | None) -> None:
-    report = verification.report
+def _deliver(verification: Verification, save: Path | None, json_path: str | None, is_recorded: bool) -> None:
+    report = msgspec.structs.replace(verification.report, command="" if is_recorded else typed_command())
+    verification = replace(verification, report=report)
     if save is not None:
         save_verification(verification, save)
-    print_report(report, make_result_console(json_path))
+    commands = list(_next_commands(save, has_lockstep=not (report.lockstep or is_recorded)))
+    print_report(report, make_result_console(json_path), expected=verification.expected, next_commands=commands)
     if json_path is not None:
         write_json(encode_report(report), json_path)
     raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _next_commands(save: Path | None, *, has_lockstep: bool) -> Iterator[NextCommand]:
+    """The same command again, as it was typed, for what it did not do."""
+    if save is not None:
+        yield NextCommand(shlex.join(["kgverify", "show", str(save)]), "step through it")
+    else:
+        yield NextCommand(typed_command("--save", "run"), "then step through it: kgverify show run")
+    if has_lockstep:
+        yield NextCommand(typed_command("--lockstep"), "every independent fault")

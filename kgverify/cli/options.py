@@ -1,7 +1,9 @@
 """Options that several commands share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -20,7 +22,11 @@ Queries = Annotated[int, typer.Option(help="The first so many triples of the spl
 Corruptions = Annotated[str, typer.Option(help="Corruptions for each query and side; `all` for every entity.")]
 Seed = Annotated[int, typer.Option(help="Seed of the corruptions and of a random policy.")]
 PolicySpec = Annotated[
-    str, typer.Option("--policy", help="shortest, two_tower (random, by the seed), or a safetensors file.")
+    str,
+    typer.Option(
+        "--policy",
+        help="shortest, two_tower (random, by the seed), trained (its weights come with kgverify), or a safetensors file.",
+    ),
 ]
 MaxDepth = Annotated[int, typer.Option(help="Most steps of a derivation.")]
 MaxAtoms = Annotated[int, typer.Option(help="Most atoms of a resolvent.")]
@@ -41,6 +47,26 @@ JsonPath = Annotated[
 
 DEFAULT_LIMITS = Limits()
 
+_OPTION_OF: Final = {
+    "split": "--split",
+    "max_depth": "--max-depth",
+    "max_atoms": "--max-atoms",
+    "max_resolvents": "--max-resolvents",
+    "layout.slots": "--slots",
+}
+"""What is typed for what a mistake is told of."""
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Mistakes told inside are told of the option that was typed."""
+    try:
+        yield
+    except UserError as error:
+        if error.where not in _OPTION_OF:
+            raise
+        raise UserError(error.message, where=_OPTION_OF[error.where], fix=error.fix) from None
+
 
 def build_run(
     *,
@@ -60,7 +86,9 @@ def build_run(
     loaded = load_graph(graph, rules=rules)
     for warning in loaded.warnings:
         make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-    limits = Limits(max_depth, max_atoms, max_resolvents, exclude_query)
+    with naming_options():
+        limits = Limits(max_depth, max_atoms, max_resolvents, exclude_query)
+        loaded.queries(split)
     return Run(
         graph=loaded,
         limits=limits,

@@ -1,5 +1,6 @@
 """Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,17 @@ def show_phase(title: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title, total=total or None)
         yield lambda num_finished: progress.advance(task, num_finished)
+
+
+def typed_command(*further: str) -> str:
+    """The command as it was typed, less where it writes its result, with further words; to be copied into a shell."""
+    words: list[str] = []
+    is_place = False
+    for word in sys.argv[1:]:
+        if not is_place and not word.startswith(("--save=", "--json=")) and word not in ("--save", "--json"):
+            words.append(word)
+        is_place = not is_place and word in ("--save", "--json")
+    return shlex.join(["kgverify", *words, *further])
 
 
 def check_writable(path: str | None) -> None:

@@ -7,13 +7,21 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run
-from kgverify.cli.progress import make_result_console, show_phase, write_json
+from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.progress import (
+    check_writable,
+    make_error_console,
+    make_result_console,
+    show_phase,
+    typed_command,
+    write_json,
+)
 from kgverify.errors import UserError, suggest
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.record import SHARD_STEPS
 from kgverify.harness.record import record as record_run
 from kgverify.harness.run import reference_pipeline
+from kgverify.trace.reader import partial_of
 
 ENGINES = ("reference", "compiled")
 
@@ -37,6 +45,7 @@ def record(
     slots: options.Slots = None,
     fault: options.Faults = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a recording that was interrupted.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a trace that is there already.")] = False,
     shard_steps: Annotated[
         int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
     ] = SHARD_STEPS,
@@ -53,6 +62,9 @@ def record(
         raise UserError(
             "faults are planted in the compiled evaluator alone", where="--fault", fix="use --engine compiled"
         )
+    if output.exists() and not (force or resume):
+        raise UserError("is there already", where=str(output), fix="choose another path, or overwrite it with --force")
+    check_writable(json_path)
     run = build_run(
         graph=graph,
         rules=rules,
@@ -69,9 +81,16 @@ def record(
     if engine == "reference":
         pipeline = reference_pipeline(run)
     else:
-        pipeline = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
-    with show_phase(f"recording {engine}", 0) as progress:
-        recording = record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
+        with naming_options():
+            pipeline = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+    try:
+        with show_phase(f"recording {engine}", 0) as progress:
+            recording = record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
+    except KeyboardInterrupt:
+        if partial_of(output).is_dir():
+            again = typed_command(*([] if resume else ["--resume"]))
+            make_error_console().print(f"go on later with: {again}", highlight=False, markup=False, soft_wrap=True)
+        raise
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
     make_result_console(json_path).print(
         f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",

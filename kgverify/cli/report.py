@@ -1,6 +1,7 @@
 """`kgverify report`: render a saved run; needs no engine."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from kgverify.report.html import render_html
 from kgverify.report.junit import render_junit
 from kgverify.report.markdown import render_markdown
 from kgverify.report.report import encode_report
-from kgverify.report.terminal import print_report
+from kgverify.report.terminal import NextCommand, print_report
 
 DEFAULT_NAMES: Final = {"--html": "report.html", "--junit": "junit.xml", "--markdown": "report.md"}
 """What a format's file is called, in the current folder, where its option names none."""
@@ -76,4 +77,5 @@ def report(
         if summary:
             write_result(render_markdown(run.report).encode(), summary, "ab")
     if not github and not any(path for path, _ in files):
-        print_report(run.report, console)
+        next_command = NextCommand(shlex.join(["kgverify", "show", str(folder)]), "step through it")
+        print_report(run.report, console, expected=run.expected, next_commands=[next_command])

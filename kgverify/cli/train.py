@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS
-from kgverify.cli.progress import make_error_console, make_result_console, show_phase, write_json
+from kgverify.cli.options import DEFAULT_LIMITS, naming_options
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_phase, write_json
 from kgverify.engines.policy import Policy, write_policy
 from kgverify.errors import UserError
 from kgverify.kg.load import load_graph
@@ -40,12 +40,15 @@ def train(
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise UserError("cannot be written", where=str(output), fix="name a file in a folder that exists")
+    check_writable(json_path)
+    with naming_options():
+        limits = Limits(max_depth, max_atoms, max_resolvents)
     loaded = load_graph(graph, rules=rules)
     for warning in loaded.warnings:
         make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
     trained = train_policy(
         loaded,
-        Limits(max_depth, max_atoms, max_resolvents),
+        limits,
         TrainingPlan(
             embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, lessons=LessonPlan(rounds=rounds)
         ),

@@ -24,7 +24,8 @@ def save_verification(verification: Verification, folder: Path) -> None:
 
     UserError if the folder cannot be made or written.
     """
-    make_folder(folder)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, trace in ((EXPECTED, verification.expected), (ACTUAL, verification.actual)):
         save_trace(trace, folder / name)
     if verification.stepped is not None:
@@ -35,11 +36,11 @@ def save_verification(verification: Verification, folder: Path) -> None:
     (folder / REPORT).write_bytes(encode_report(verification.report))
 
 
-def make_folder(folder: Path) -> None:
-    """Make sure that there is a folder that can be written. UserError if not."""
+def check_folder(folder: Path) -> None:
+    """UserError unless a run can be saved there: before a long run, not after it. Makes nothing."""
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise UserError(

@@ -50,6 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     first_cause: the first divergence; None where there is none
     causes:      the divergences grouped; attribution: what each cause cost
     lockstep:    whether every step was compared by itself, from the expected goal
+    command:     the command that made the report, less where it wrote it; empty where none did
     """
 
     verdict: Verdict
@@ -70,6 +71,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     causes: tuple[Cause, ...] = ()
     attribution: Attribution | None = None
+    command: str = ""
 
 
 def build_report(

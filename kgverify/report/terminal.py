@@ -1,30 +1,54 @@
 """The report as a person reads it in a terminal."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from kgverify.diff.result import Divergence, Value, Verdict
+from kgverify.diff.view import Names, StepReader
+from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.report import Report
+from kgverify.report.wording import clip, make_visible, value_lines
+from kgverify.trace.trace import Trace
 
 _STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 MOST_CAUSES = 12
 _SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print the report: verdict, coverage, first cause, metrics."""
-    for part in render_report(report):
+class NextCommand(NamedTuple):
+    """What to type next, and what for."""
+
+    command: str
+    purpose: str
+
+
+def print_report(
+    report: Report, console: Console, *, expected: Trace | None = None, next_commands: Sequence[NextCommand] = ()
+) -> None:
+    """Print the report: verdict, coverage, first cause, metrics; where something diverges, what to type next.
+
+    expected: the expected trace, for the steps that agree before the first divergence
+    """
+    for part in render_report(report, expected):
         console.print(part, highlight=False)
+    if report.divergences and next_commands:
+        console.print("\nnext", style="bold")
+        for each in next_commands:
+            # Not wrapped, so that it can be copied.
+            line = Text(f"  {make_visible(each.command)}").append(f"   # {each.purpose}", style="dim")
+            console.print(line, highlight=False, soft_wrap=True)
 
 
-def render_report(report: Report) -> list[RenderableType]:
+def render_report(report: Report, expected: Trace | None = None) -> list[RenderableType]:
     """The parts of the report, in reading order."""
     parts: list[RenderableType] = [_render_verdict(report)]
     if report.first_cause is not None:
-        parts.append(_render_first_cause(report.first_cause, len(report.divergences)))
+        parts.append(_render_first_cause(report, report.first_cause, expected))
     if report.causes:
         parts.append(_render_causes(report))
     if report.near_ties:
@@ -75,34 +99,69 @@ def _coverage_line(report: Report) -> str:
     return "; ".join(parts)
 
 
-def _render_first_cause(cause: Divergence, total: int) -> RenderableType:
-    where = f" at step {cause.step}" if cause.step >= 0 else ""
-    found = "found by replaying the step stage by stage" if cause.is_replayed else "read off the traces"
+def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> RenderableType:
+    where = f" at step {first.step}" if first.step >= 0 else ""
+    found = "found by replaying the step stage by stage" if first.is_replayed else "read off the traces"
+    title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
+    title.append(f"   ({found}; the first of {len(report.divergences):,})", style="dim")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row("candidate", escape(f"{cause.candidate}: {cause.atom} (query {cause.query}, {cause.side} side)"))
-    if cause.goal:
-        grid.add_row("goal", escape(cause.goal))
-    grid.add_row("field", f"{cause.field}, level {cause.level.value}")
-    grid.add_row("difference", f"{cause.kind.value}: {cause.evidence} (confidence {cause.confidence:.0%})")
-    grid.add_row("expected", Text(_text(cause.expected), style="green"))
-    grid.add_row("actual", Text(_text(cause.actual), style="red"))
-    if cause.later_steps:
-        grid.add_row("then", f"{cause.later_steps} later steps of this derivation follow from it")
-    title = Text(f"\nfirst divergence: {cause.stage}{where}", style="bold")
-    title.append(f"   ({found}; the first of {total})", style="dim")
-    return Group(title, Padding(grid, (0, 0, 0, 2)))
+    of = f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)"
+    grid.add_row("   candidate", Text(make_visible(of)))
+    for each in _steps_before(first, expected):
+        goal = Text(make_visible(each.goal)).append("   agrees", style="green")
+        grid.add_row(f"   step {each.step}", goal.append(make_visible(f"\n  by {each.clause}"), style="dim"))
+    if first.step >= 0:
+        goal = Text(make_visible(clip(first.goal)) or "not reached", style="bold")
+        grid.add_row(
+            Text(f"-> step {first.step}", style="bold red"), goal.append(f"   {first.stage}", style="bold red")
+        )
+    grid.add_row("   field", f"{first.field}, level {first.level.value}")
+    difference = f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"
+    grid.add_row("   difference", Text(make_visible(difference)))
+    grid.add_row("   expected", Text(_text(first.expected), style="green"))
+    grid.add_row("   actual", Text(_text(first.actual), style="red"))
+    return Group(title, grid, *(Text(f"   {line}") for line in _consequences(report, first)))
+
+
+def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBefore]:
+    """The last steps that agree; all before the first divergence of a candidate do."""
+    is_held = expected is not None and 0 <= first.candidate < len(expected.columns.candidates.num_steps)
+    if expected is None or not is_held or first.step < 0:
+        return ()
+    reader, names = StepReader(expected.columns), Names(expected)
+    begin = reader.first_step[first.candidate]
+    end = min(first.step, int(expected.columns.candidates.num_steps[first.candidate]))
+    numbers = range(max(0, end - NUM_BEFORE), end)
+    return [describe_step(number, reader.read(begin + number), names, agrees=True) for number in numbers]
+
+
+def _consequences(report: Report, first: Divergence) -> list[str]:
+    """What follows from the first divergence, and what its cause is to blame for."""
+    lines = []
+    if first.later_steps:
+        one = first.later_steps == 1
+        lines.append(f"{first.later_steps:,} later difference{' follows' if one else 's follow'} from this one.")
+    if not 0 <= first.cause < len(report.causes):
+        return lines
+    cause = report.causes[first.cause]
+    share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
+    told = [f"{cause.num_divergences:,} divergences have this cause"] if cause.num_divergences > 1 else []
+    if share is not None and report.attribution is not None:
+        lost = report.attribution.expected - report.attribution.actual
+        told.append(f"{'it' if told else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
+    return [*lines, f"{'; '.join(told)}."] if told else lines
 
 
 def _text(value: Value) -> str:
-    return "\n".join(value) if isinstance(value, list) else str(value)
+    return make_visible("\n".join(value_lines(value)))
 
 
 def _render_causes(report: Report) -> RenderableType:
     shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
     table = Table(box=None, padding=(0, 2, 0, 0))
-    columns = ["stage", "difference", "candidates", "queries", "later"]
+    columns = ["#", "stage", "difference", "candidates", "queries", "later"]
     if shares:
         columns += ["MRR lost", "MRR if repaired alone"]
     for column in (*columns, "first"):
@@ -110,7 +169,8 @@ def _render_causes(report: Report) -> RenderableType:
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         first = report.divergences[cause.first]
         kind = cause.kind.value + (f": {cause.situation}" if cause.situation else "")
-        cells = [cause.stage, kind, f"{cause.num_candidates:,}", f"{cause.num_queries:,}", f"{cause.num_later:,}"]
+        counts = cause.num_candidates, cause.num_queries, cause.num_later
+        cells = [str(i + 1), cause.stage, escape(make_visible(kind)), *(f"{count:,}" for count in counts)]
         if shares:
             share = shares.get(i)
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]

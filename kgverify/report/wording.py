@@ -132,6 +132,8 @@ def show_commands(divergence: Divergence, actual_candidate: int | None) -> tuple
 
 def diff_command(report: Report) -> str:
     """The comparison again, in lockstep if it was free-running; empty for engines that kgverify does not have."""
+    if report.command:
+        return report.command if report.lockstep else f"{report.command} --lockstep"
     run, engine = report.run, report.environment.actual
     if not run.graph or engine.name != "compiled" or report.policy.name not in ("shortest", "two_tower"):
         return ""

@@ -67,11 +67,17 @@ def test_a_planted_fault_exits_with_1_and_shows_the_first_divergence(command: Co
     assert finished.out.startswith("DIVERGE")
     assert "first divergence: match_facts at step 1" in finished.out
     assert "fact neighborOf(armenia, " in finished.out
+    assert "\nnext\n  kgverify diff --queries 1 --corruptions 2 --mode eager" in finished.out
+    assert (
+        f"{' '.join(EAGER)} --fault fact-cap --save run   # then step through it: kgverify show run\n" in finished.out
+    )
+    assert "--fault fact-cap --lockstep   # every independent fault\n" in finished.out
     report = assert_is_a_report(path.read_text(), schema)
     assert report["verdict"] == "DIVERGE"
     assert report["first_cause"] == report["divergences"][0]
     assert report["first_cause"]["stage"] == "match_facts"
     assert report["environment"]["actual"]["faults"] == ["fact-cap"]
+    assert report["command"] == " ".join(["kgverify diff", *SMALL, *EAGER, "--fault fact-cap"])
     first = "both.realistic.mean_reciprocal_rank"
     assert report["metrics"]["actual"][first] < report["metrics"]["expected"][first]
 
@@ -105,7 +111,9 @@ def test_traces_of_different_runs_exit_with_3_and_the_reason(
 
 def test_a_saved_run_compares_again_from_its_folder(command: Command, schema: dict, tmp_path: Path):
     folder = tmp_path / "run"
-    assert command("diff", *SMALL, *EAGER, "--no-determinism", "--save", folder).code == 0
+    finished = command("diff", *SMALL, *EAGER, "--no-determinism", "--save", folder)
+    assert finished.code == 0
+    assert "\nnext" not in finished.out
     assert_is_a_report((folder / "report.json").read_text(), schema)
     assert command("diff", folder / "expected.h5", folder / "actual.h5").code == 0
 
@@ -213,7 +221,8 @@ def test_an_interrupt_is_no_verdict(command: Command, monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SHOW, "read_trace", interrupt)
-    assert command("show", "any.h5").code == 130
+    finished = command("show", "any.h5")
+    assert (finished.code, finished.out, finished.err) == (130, "", "interrupted\n")
 
 
 WITHOUT_ENGINES = """

@@ -1,9 +1,16 @@
 """A user's mistake exits with 2, says where it is and how to fix it, and hides our stack."""
 
+import importlib
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from cli_runs import EAGER, SMALL, Command
+
+OPTIONS, TRAIN = (importlib.import_module(f"kgverify.cli.{name}") for name in ("options", "train"))
 
 
 def assert_user_error(command: Command, arguments: list[object], where: str, fix: str) -> None:
@@ -27,14 +34,14 @@ def assert_user_error(command: Command, arguments: list[object], where: str, fix
         (["diff", "--fault", "fact-cup", *SMALL], "--fault", "did you mean 'fact-cap'?"),
         (["diff", "--mode", "egaer", *SMALL], "--mode", "eager"),
         (["diff", "--device", "tpu", *SMALL], "--device", "cpu"),
-        (["diff", "--slots", "0", *SMALL, "--mode", "eager"], "layout.slots", "slots >= 1"),
+        (["diff", "--slots", "0", *SMALL, "--mode", "eager"], "--slots", "slots >= 1"),
         (["diff", "--corruptions", "foo"], "--corruptions", "all"),
         (["diff", "--corruptions", "-2"], "--corruptions", "0 or more"),
         (["diff", "--queries", "0"], "--queries", "1 or more"),
         (["diff", "--seed", "-1", "--policy", "two_tower"], "--seed", ""),
-        (["diff", "--split", "tset", *EAGER], "split", "did you mean 'test'?"),
-        (["diff", "--max-depth", "0"], "max_depth", "from 1 to"),
-        (["diff", "--max-atoms", "99"], "max_atoms", "from 1 to"),
+        (["diff", "--split", "tset", *EAGER], "--split", "did you mean 'test'?"),
+        (["diff", "--max-depth", "0"], "--max-depth", "from 1 to"),
+        (["diff", "--max-atoms", "99"], "--max-atoms", "from 1 to"),
         (["diff", "one.h5"], "one.h5", "kgverify diff EXPECTED.h5 ACTUAL.h5"),
         (["diff", "one.h5", "two.h5"], "one.h5", "check the path"),
         (["diff", "one.h5", "two.h5", "--lockstep"], "--lockstep", "leave"),
@@ -42,6 +49,8 @@ def assert_user_error(command: Command, arguments: list[object], where: str, fix
         (["record", "--engine", "referenc", "-o", "x.h5"], "--engine", "did you mean 'reference'?"),
         (["record", "--engine", "reference", "--fault", "fact-cap", "-o", "x.h5"], "--fault", "--engine compiled"),
         (["record", "--engine", "reference", *SMALL, "-o", "none/x.h5"], "none/x.h5", "create none first"),
+        (["record", "--engine", "reference", "--split", "vaild", "-o", "x.h5"], "--split", "did you mean 'valid'?"),
+        (["train", "--max-atoms", "99", "-o", "x.safetensors"], "--max-atoms", "from 1 to"),
         (["show", "none.h5"], "none.h5", "check the path"),
         (["show", "none.h5", "--step", "1"], "--step", "--candidate"),
     ],
@@ -76,19 +85,76 @@ def test_a_file_that_is_no_trace_is_told(command: Command, tmp_path: Path):
     assert_user_error(command, ["show", tmp_path / "x.h5"], str(tmp_path / "x.h5"), "")
 
 
-def test_json_that_cannot_be_written_is_told(command: Command, tmp_path: Path):
-    path = tmp_path / "none" / "report.json"
-    options = ["--engine", "reference", *SMALL, "-o", tmp_path / "run.h5"]
-    finished = command("record", *options, "--json", path)
-    assert finished.code == 2
-    assert f"error: {path}: cannot be written" in finished.err
+@pytest.mark.parametrize("name", ["record", "diff", "train"])
+def test_json_that_cannot_be_written_is_told_before_anything_runs(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    forbid_runs(monkeypatch)
+    options = {
+        "record": ["--engine", "reference", "-o", tmp_path / "run.h5"],
+        "diff": EAGER,
+        "train": ["-o", tmp_path / "x.safetensors"],
+    }
+    for path in (tmp_path / "none" / "report.json", tmp_path):
+        finished = command(name, *options[name], "--json", path)
+        assert finished.code == 2
+        assert f"error: {path}: cannot be written" in finished.err
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_to_save_that_is_a_file_is_told(command: Command, tmp_path: Path):
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_path_where_no_run_can_be_saved_is_told_before_anything_runs(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    forbid_runs(monkeypatch)
     (tmp_path / "file").write_text("")
-    finished = command("diff", *SMALL, *EAGER, "--no-determinism", "--save", tmp_path / "file")
+    finished = command("diff", *EAGER, "--save", tmp_path / place)
     assert finished.code == 2
     assert "fix: give a path that is free or a folder" in finished.err
+
+
+def forbid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("it runs")
+
+    monkeypatch.setattr(OPTIONS, "load_graph", fail)
+    monkeypatch.setattr(TRAIN, "load_graph", fail)
+
+
+def test_a_trace_that_is_there_is_overwritten_only_when_that_is_asked_for(command: Command, tmp_path: Path):
+    path = tmp_path / "run.h5"
+    options = ["record", "--engine", "reference", *SMALL, "-o", path]
+    assert command(*options).code == 0
+    before = path.read_bytes()
+    finished = command(*options, "--seed", 1)
+    assert (finished.code, finished.out) == (2, "")
+    assert f"error: {path}: is there already" in finished.err
+    assert path.read_bytes() == before
+    assert command(*options, "--seed", 1, "--force").code == 0
+    assert path.read_bytes() != before
+    assert command(*options, "--resume").code == 0
+
+
+def test_an_interrupted_recording_says_how_to_go_on(tmp_path: Path):
+    options = ["record", "--engine", "reference", "--corruptions", "all", "--shard-steps", "50", "-o", "run.h5"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kgverify", *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    manifest = tmp_path / "run.h5.partial" / "manifest.json"
+    while not manifest.is_file() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == f"go on later with: kgverify {' '.join(options)} --resume\ninterrupted\n"
+    again = [sys.executable, "-m", "kgverify", *options, "--resume"]
+    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "of them from before" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""The report in a terminal: the steps before the first divergence, the arrow, what follows, and what to type next."""
+
+import io
+
+from report_runs import change, without_causes
+from rich.console import Console
+
+from kgverify.diff.result import Attribution, Share
+from kgverify.harness.verify import Verification
+from kgverify.report.report import Report
+from kgverify.report.terminal import NextCommand, print_report
+
+NEXT = (NextCommand("kgverify show run", "step through it"),)
+
+
+def printed(verification: Verification, report: Report | None = None, **options) -> str:
+    text = io.StringIO()
+    console = Console(file=text, width=120)
+    print_report(report or verification.report, console, **options)
+    return text.getvalue()
+
+
+def test_the_last_agreeing_steps_stand_above_the_arrow(faulty: Verification):
+    lines = printed(faulty, expected=faulty.expected).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("first divergence: match_facts at step 1"))
+    assert lines[start + 1].split()[0] == "candidate"
+    assert lines[start + 2].split() == ["step", "0", "locatedInCR(armenia,", "asia)", "agrees"]
+    assert "by locatedInCR(X, Z) <- neighborOf(X, Y), locatedInCR(Y, Z) [rules.txt:1]" in lines[start + 3]
+    assert lines[start + 4].startswith("-> step 1 ")
+    assert lines[start + 4].rstrip().endswith("neighborOf(armenia, X0), locatedInCR(X0, asia)   match_facts")
+    assert "-> step 1 " in printed(faulty)
+    assert " step 0 " not in printed(faulty)
+
+
+def test_a_deep_divergence_has_three_steps_above_it(faulty: Verification):
+    num_steps = faulty.expected.columns.candidates.num_steps
+    deep = int(num_steps.argmax())
+    first = change(faulty.report.divergences[0], candidate=deep, step=int(num_steps[deep]) - 1)
+    text = printed(faulty, change(faulty.report, first_cause=first), expected=faulty.expected)
+    assert text.count("   agrees") == 3
+    for step in range(first.step - 3, first.step):
+        assert f"   step {step} " in text
+
+
+def test_what_follows_from_it_and_what_its_cause_cost_are_told(faulty: Verification):
+    text = printed(faulty)
+    first = faulty.report.divergences[0]
+    assert f"{first.later_steps} later differences follow from this one." in text
+    num = faulty.report.causes[0].num_divergences
+    assert f"{num} divergences have this cause; it explains 0.5357 of the 0.5357 MRR lost." in text
+    one = change(faulty.report, first_cause=change(first, later_steps=1))
+    assert "1 later difference follows from this one." in printed(faulty, one)
+    plain = printed(faulty, without_causes(faulty.report))
+    assert "MRR lost" not in plain
+    half = change(
+        faulty.report, attribution=Attribution(metric="mrr", expected=0.8, actual=0.4, shares=(Share(0, 0.25, 0.7),))
+    )
+    assert "it explains 0.2500 of the 0.4000 MRR lost." in printed(faulty, half)
+
+
+def test_what_to_type_next_is_the_last_line_where_something_diverges(faulty: Verification, agreeing: Verification):
+    assert printed(faulty, next_commands=NEXT).endswith("\nnext\n  kgverify show run   # step through it\n")
+    assert "next" not in printed(agreeing, next_commands=NEXT)
+
+
+def test_a_divergence_of_no_step_has_no_steps_and_no_arrow(faulty: Verification):
+    first = change(faulty.report.divergences[0], step=-1, field="candidates.outcome", stage="recycle", goal="")
+    text = printed(faulty, change(faulty.report, first_cause=first), expected=faulty.expected)
+    assert "->" not in text.split("causes")[0]
+    assert "agrees" not in text
+
+
+def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verification):
+    text = printed(hostile, expected=hostile.expected, next_commands=[NextCommand("kgverify \x1b[31m", "x")])
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\u241b[31m" in text
