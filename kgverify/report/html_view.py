@@ -156,6 +156,7 @@ class Page(NamedTuple):
     heat: HeatMap
     has_causes: bool
     has_shares: bool
+    has_later: bool
     num_divergences: int
     num_rows: int
     num_left_out: int
@@ -199,6 +200,7 @@ def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | 
         heat=build_heat_map(report.divergences),
         has_causes=bool(report.causes),
         has_shares=any(row.share for row in rows),
+        has_later=any(row.later for row in rows),
         num_divergences=len(report.divergences),
         num_rows=len(rows),
         num_left_out=total - len(rows),
@@ -226,6 +228,7 @@ class _RowBuilder:
         self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
         self._budget = DETAIL_BUDGET
         self._num = 0
+        self._numbers = {id(each): number for number, each in enumerate(report.divergences, 1)}
         self._members: dict[int, list[Divergence]] = defaultdict(list)
         for each in report.divergences:
             self._members[each.cause].append(each)
@@ -287,6 +290,8 @@ class _RowBuilder:
         if self._num > MOST_DETAILED or self._budget < 0:
             return None
         derivation = self._reader.read(first)
+        # In lockstep the actual engine's own run has another step there.
+        actual_candidate = None if self._report.lockstep else self._reader.sides.actual_candidate(first)
         values = [*value_lines(first.expected), *value_lines(first.actual)]
         self._budget -= derivation.size if derivation else 0
         self._budget -= sum(len(line) + 20 for line in values) + DETAIL_MARKUP
@@ -313,7 +318,7 @@ class _RowBuilder:
                 Member(each.candidate, clip(each.atom), each.query, each.side, each.step) for each in members
             ),
             num_more=num_others - len(members),
-            commands=show_commands(first, self._reader.sides.actual_candidate(first)),
+            commands=show_commands(first, self._numbers[id(first)], actual_candidate),
         )
 
 

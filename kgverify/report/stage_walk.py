@@ -82,7 +82,7 @@ def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Dive
 def _walk(
     sides: tuple[_Side, _Side], divergence: Divergence | None, is_same_way: bool, has_actual: bool, tolerance: float
 ) -> Iterator[StageLine]:
-    culprit = _place_of_culprit(divergence)
+    culprit = _place_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
     was_replayed = divergence is not None and divergence.is_replayed
     is_of_step = culprit <= len(STEP_STAGES)
     has_differed = not is_same_way or not is_of_step
@@ -111,12 +111,13 @@ def _walk(
         yield from _of_divergence(divergence)
 
 
-def _place_of_culprit(divergence: Divergence | None) -> int:
+def _place_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
     """Its place in a walk; beyond the last one where it is no stage of a step, -1 where there is none."""
     if divergence is None:
         return -1
-    if divergence.field in ("steps.goal_atoms", "steps.depth"):
-        return 0 if divergence.stage == Stage.ADVANCE else len(STEP_STAGES) + 1
+    if divergence.stage == Stage.ADVANCE and (not is_same_goal or divergence.field.startswith("steps.")):
+        # Where the step before went is where this one begins.
+        return 0
     names = [stage.value for stage in STEP_STAGES]
     return names.index(divergence.stage) + 1 if divergence.stage in names else len(STEP_STAGES) + 1
 

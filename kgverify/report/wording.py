@@ -119,10 +119,13 @@ def cause_label(report: Report, cause: int) -> str:
     return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
 
 
-def show_commands(divergence: Divergence, actual_candidate: int | None) -> tuple[str, ...]:
-    """What to type, in the folder of the run, to look at a divergence; a side without the candidate has no command."""
+def show_commands(divergence: Divergence, number: int, actual_candidate: int | None) -> tuple[str, ...]:
+    """What to type, in the folder of the run, to look at a divergence; a side without the candidate has no command.
+
+    number: of the divergence in the report, from 1
+    """
     step = f" --step {divergence.step}" if divergence.step >= 0 else ""
-    commands = []
+    commands = [f"kgverify show . --divergence {number}"]
     if divergence.expected != "no such candidate" and divergence.candidate >= 0:
         commands.append(f"kgverify show expected.h5 --candidate {divergence.candidate}{step}")
     if actual_candidate is not None:

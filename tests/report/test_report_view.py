@@ -68,7 +68,8 @@ def test_a_cause_opens_to_its_first_divergence_side_by_side(faulty: Verification
     assert [pair.is_culprit for pair in derivation.pairs].count(True) == 1
     assert derivation.pairs[0].is_culprit
     assert sum(line.is_chosen for pair in derivation.pairs for line in pair[1:3] if line) == 2
-    assert row.detail.commands == tuple(
+    assert row.detail.commands[0] == "kgverify show . --divergence 1"
+    assert row.detail.commands[1:] == tuple(
         f"kgverify show {role}.h5 --candidate {first.candidate} --step {first.step}" for role in ("expected", "actual")
     )
 
@@ -116,7 +117,11 @@ def test_in_lockstep_the_saved_steps_show_both_sides_of_every_divergence(in_lock
         marks = {pair.mark for pair in found.pairs}
         assert "missing" in marks or any(pair.num_differing for pair in found.pairs)
         assert [pair.is_culprit for pair in found.pairs].count(True) == 1
-    assert all(not row.detail.derivation.note for group in page_of(run).groups for row in group.rows)
+    page = page_of(run)
+    rows = [row for group in page.groups for row in group.rows]
+    assert all(not row.detail.derivation.note for row in rows)
+    assert not any("actual.h5" in command for row in rows for command in row.detail.commands)
+    assert not page.has_later
 
 
 def test_a_step_that_the_engine_did_not_return_is_told(in_lockstep: Verification):
@@ -285,4 +290,4 @@ def test_candidates_that_one_side_lacks_have_no_derivation(faulty: Verification)
     report = change(without_causes(faulty.report), divergences=(lost, extra))
     details = [row.detail for group in page_of(faulty, report).groups for row in group.rows]
     assert [detail.derivation for detail in details] == [None, None]
-    assert details[1].commands == ("kgverify show actual.h5 --candidate 10000",)
+    assert details[1].commands == ("kgverify show . --divergence 2", "kgverify show actual.h5 --candidate 10000")
