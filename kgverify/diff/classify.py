@@ -22,6 +22,7 @@ class Surroundings(NamedTuple):
     earlier:          the actual candidate's steps before
     other_goals:      goals of other derivations
     error_bound:      of a gap between two scores
+    draw:             what speaks for another draw of the candidates of this query and side
     """
 
     expected: StepView | None
@@ -30,6 +31,7 @@ class Surroundings(NamedTuple):
     earlier: tuple[StepView, ...]
     other_goals: frozenset[Goal]
     error_bound: float
+    draw: str = ""
 
 
 class Finding(NamedTuple):
@@ -49,7 +51,7 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
             DifferenceClass.RANK, "the same candidates, ranked again by the expected side, rank otherwise", 1.0
         )
     if divergence.field == "candidates.atom":
-        return _of_candidate(divergence)
+        return _of_candidate(divergence, around.draw)
     if divergence.field == "candidates.num_steps":
         return _of_step_count(around)
     if divergence.field.startswith("candidates."):
@@ -65,7 +67,7 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if stage in (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE):
         return _of_resolvents(stage, around)
     if stage is Stage.LIMIT:
-        return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(around))
+        return _of_limit(around)
     if stage is Stage.SCORE:
         return _of_scores(around)
     if stage is Stage.CHOOSE:
@@ -77,7 +79,9 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
 
 
-def _of_candidate(divergence: Divergence) -> Finding:
+def _of_candidate(divergence: Divergence, draw: str) -> Finding:
+    if draw:
+        return Finding(DifferenceClass.SUBSTITUTED, draw, 1.0)
     if divergence.expected == "no such candidate":
         return Finding(DifferenceClass.EXTRA, "a candidate that the expected side does not have", 1.0)
     return Finding(DifferenceClass.MISSING, "a candidate that the actual side does not have", 1.0)
@@ -161,6 +165,14 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     return Finding(DifferenceClass.SUBSTITUTED, f"{missing.total()} resolvents missing, {extra.total()} extra", 0.6)
 
 
+def _of_limit(around: Surroundings) -> Finding:
+    if around.outputs is not None:
+        kept, dropped = zip(*((output[0], output[1:]) for output in around.outputs), strict=True)
+        if dropped[0] == dropped[1] and Counter(kept[0]) == Counter(kept[1]):
+            return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in another order", 1.0)
+    return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(around))
+
+
 def _items(around: Surroundings) -> tuple[list[Any], list[Any]]:
     if around.outputs is not None:
         return list(around.outputs[0]), list(around.outputs[1])
@@ -211,7 +223,8 @@ def _of_choice(around: Surroundings) -> Finding:
     if expected is None or actual is None or not 0 <= actual.choice < len(expected.resolvents):
         return Finding(DifferenceClass.NUMBER, "the choice is no index of a resolvent", 0.9)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
-    if gap == 0:
+    own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score
+    if gap == 0 or own_gap == 0:
         return Finding(DifferenceClass.TIE, "the two choices have equal scores", 1.0)
     if gap <= around.error_bound:
         return Finding(DifferenceClass.ROUNDING, f"the scores' gap {gap:.2e} is inside the error bound", 1.0)

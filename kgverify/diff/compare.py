@@ -1,5 +1,6 @@
 """Two traces in, a comparison out. Free-running: each candidate's first divergence. Lockstep: every step by itself."""
 
+from functools import cached_property
 from math import isfinite
 from typing import NamedTuple
 
@@ -51,6 +52,7 @@ class Comparer:
         self.expected, self.actual, self.not_compared = share_fields(expected, share_symbols(expected, actual))
         has_scores = "resolvents.score" in expected.fields
         self.expected_scores = expected.columns.resolvents.score.astype(np.float64) if has_scores else None
+        self.has_actual_scores = "resolvents.score" in actual.fields
         self.lockstep = lockstep
         self.names = Names(self.expected)
         self.actual_names = Names(self.actual)
@@ -58,6 +60,8 @@ class Comparer:
         self.score_tolerance = expected.header.engine.score_error + actual.header.engine.score_error
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         """Both steps of each step that differs, by (candidate, step) as the divergence has them."""
+        self.redrawn: dict[tuple[int, str], str] = {}
+        """What speaks for another draw, for each (query, side) that has candidates which only one trace has, in both."""
         self.alignment = align_candidates(self.expected.columns.candidates, self.actual.columns.candidates)
 
     def equality(self) -> tuple[FieldRule, ...]:
@@ -181,15 +185,26 @@ class Comparer:
         """The gap of the expected scores at a choice that differs, if it is inside the error bound; else None.
 
         row: of the expected step. Nothing excuses another choice where the expected trace has no scores, a choice is no
-        resolvent, or the steps end in different outcomes.
+        resolvent, or the steps end in different outcomes; nor where the actual choice is not the first of the highest
+        scores by its own account.
         """
         if difference.stage != Stage.CHOOSE or not self.score_tolerance or self.expected_scores is None:
             return None
         if expected.chosen is None or actual.chosen is None or expected.outcome != actual.outcome:
             return None
+        if not self._is_own_argmax(actual):
+            return None
         first = self.readers[0].first_resolvent(row)
         gap = abs(float(self.expected_scores[first + expected.choice] - self.expected_scores[first + actual.choice]))
         return gap if gap <= 2 * self.score_tolerance else None
+
+    def _is_own_argmax(self, actual: StepView) -> bool:
+        """Whether the actual choice follows from the scores beside it; where they were rounded, the highest are equal."""
+        scores = [r.score for r in actual.resolvents]
+        is_exact = self.actual.header.engine.precision == self.actual.columns.resolvents.score.dtype.name
+        if not self.has_actual_scores or not is_exact:
+            return True
+        return actual.choice == scores.index(max(scores))
 
     def _near_tie(self, owner: int, step: int, gap: float, difference: Difference) -> NearTie:
         row = int(self.alignment.expected[owner])
@@ -251,11 +266,9 @@ class Comparer:
     def _unpaired_candidates(self) -> list[Divergence]:
         """Candidates that only one trace has: another draw, or one lost, doubled or invented by the batch machinery."""
         missing, extra = self.alignment.missing, self.alignment.extra
-        groups = [
-            {(int(t.columns.candidates.query[row]), int(t.columns.candidates.side[row])) for row in rows.tolist()}
-            for t, rows in ((self.expected, missing), (self.actual, extra))
-        ]
-        redrawn = groups[0] & groups[1]
+        groups = [_group_atoms(t, rows) for t, rows in ((self.expected, missing), (self.actual, extra))]
+        redrawn = groups[0].keys() & groups[1].keys()
+        self.redrawn = {(q, side_name(s)): self._describe_draw(*(group[q, s] for group in groups)) for q, s in redrawn}
         known = {tuple(row) for row in self.expected.columns.candidates.atom[self.alignment.expected].tolist()}
         found = []
         for rows, trace, names, is_extra in (
@@ -284,6 +297,17 @@ class Comparer:
                 )
         return found
 
+    def _describe_draw(self, missing: set[tuple[int, ...]], extra: set[tuple[int, ...]]) -> str:
+        text = f"{len(extra)} candidates drawn instead of {len(missing)} others"
+        if {(predicate, second, first) for predicate, first, second in missing} == extra:
+            return f"{text}: their arguments swapped"
+        num_known = len(extra & self._facts)
+        return f"{text}, {num_known} of them facts" if num_known else text
+
+    @cached_property
+    def _facts(self) -> set[tuple[int, ...]]:
+        return set() if self.expected.facts is None else {tuple(fact) for fact in self.expected.facts.tolist()}
+
     def _coverage(self, steps: NDArray[np.int64]) -> Coverage:
         """steps: rows of the expected steps compared."""
         compared = column_names(self.expected.columns) - set(self.not_compared)
@@ -307,6 +331,15 @@ class Comparer:
         rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual)
         dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
         return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+def _group_atoms(trace: Trace, rows: NDArray[np.int64]) -> dict[tuple[int, int], set[tuple[int, ...]]]:
+    """The atoms of candidates by (query, side)."""
+    candidates = trace.columns.candidates
+    groups: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+    for query, side, atom in zip(*(c[rows].tolist() for c in candidates[:3]), strict=True):
+        groups.setdefault((query, side), set()).add(tuple(atom))
+    return groups
 
 
 def lockstep_columns(columns: Columns) -> Columns:

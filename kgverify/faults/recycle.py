@@ -7,7 +7,18 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.resolve import first_set
-from kgverify.engines.compiled.state import FAILED, NO_CANDIDATE, OPEN, PAD, PROVED, Derivations, Pool
+from kgverify.engines.compiled.state import (
+    FAILED,
+    GOAL,
+    NO_CANDIDATE,
+    OPEN,
+    PAD,
+    PROVED,
+    Choices,
+    Derivations,
+    Pool,
+    Work,
+)
 from kgverify.faults.plant import Plant
 from kgverify.faults.records import alter_derivations, alter_pool
 
@@ -137,18 +148,20 @@ def overwrite_with_idle(plant: Plant) -> Plant:
 def read_neighbours_output(plant: Plant) -> Plant:
     """Read a slot's state back after the next replay has overwritten it.
 
-    A slot next to one that takes a candidate goes on from that one's goal.
+    A slot that takes a step goes on from the query of the slot before, where that one takes its first step.
     """
-    sound = plant.stages.recycle
+    sound = plant.stages.advance
 
-    def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
-        after, renewed = sound(pool, derivations)
-        takes = (renewed.place != derivations.place) & (renewed.place != NO_CANDIDATE)
-        is_overwritten = takes.roll(1) & ~takes & (renewed.outcome == OPEN)
-        goal = torch.where(is_overwritten[:, None, None], renewed.goal.roll(1, 0), renewed.goal)
-        return after, alter_derivations(renewed, goal=goal)
+    def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
+        after = sound(derivations, work, choices, is_taken)
+        is_first = (derivations.depth == 0) & (derivations.outcome == OPEN)
+        is_overwritten = is_taken & is_first.roll(1) & (derivations.place.roll(1) != derivations.place)
+        goes_on = is_overwritten & (choices.kind == GOAL)
+        return alter_derivations(
+            after, goal=torch.where(goes_on[:, None, None], derivations.goal.roll(1, 0), after.goal)
+        )
 
-    return plant.with_stages(recycle=recycle)
+    return plant.with_stages(advance=advance)
 
 
 def _recall(pool: Pool, column: int, num: int) -> Tensor:

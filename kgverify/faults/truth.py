@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
+from kgverify.engines.compiled.choose import Parameters, build_parameters
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.record import Results, collect_columns
-from kgverify.engines.compiled.stages import build_stages
 from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, TRUE, Derivations, Pool, StepRecord, Work
 from kgverify.engines.compiled.tables import Tables, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.faults.catalogue import find_faults
+from kgverify.faults.match import match_nothing_for_padding
 from kgverify.faults.plant import leave_as_it_is, plant_faults
 from kgverify.harness.run import Run
 from kgverify.ranking.corrupt import draw_candidates
@@ -64,7 +64,8 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
     drawn = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     layout = choose_layout(run.limits, slots=slots)
     program, cpu = run.graph.program, torch.device("cpu")
-    sound = build_stages(SCORES[run.policy.name])
+    # A fault may leave a slot with an empty goal, of which the semantics says nothing: no clause matches it.
+    sound = match_nothing_for_padding(plant_faults(run, ())).stages
     twin = _Twin(
         faulty=Setting(plant.stages, run.limits, layout),
         sound=Setting(sound, run.limits, layout),
@@ -84,7 +85,7 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
     missing, extra = _unpaired(expected, columns.candidates)
     right = rank_candidates(columns.candidates, run.triples, RANK_TOLERANCE)
     return Truth(
-        first_step, missing, extra, _other_rows(right, plant.rank(columns.candidates, run.triples, RANK_TOLERANCE))
+        first_step, missing, extra, differing_ranks(right, plant.rank(columns.candidates, run.triples, RANK_TOLERANCE))
     )
 
 
@@ -110,7 +111,7 @@ def _unpaired(expected: CandidateSet, reported: Candidates) -> tuple[tuple[int, 
     return without_partner(keys[0], list(keys[1])), without_partner(keys[1], list(keys[0]))
 
 
-def _other_rows(right: Rankings, given: Rankings) -> tuple[tuple[int, int], ...]:
+def differing_ranks(right: Rankings, given: Rankings) -> tuple[tuple[int, int], ...]:
     """(query, side) of the rows in which two rankings differ."""
     rows = [
         {(row[0], row[1]): row[2:] for row in zip(*(column.tolist() for column in r), strict=True)}

@@ -58,7 +58,8 @@ class Explainer:
             else frozenset()
         )
         bound = 2 * self._comparer.score_tolerance
-        return classify(divergence, Surroundings(expected, actual, replayed.outputs, earlier, goals, bound))
+        draw = self._comparer.redrawn.get((divergence.query, divergence.side), "")
+        return classify(divergence, Surroundings(expected, actual, replayed.outputs, earlier, goals, bound, draw))
 
     @cached_property
     def _all_goals(self) -> frozenset[Goal]:

@@ -15,7 +15,7 @@ from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.trace.columns import Columns, select_candidates
 
-MOST_REPLAYED: Final = 200
+MOST_REPLAYED: Final = 1000
 """Divergences replayed; the stage of any further one is read off the traces."""
 
 
@@ -39,20 +39,44 @@ def replay_divergences(
     (`recycle`). One that comes out wrong again, but not with the stages watched, keeps the stage read off the traces.
     columns: those of the expected trace; tolerance: of scores, absolute.
     """
-    expected, actual = engines
-    replayed = []
-    for i, divergence in enumerate(divergences):
-        outputs = None
-        is_of_step = divergence.step >= 0 and divergence.stage in (*STEP_STAGES, Stage.RECYCLE)
-        if i < MOST_REPLAYED and is_of_step and divergence.field != "candidates.num_steps":
-            position = position_at(columns, divergence.candidate, divergence.step)
-            if isinstance(expected, ProbedEngine) and isinstance(actual, ProbedEngine):
-                probes = expected.probe(position), actual.probe(position)
-                divergence, outputs = _name_stage(divergence, *probes, names, tolerance)
-            if outputs is None and _agrees_alone(expected.step(position), actual.step(position), tolerance):
-                divergence = msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True)
-        replayed.append(Replayed(divergence, outputs))
-    return replayed
+    replay = _Replay(columns, engines, names, tolerance)
+    return [
+        replay.of_step(divergence) if i < MOST_REPLAYED and _is_of_step(divergence) else Replayed(divergence, None)
+        for i, divergence in enumerate(divergences)
+    ]
+
+
+def _is_of_step(divergence: Divergence) -> bool:
+    return (
+        divergence.step >= 0
+        and divergence.stage in (*STEP_STAGES, Stage.RECYCLE)
+        and divergence.field != "candidates.num_steps"
+    )
+
+
+class _Replay:
+    """Both engines, and the expected run whose steps they take again."""
+
+    def __init__(self, columns: Columns, engines: tuple[Engine, Engine], names: Names, tolerance: float) -> None:
+        self._columns = columns
+        self._expected, self._actual = engines
+        self._names = names
+        self._tolerance = tolerance
+
+    def of_step(self, divergence: Divergence) -> Replayed:
+        """The step taken again; where its goal was wrong already, the step that made the goal."""
+        step = divergence.step
+        starts_wrong = step > 0 and divergence.field in ("steps.goal_atoms", "steps.depth")
+        for at in (step - 1, step) if starts_wrong else (step,):
+            position = position_at(self._columns, divergence.candidate, at)
+            if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
+                probes = self._expected.probe(position), self._actual.probe(position)
+                named, outputs = _name_stage(divergence, *probes, self._names, self._tolerance)
+                if outputs is not None:
+                    return Replayed(named, outputs)
+            if not _agrees_alone(self._expected.step(position), self._actual.step(position), self._tolerance):
+                return Replayed(divergence, None)
+        return Replayed(msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True), None)
 
 
 def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:

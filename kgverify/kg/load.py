@@ -16,6 +16,7 @@ from kgverify.errors import UserError, suggest
 from kgverify.kg import oddities
 from kgverify.kg.domains import parse_domains
 from kgverify.kg.graph import GraphFile, KnowledgeGraph
+from kgverify.kg.random_graph import PREFIX, parse_seed, random_graph
 from kgverify.kg.rules import parse_rules
 from kgverify.kg.texts import TextFile, read_text
 from kgverify.kg.triples import Triples, parse_triples
@@ -43,16 +44,21 @@ def load_graph(
 ) -> KnowledgeGraph:
     """Load a graph.
 
-    spec: the name of an embedded graph; else a name under $KGVERIFY_DATA; else the path of a folder or of a
-        file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
+    spec: the name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or of
+        a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
     rules, valid, test, domains: files to take instead of those of the folder
 
     UserError for a graph that is not found, for a folder without train or with two files for one purpose, for
     an empty train and for a line that cannot be read.
     """
-    place = _locate(spec)
     given = {"valid": valid, "test": test, "rules": rules, "domains": domains}
     explicit = {role: Path(file) for role, file in given.items() if file is not None}
+    if isinstance(spec, str) and spec.startswith(PREFIX):
+        seed = parse_seed(spec)
+        if explicit:
+            raise UserError(f"has its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
+        return random_graph(seed)
+    place = _locate(spec)
     found = _list_files(place, str(spec), [role for role in _STEMS if role not in explicit]) | explicit
     texts = {role: read_text(found[role]) for role in _STEMS if role in found}
     name = os.path.basename(os.path.abspath(place)) if isinstance(place, Path) else place.name

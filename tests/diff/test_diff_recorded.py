@@ -48,7 +48,12 @@ def test_recorded_near_ties_leave_the_verdict_open(tmp_path):
     row = int(np.flatnonzero(columns.steps.num_resolvents > 1)[0])
     choice = columns.steps.choice.copy()
     choice[row] = (choice[row] + 1) % columns.steps.num_resolvents[row]
-    actual = with_columns(expected, columns._replace(steps=columns.steps._replace(choice=choice)))
+    score = columns.resolvents.score.copy()
+    score[int(columns.steps.num_resolvents[:row].sum()) + choice[row]] += 1000
+    resolvents = columns.resolvents._replace(score=score)
+    actual = with_columns(
+        expected, columns._replace(steps=columns.steps._replace(choice=choice), resolvents=resolvents)
+    )
     for name, trace in (("expected.h5", expected), ("actual.h5", actual)):
         save_trace(trace, tmp_path / name)
     report = compare_recorded(tmp_path / "expected.h5", tmp_path / "actual.h5").report

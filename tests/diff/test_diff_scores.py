@@ -70,17 +70,23 @@ def test_scores_in_single_precision_that_round_to_the_same_have_no_difference_of
     assert (comparison.verdict, comparison.level) == (Verdict.AGREE, None)
 
 
-def near_tie(trace: Trace, gap: float, choice: int | None = None) -> tuple[Trace, Trace, int]:
-    """Both traces score two resolvents of a step `gap` apart and the actual one takes the other; and the step's row."""
+def near_tie(trace: Trace, gap: float, choice: int = 0) -> tuple[Trace, Trace, int]:
+    """Two resolvents of a step score `gap` apart, and the actual side, to which they are nearer, takes the other.
+
+    Returns the expected trace, in which the second is chosen, the actual one, and the step's row.
+    """
     row = first_step_with(trace, 2)
-    first = int(starts_of(trace.columns.steps.num_resolvents)[row])
-    chosen = int(trace.columns.steps.choice[row])
-    other = 1 if chosen == 0 else 0
+    first, end = starts_of(trace.columns.steps.num_resolvents)[row : row + 2].tolist()
     scores = column_of(trace, "resolvents.score").copy()
-    scores[first + other] = scores[first + chosen] - gap
+    scores[first] = scores[first + 1] - gap
+    scores[first + 2 : end] = -100.0
     expected = with_error(with_column(trace, "resolvents.score", scores))
-    actual = with_element(expected, "steps.choice", row, lambda _: other if choice is None else choice)
-    return expected, actual, row
+    expected = with_element(expected, "steps.choice", row, lambda _: 1)
+    shift = np.clip(gap / 2, -2 * ERROR, 2 * ERROR)
+    actual = with_column(
+        expected, "resolvents.score", scores + np.eye(2, len(scores), first).T @ np.array([shift, -shift])
+    )
+    return expected, with_element(actual, "steps.choice", row, lambda _: choice), row
 
 
 @pytest.mark.parametrize("gap", [0.0, 2 * ERROR, 4 * ERROR, -4 * ERROR])
@@ -105,6 +111,19 @@ def test_another_choice_outside_the_error_bound_is_a_divergence(gap: float):
     (divergence,) = comparison.divergences
     assert (divergence.candidate, divergence.step) == place_of_step(small_trace(), row)
     assert divergence.stage == ("score" if np.isnan(gap) else "choose")
+
+
+def test_a_choice_against_the_scores_beside_it_is_no_near_tie():
+    expected, actual, row = near_tie(small_trace(), 2 * ERROR)
+    scores = actual.columns.resolvents.score
+    first = int(starts_of(actual.columns.steps.num_resolvents)[row])
+    for higher in (np.nextafter(scores[first], np.inf), scores[first] + ERROR):
+        contrary = with_element(actual, "resolvents.score", first + 1, lambda _, score=higher: score)
+        (divergence,) = compare_traces(expected, contrary).divergences
+        assert divergence.stage == "choose"
+    # What was rounded when it was recorded tells less.
+    rounded = with_column(contrary, "resolvents.score", contrary.columns.resolvents.score.astype(np.float32))
+    assert compare_traces(expected, rounded).verdict is Verdict.AGREE
 
 
 def test_exact_engines_have_no_near_ties():

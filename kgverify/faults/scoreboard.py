@@ -1,0 +1,202 @@
+"""How well faults are found: each fault in each arena, judged by the truth of instrumented replacement.
+
+An arena is a graph with the sizes that make faults show: fewer slots than candidates, limits that are met.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from kgverify.diff.result import Divergence, Verdict
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
+from kgverify.faults.catalogue import FAULTS, find_faults
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.faults.truth import Truth, differing_ranks, find_truth
+from kgverify.harness.run import Pipeline, Run, load_policy, reference_pipeline
+from kgverify.harness.verify import Verification, verify
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.logic.outcomes import Side
+from kgverify.logic.stages import Stage
+from kgverify.trace.columns import CandidateSet, Columns
+from kgverify.trace.header import EngineInfo
+
+
+class Arena(msgspec.Struct, frozen=True, kw_only=True):
+    """Where faults are planted: a run of one graph, small, and the slots that the evaluator has."""
+
+    graph: str
+    name: str = "plain"
+    limits: Limits = Limits()
+    policy: str = "shortest"
+    num_queries: int = 8
+    num_corruptions: int = 8
+    seed: int = 0
+    slots: int = 16
+
+    def run(self) -> Run:
+        """The run. UserError for a graph that is not found."""
+        graph = load_graph(self.graph)
+        policy = SHORTEST if self.policy == "shortest" else load_policy(self.policy, graph, self.limits, self.seed)
+        return Run(
+            graph,
+            self.limits,
+            policy,
+            num_queries=self.num_queries,
+            num_corruptions=self.num_corruptions,
+            seed=self.seed,
+        )
+
+
+TIGHT: Final = Limits(max_depth=5, max_atoms=3, max_resolvents=4)
+
+
+def arenas_of(graph: str) -> tuple[Arena, ...]:
+    """The arenas of a graph: as it comes, with limits that are met in many steps, and with scores of weights."""
+    return (
+        Arena(graph=graph),
+        Arena(graph=graph, name="tight limits", limits=TIGHT, num_queries=10, num_corruptions=3, slots=5),
+        Arena(graph=graph, name="weights", policy="two_tower", num_queries=4, slots=7),
+    )
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of faults in an arena.
+
+    faults:      what was planted; nothing for the evaluator as it is
+    stages, kinds: of each fault, what the report should name
+    is_manifest: whether the faults did anything, by the truth
+    is_same:     whether both traces have one root digest and one ranking: the proof where nothing manifests
+    num_places:  candidates (or ranks) wrong by the truth or in the report
+    num_steps:   those of which truth and report name the same first step
+    num_divergences, num_stages, num_kinds: of the report, and how many of them have a planted stage, and also its class
+    found:       (stage, class) of the report's causes, largest first
+    """
+
+    graph: str
+    arena: str
+    faults: tuple[str, ...]
+    stages: tuple[str, ...]
+    kinds: tuple[str, ...]
+    verdict: str
+    is_manifest: bool
+    is_same: bool
+    num_places: int
+    num_steps: int
+    num_divergences: int
+    num_stages: int
+    num_kinds: int
+    found: tuple[tuple[str, str], ...]
+
+
+class Stand:
+    """An arena made ready: its graph loaded, and what the reference did remembered."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self._run = arena.run()
+        sound = reference_pipeline(self._run)
+        self._expected = Pipeline(_Remembering(sound.engine), sound.draw, sound.rank)
+
+    def verify(self, faults: Sequence[str], *, lockstep: bool = False) -> Verification:
+        """The reference against the evaluator with the faults."""
+        judged = compiled_pipeline_with_faults(self._run, faults, mode="eager", device="cpu", slots=self.arena.slots)
+        return verify(self._run, self._expected, judged, check_determinism=False, lockstep=lockstep)
+
+    def try_faults(self, faults: Sequence[str]) -> Trial:
+        """Plant the faults, ask the truth and the report, and compare the two."""
+        truth = find_truth(self._run, faults, slots=self.arena.slots)
+        return judge(self.arena, faults, truth, self.verify(faults))
+
+
+def judge(arena: Arena, names: Sequence[str], truth: Truth, verification: Verification) -> Trial:
+    """Compare what the report says with the truth."""
+    faults = find_faults(names)
+    report = verification.report
+    wanted, found = _places_of(truth), dict(map(_place_of, report.divergences))
+    planted = {fault.stage.value for fault in faults}
+    kinds = {(fault.stage.value, fault.expected_kind.value) for fault in faults}
+    return Trial(
+        graph=arena.graph,
+        arena=arena.name,
+        faults=tuple(fault.name for fault in faults),
+        stages=tuple(fault.stage.value for fault in faults),
+        kinds=tuple(fault.expected_kind.value for fault in faults),
+        verdict=report.verdict.value,
+        is_manifest=truth.has_manifested,
+        is_same=_is_same(verification),
+        num_places=len(wanted.keys() | found.keys()),
+        num_steps=sum(place in found and found[place] == step for place, step in wanted.items()),
+        num_divergences=len(report.divergences),
+        num_stages=sum(each.stage in planted for each in report.divergences),
+        num_kinds=sum((each.stage, each.kind.value) in kinds for each in report.divergences),
+        found=tuple(dict.fromkeys((cause.stage, cause.kind.value) for cause in report.causes)),
+    )
+
+
+Place = tuple[str, int, int]
+
+
+def _places_of(truth: Truth) -> dict[Place, int]:
+    return {
+        **{("candidate", row, 0): step for row, step in truth.first_step.items()},
+        **{("missing", row, 0): -1 for row in truth.missing},
+        **{("extra", row, 0): -1 for row in truth.extra},
+        **{("rank", query, side): -1 for query, side in truth.rankings},
+    }
+
+
+def _place_of(divergence: Divergence) -> tuple[Place, int]:
+    if divergence.stage == Stage.RANK:
+        return ("rank", divergence.query, Side[divergence.side.upper()]), -1
+    if divergence.field == "candidates.atom":
+        return ("extra" if divergence.expected == "no such candidate" else "missing", divergence.candidate, 0), -1
+    return ("candidate", divergence.candidate, 0), divergence.step
+
+
+def _is_same(verification: Verification) -> bool:
+    expected, actual = verification.expected, verification.actual
+    if expected.root != actual.root or expected.rankings is None or actual.rankings is None:
+        return False
+    return not differing_ranks(expected.rankings, actual.rankings)
+
+
+class _Remembering:
+    """An engine that proves the same candidates once."""
+
+    def __init__(self, engine: Engine) -> None:
+        if not isinstance(engine, ProbedEngine):
+            raise TypeError("expected an engine with probes")
+        self._engine: ProbedEngine = engine
+        self._proved: dict[bytes, Columns] = {}
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        key = b"".join(column.tobytes() for column in candidates)
+        if key not in self._proved:
+            self._proved[key] = self._engine.prove(candidates, progress)
+        return self._proved[key]
+
+    def step(self, positions: Positions) -> Columns:
+        return self._engine.step(positions)
+
+    def probe(self, position: Positions) -> StageOutputs:
+        return self._engine.probe(position)
+
+
+def run_trials(arenas: Iterable[Arena], faults: Sequence[str] = tuple(FAULTS)) -> Iterator[Trial]:
+    """Every fault in every arena, one by one."""
+    for arena in arenas:
+        stand = Stand(arena)
+        for name in faults:
+            yield stand.try_faults([name])
+
+
+def is_detected(trial: Trial) -> bool:
+    """Whether a fault that manifests led to DIVERGE."""
+    return trial.verdict == Verdict.DIVERGE
