@@ -83,9 +83,10 @@ def near_tie(trace: Trace, gap: float, choice: int = 0) -> tuple[Trace, Trace, i
     expected = with_error(with_column(trace, "resolvents.score", scores))
     expected = with_element(expected, "steps.choice", row, lambda _: 1)
     shift = np.clip(gap / 2, -2 * ERROR, 2 * ERROR)
-    actual = with_column(
-        expected, "resolvents.score", scores + np.eye(2, len(scores), first).T @ np.array([shift, -shift])
-    )
+    nearer = scores.copy()
+    nearer[first] += shift
+    nearer[first + 1] -= shift
+    actual = with_column(expected, "resolvents.score", nearer)
     return expected, with_element(actual, "steps.choice", row, lambda _: choice), row
 
 
