@@ -1,0 +1,146 @@
+"""The case that kgverify is for, as docs/flagship.md tells it: every block and table of the page is made again."""
+
+import os
+from pathlib import Path
+
+import pytest
+from flagship_page import (
+    BLOCKS,
+    TABLES,
+    Finished,
+    causes_table,
+    find_unprinted,
+    measure_reference,
+    parts_table,
+    repairs_table,
+    run_command,
+)
+
+from kgverify.faults.catalogue import COMPOSITES
+from kgverify.harness.run import Run, load_policy
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+
+OF_TRAINING = 0.06
+"""How far MRRs may be from the page's where the weights were trained on another machine."""
+
+TRAIN = "kgverify train --graph countries_s3 -o s3.safetensors"
+PUBLISHED = "kgverify diff --graph countries_s3 --policy s3.safetensors --queries 24 --corruptions 4 --fault fact-cap"
+SHIPPED = "kgverify diff --policy trained --queries 24 --corruptions 4 --fault fact-cap"
+FIRST_COMPILED = "kgverify diff --policy trained --queries 24 --corruptions 4 --max-resolvents 3 --fault first-compiled"
+V10 = "kgverify diff --graph family --queries 9 --corruptions 10 --slots 64 --fault v10"
+
+needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
+
+
+def check_accounts(finished: Finished) -> None:
+    """The shares add up to the loss that the metrics show."""
+    attribution = finished.data["attribution"]
+    assert (attribution["expected"], attribution["actual"]) == (finished.expected, finished.actual)
+    assert abs(sum(each["share"] for each in attribution["shares"]) - (finished.expected - finished.actual)) < 1e-12
+    assert {each["cause"] for each in attribution["shares"]} == set(range(len(finished.data["causes"])))
+
+
+def shipped_run(max_resolvents: int) -> Run:
+    graph, limits = load_graph("countries"), Limits(max_resolvents=max_resolvents)
+    policy = load_policy("trained", graph, limits, 0)
+    return Run(graph, limits, policy, num_queries=24, num_corruptions=4)
+
+
+def test_no_block_and_no_table_of_the_page_goes_unchecked():
+    assert set(BLOCKS) == {
+        *(TRAIN, PUBLISHED, SHIPPED, FIRST_COMPILED, f"{FIRST_COMPILED} --lockstep"),
+        *(V10, f"{V10} --lockstep"),
+    }
+    of_composites = {f"{name}-{what}" for name in ("first-compiled", "v10") for what in ("causes", "lockstep")}
+    assert set(TABLES) == {*of_composites, "first-compiled-repairs", "v10-parts"}
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@needs_data
+def test_on_the_published_graph_the_fact_cap_is_named_and_explains_the_whole_loss(tmp_path: Path):
+    trained = run_command(TRAIN, tmp_path)
+    assert find_unprinted(BLOCKS[TRAIN], trained.printed, OF_TRAINING) == []
+    finished = run_command(PUBLISHED, tmp_path)
+    assert finished.code == 1
+    assert find_unprinted(BLOCKS[PUBLISHED], finished.printed, OF_TRAINING) == []
+
+    assert finished.expected >= 0.80
+    assert finished.expected - finished.actual >= 0.30
+    check_accounts(finished)
+    (cause,) = finished.data["causes"]
+    assert (cause["stage"], cause["kind"]) == ("match_facts", "missing")
+    (share,) = finished.data["attribution"]["shares"]
+    assert share["repaired"] == finished.expected
+
+    graph = load_graph("countries_s3")
+    policy = load_policy(str(tmp_path / "s3.safetensors"), graph, Limits(), 0)
+    mrr, _ = measure_reference(Run(graph, policy=policy, num_queries=24, num_corruptions=50))
+    assert abs(float(mrr) - 0.62) < OF_TRAINING
+
+
+def test_with_the_shipped_weights_the_fact_cap_costs_what_the_page_says(tmp_path: Path):
+    finished = run_command(SHIPPED, tmp_path)
+    assert find_unprinted(BLOCKS[SHIPPED], finished.printed) == []
+    assert finished.expected >= 0.80
+    assert finished.expected - finished.actual >= 0.30
+    check_accounts(finished)
+
+
+def test_the_first_compiled_evaluator_has_three_causes_and_the_report_separates_them(tmp_path: Path):
+    finished = run_command(FIRST_COMPILED, tmp_path)
+    assert find_unprinted(BLOCKS[FIRST_COMPILED], finished.printed) == []
+    assert TABLES["first-compiled-causes"] == causes_table(finished)
+    check_accounts(finished)
+    assert {cause["stage"] for cause in finished.data["causes"]} == {"match_facts", "close", "rank"}
+    # Repairing any one leaves most of the loss, and the ranking alone even adds to it.
+    lost = finished.expected - finished.actual
+    gained = [share["repaired"] - finished.actual for share in finished.data["attribution"]["shares"]]
+    assert max(gained) < lost / 3
+    assert min(gained) < 0
+
+
+def test_in_lockstep_all_three_causes_of_the_first_compiled_evaluator_are_listed(tmp_path: Path):
+    finished = run_command(f"{FIRST_COMPILED} --lockstep", tmp_path)
+    assert TABLES["first-compiled-lockstep"] == causes_table(finished)
+    assert {cause["stage"] for cause in finished.data["causes"]} == {"match_facts", "close", "rank"}
+
+
+def test_each_set_of_repairs_of_the_first_compiled_evaluator_gives_what_the_page_says():
+    table = repairs_table(shipped_run(3), COMPOSITES["first-compiled"].parts)
+    assert TABLES["first-compiled-repairs"] == table
+
+
+# When this passes, the page's sentence on it ("At the default ...") is to be taken out.
+@pytest.mark.xfail(reason="a fault of ranking that another fault hides is no cause: 0.1326 of 0.4410 is accounted for")
+def test_at_the_default_cap_the_loss_is_accounted_for_in_full(tmp_path: Path):
+    check_accounts(run_command(FIRST_COMPILED.replace("--max-resolvents 3 ", ""), tmp_path))
+
+
+@pytest.mark.data
+@needs_data
+def test_v10_proves_nothing_and_the_report_says_why(tmp_path: Path):
+    finished = run_command(V10, tmp_path)
+    assert find_unprinted(BLOCKS[V10], finished.printed) == []
+    assert TABLES["v10-causes"] == causes_table(finished)
+    check_accounts(finished)
+    assert "advance" in {cause["stage"] for cause in finished.data["causes"]}
+
+
+@pytest.mark.data
+@needs_data
+def test_in_lockstep_v10_is_the_fact_cap(tmp_path: Path):
+    finished = run_command(f"{V10} --lockstep", tmp_path)
+    assert TABLES["v10-lockstep"] == causes_table(finished)
+
+
+@pytest.mark.data
+@needs_data
+def test_mending_any_one_fault_of_v10_proves_nothing_more():
+    run = Run(load_graph("family"), num_queries=9, num_corruptions=10)
+    table = parts_table(run, "v10", COMPOSITES["v10"].parts, slots=64)
+    assert TABLES["v10-parts"] == table
+    rows = [line.strip("| \n").split(" | ") for line in table.splitlines()[3:-1]]
+    assert {row[-1] for row in rows} == {"0"}
+    assert [row[0] for row in rows if row[3] == "0"] == ["`stale-resolvents`", "`empty-goal-ends`", "`fact-cap`"]
