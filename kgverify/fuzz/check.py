@@ -1,0 +1,261 @@
+"""Equivalence as a property: many problems in one run on both sides, and each that differs confirmed by itself."""
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kgverify.diff.compare import Comparer
+from kgverify.diff.rankings import compare_rankings
+from kgverify.diff.result import Comparison, Divergence, Verdict
+from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure, Signature, sign
+from kgverify.fuzz.merge import Merged, group_problems, merge
+from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
+from kgverify.fuzz.problem import Problem
+from kgverify.harness.lockstep import follow_near_ties, lockstep_comparer
+from kgverify.harness.phases import silent_phase
+from kgverify.harness.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.harness.verify import Verification, verify
+from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.trace.trace import Trace
+
+MOST_CONFIRMED: Final = 10
+"""Problems that `check_problems` confirms unless it is told another number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Problems in one run, and what the reference did; it serves any number of engines.
+
+    places: of the problems, among those that the batches were made from
+    """
+
+    places: tuple[int, ...]
+    merged: Merged
+    pipeline: Pipeline
+    expected: Trace
+
+
+class Suspect(NamedTuple):
+    """A problem that differs in the run of its batch; `place` is that in the batch."""
+
+    batch: Batch
+    place: int
+
+    @property
+    def number(self) -> int:
+        """Its place among the problems checked."""
+        return self.batch.places[self.place]
+
+
+def check_problems(
+    problems: Sequence[Problem],
+    make_pipeline: MakePipeline | None = None,
+    *,
+    lockstep: bool = False,
+    most: int = MOST_CONFIRMED,
+) -> list[Failure]:
+    """Where the pipeline under test (the eager evaluator, if none is given) differs from the reference.
+
+    The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded is
+    compared, free-running, and with `lockstep` step by step as well. The first `most` problems that differ are
+    confirmed, each by itself; there may be further ones.
+    """
+    return check_batches(prepare_batches(problems), make_pipeline, lockstep=lockstep, most=most)
+
+
+def prepare_batches(problems: Sequence[Problem]) -> list[Batch]:
+    """The problems in as few runs as may be, each proved by the reference."""
+    return [_prepare(tuple(group), [problems[i] for i in group]) for group in group_problems(problems)]
+
+
+def check_batches(
+    batches: Sequence[Batch],
+    make_pipeline: MakePipeline | None = None,
+    *,
+    lockstep: bool = False,
+    most: int = MOST_CONFIRMED,
+) -> list[Failure]:
+    """As `check_problems`, of what `prepare_batches` gave."""
+    make = make_pipeline or compiled_maker()
+    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
+    suspects.sort(key=lambda suspect: suspect.number)
+    return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
+
+
+def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
+    """The problems of a batch that differ in its run; where the engine raises an exception, those that make it."""
+    try:
+        places = _differing(batch, make_pipeline, lockstep)
+    except _Crashed:
+        if len(batch.places) == 1:
+            return [Suspect(batch, 0)]
+        found = []
+        middle = len(batch.places) // 2
+        for part in (slice(0, middle), slice(middle, None)):
+            half = _prepare(batch.places[part], batch.merged.problems[part])
+            found += find_suspects(half, make_pipeline, lockstep=lockstep)
+        # One whose parts do no harm: the first problem stands for the company.
+        return found or [Suspect(batch, 0)]
+    return [Suspect(batch, place) for place in places]
+
+
+def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
+    """The failure of a suspect: alone if it can be, else in the smallest company found by halving."""
+    problem = suspect.batch.merged.problems[suspect.place]
+    attempts = [problem]
+    if problem.queries and problem.num_corruptions not in (0, ALL):
+        # In company other corruptions are drawn, since the draw goes by ids.
+        attempts.append(replace(problem, num_corruptions=ALL))
+    for attempt in attempts:
+        failure = judge(attempt, make_pipeline, index=suspect.number, lockstep=lockstep)
+        if failure is not None:
+            return failure
+    company, place = _shrink_company(suspect.batch.merged.problems, suspect.place, make_pipeline, lockstep)
+    return _judge_company(company, place, make_pipeline, suspect.number, lockstep) or Failure(
+        index=suspect.number,
+        problem=problem,
+        company=tuple(company),
+        signature=Signature("", "", UNDECIDED, "differs in one run and not in the next"),
+        message="the difference did not come again",
+    )
+
+
+def judge(
+    problem: Problem, make_pipeline: MakePipeline | None = None, *, index: int = 0, lockstep: bool = False
+) -> Failure | None:
+    """What is wrong with one problem, run alone with its own sizes and explained by replay; None if nothing is."""
+    return _judge_company([problem], 0, make_pipeline or compiled_maker(), index, lockstep)
+
+
+def verify_problems(
+    problems: Sequence[Problem], make_pipeline: MakePipeline | None = None, *, lockstep: bool = False
+) -> Verification:
+    """The whole report of problems in one run. UserError unless they can share one."""
+    merged = merge(problems)
+    expected = merged.with_unranked(reference_pipeline(merged.run))
+    actual = merged.with_unranked((make_pipeline or compiled_maker())(merged.run, merged.sizes))
+    return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False)
+
+
+class _Crashed(Exception):
+    """The engine under test raised an exception, which is the cause."""
+
+
+def _prepare(places: Sequence[int], problems: Sequence[Problem]) -> Batch:
+    with _without_garbage_collection():
+        merged = merge(problems)
+        pipeline = merged.with_unranked(reference_pipeline(merged.run))
+        return Batch(tuple(places), merged, pipeline, _trace(merged.run, pipeline))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """The reference makes many small tuples and no cycles; looking for these takes longer than the proofs do."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _trace(run: Run, pipeline: Pipeline) -> Trace:
+    candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    columns = pipeline.engine.prove(candidates)
+    is_ranked = bool(np.isfinite(columns.candidates.log_probability).all())
+    rankings = pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE) if is_ranked else None
+    return build_trace(run, pipeline.engine, columns, rankings)
+
+
+def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[int]:
+    """The places in the batch of the problems that differ. _Crashed if the engine under test raises an exception."""
+    merged, run, expected = batch.merged, batch.merged.run, batch.expected
+    try:
+        pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
+        actual = _trace(run, pipeline)
+    except Exception as error:
+        raise _Crashed from error
+
+    comparer = Comparer(expected, actual)
+    comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
+    found = _places(merged, compare_rankings(comparison, expected, actual))
+    if lockstep:
+        try:
+            stepped = lockstep_comparer(run, expected, pipeline, silent_phase)
+        except Exception as error:
+            raise _Crashed from error
+        found |= _places(merged, stepped.compare())
+    return sorted(found)
+
+
+def _places(merged: Merged, comparison: Comparison) -> set[int]:
+    if comparison.verdict is Verdict.AGREE:
+        return set()
+    return {_owner(merged, divergence) for divergence in comparison.divergences} or {0}
+
+
+def _owner(merged: Merged, divergence: Divergence) -> int:
+    """The problem of a divergence; one whose query is none is the last one's."""
+    return (
+        int(merged.owner[divergence.query]) if 0 <= divergence.query < len(merged.owner) else len(merged.problems) - 1
+    )
+
+
+def _judge_company(
+    company: Sequence[Problem], place: int, make_pipeline: MakePipeline, index: int, lockstep: bool
+) -> Failure | None:
+    merged = merge(company)
+
+    def failure(signature: Signature, divergence: Divergence | None = None, message: str = "") -> Failure:
+        return Failure(
+            index=index,
+            problem=company[place],
+            company=tuple(company),
+            signature=signature,
+            divergence=divergence,
+            message=message,
+        )
+
+    try:
+        report = verify_problems(company, make_pipeline, lockstep=lockstep).report
+        if lockstep and not report.divergences:
+            report = verify_problems(company, make_pipeline).report
+    except Exception as error:
+        return failure(Signature("", "", CRASH, type(error).__name__), message=str(error))
+    own = [divergence for divergence in report.divergences if _owner(merged, divergence) == place]
+    divergence = next(iter(own or report.divergences), None)
+    if divergence is not None:
+        return failure(sign(report, divergence), divergence)
+    if report.verdict is Verdict.AGREE:
+        return None
+    return failure(Signature("", "", UNDECIDED), message="; ".join(report.reasons))
+
+
+def _shrink_company(
+    problems: Sequence[Problem], place: int, make_pipeline: MakePipeline, lockstep: bool
+) -> tuple[list[Problem], int]:
+    """A smaller run in which something still differs, and the place in it of what does; the problem itself, if it can."""
+    company, blamed = list(problems), place
+    while len(company) > 1:
+        middle = len(company) // 2
+        halves = [(0, middle), (middle, len(company))]
+        # The half of the blamed problem first, then the other.
+        halves.sort(key=lambda half: not half[0] <= blamed < half[1])
+        for begin, end in halves:
+            part = company[begin:end]
+            try:
+                found = _differing(_prepare(range(len(part)), part), make_pipeline, lockstep)
+            except _Crashed:
+                found = [0]
+            if found:
+                company, blamed = part, blamed - begin if blamed - begin in found else found[0]
+                break
+        else:
+            return company, blamed
+    return company, blamed
