@@ -17,40 +17,42 @@ from kgverify.trace.trace import Trace
 NOT_PROVED_PENALTY: Final = 100.0
 """What the semantics takes from the ranking score of a candidate that is not PROVED, nats."""
 
-ExpectedRank = Callable[[Candidates], Rankings]
-"""How the expected side ranks candidates."""
+RankCandidates = Callable[[Candidates], Rankings]
+"""How one side ranks candidates."""
 
 
 def compare_rankings(
-    comparison: Comparison, expected: Trace, actual: Trace, expected_rank: ExpectedRank | None = None
+    comparison: Comparison,
+    expected: Trace,
+    actual: Trace,
+    ranks: tuple[RankCandidates, RankCandidates] | None = None,
 ) -> Comparison:
     """Add divergences of `rank`, and raise the level where ranks or the metric differ.
 
-    With `expected_rank`, the actual candidates are ranked again by it, which separates a fault of ranking from the
-    consequences of others; without it, only groups whose candidates all agree are judged.
+    With `ranks`, how the expected and the actual side rank, each side's candidates are ranked again by the other, which
+    separates a fault of ranking from the consequences of others, even where these hide it; without, only groups whose
+    candidates all agree are judged.
     """
     if expected.rankings is None or actual.rankings is None:
         missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
         note = f"ranks were not compared: the {' and the '.join(missing)} trace has none"
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     left, right = _by_group(expected.rankings), _by_group(actual.rankings)
-    if expected_rank is None:
-        touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
-        every: dict[tuple[int, int], _Ranks | None] = {**dict.fromkeys(right), **left}
-        wanted = {group: ranks for group, ranks in every.items() if (group[0], side_name(group[1])) not in touched}
-    else:
-        ranked = _by_group(expected_rank(actual.columns.candidates))
-        wanted = {**dict.fromkeys(right), **ranked}
-    names = Names(expected)
-    error = expected.header.engine.score_error + actual.header.engine.score_error
     found = []
-    for group in sorted(wanted):
-        got = right.get(group)
-        if got == wanted[group]:
-            continue
-        if expected_rank is None and _is_rounding(expected, error, group, wanted[group], got):
-            continue
-        found.append(_divergence(group, wanted[group], got, expected, names))
+    names = Names(expected)
+    if ranks is not None:
+        pairs = [(_by_group(ranks[0](actual.columns.candidates)), right)]
+        pairs.append((left, _by_group(ranks[1](expected.columns.candidates))))
+        wrong = {g: (w.get(g), h.get(g)) for w, h in reversed(pairs) for g in {**w, **h} if w.get(g) != h.get(g)}
+        found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
+    else:
+        touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
+        error = expected.header.engine.score_error + actual.header.engine.score_error
+        for group in sorted({**left, **right}):
+            wanted, got = left.get(group), right.get(group)
+            is_touched = (group[0], side_name(group[1])) in touched
+            if wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got):
+                found.append(_divergence(group, wanted, got, expected, names))
     differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
     levels = [each.level for each in (*comparison.divergences, *found)]
     if comparison.level is not None:

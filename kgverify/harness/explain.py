@@ -24,14 +24,17 @@ class Explainer:
         self._views = views
         self._reader = StepReader(expected.columns)
 
-    def replay(self, comparison: Comparison, engines: tuple[Engine, Engine]) -> list[Replayed]:
-        """The divergences with their stages named by replay."""
+    def replay(
+        self, comparison: Comparison, engines: tuple[Engine, Engine], *, in_company: bool = False
+    ) -> list[Replayed]:
+        """The divergences with their stages named by replay; `in_company`: see `replay_divergences`."""
         return replay_divergences(
             comparison.divergences,
             self._expected.columns,
             engines,
             self._comparer.names,
             self._comparer.score_tolerance,
+            {key: actual for key, (_, actual) in self._views.items()} if in_company else {},
         )
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
@@ -42,12 +45,15 @@ class Explainer:
     def classify(self, replayed: Replayed) -> Finding:
         """The class of one divergence."""
         divergence = replayed.divergence
-        key = divergence.candidate, divergence.step
-        expected, actual = self._views.get(key, (None, None))
+        expected: StepView | None = None
+        actual: StepView | None = None
         if divergence.field == "candidates.num_steps":
             num_steps = int(self._expected.columns.candidates.num_steps[divergence.candidate])
             if divergence.step < num_steps:
                 expected = self._reader.read(self._reader.first_step[divergence.candidate] + divergence.step)
+        else:
+            views = replayed.views or self._views.get((divergence.candidate, divergence.step))
+            expected, actual = views or (None, None)
         earlier: tuple[StepView, ...] = ()
         if expected is not None and actual is not None:
             first = self._reader.first_step[divergence.candidate]

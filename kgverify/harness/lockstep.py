@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.compare import Comparer, lockstep_columns
-from kgverify.diff.result import Comparison, Level, NearTie, Verdict
+from kgverify.diff.result import Comparison, Divergence, NearTie, Verdict, highest_level
 from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError
 from kgverify.harness.explain import Views
@@ -28,6 +28,40 @@ def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase)
     left = replace(build_trace(run, actual.engine, columns, None), header=expected.header, fields=fields)
     right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
     return Comparer(left, right, lockstep=True)
+
+
+def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
+    """Every step that differs by itself, and of the free run what no such step explains: the machinery around them.
+
+    Returns the comparison, whose candidates are those of the run, and both steps of each step that differs.
+    """
+    num_steps = free.expected.columns.candidates.num_steps
+    owner = np.repeat(np.arange(len(num_steps)), num_steps)
+    stepped, views = own_candidates(stepper.compare(), stepper.views, owner)
+    ran = free.compare()
+    wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
+    unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
+    divergences = sorted([*stepped.divergences, *unexplained], key=lambda each: (each.candidate, each.step))
+    verdict = Verdict.DIVERGE if unexplained and stepped.verdict is Verdict.AGREE else stepped.verdict
+    reasons = tuple(dict.fromkeys((*stepped.reasons, *ran.reasons)))
+    return (
+        msgspec.structs.replace(
+            stepped,
+            divergences=tuple(divergences),
+            level=highest_level([level for level in (stepped.level, *(d.level for d in unexplained)) if level]),
+            verdict=Verdict.INCONCLUSIVE if reasons else verdict,
+            reasons=reasons,
+        ),
+        free.views | views,
+    )
+
+
+def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
+    """The steps of which one that is wrong by itself leads to this first divergence of a free run."""
+    step = divergence.step
+    if step < 0 or divergence.field.startswith("candidates."):
+        return set()
+    return {(divergence.candidate, step), (divergence.candidate, step - 1)}
 
 
 def follow_near_ties(
@@ -71,11 +105,7 @@ def follow_near_ties(
         near_ties=tuple(sorted([*ties, *further], key=_tie_order)),
         verdict=Verdict.DIVERGE if found and comparison.verdict is Verdict.AGREE else comparison.verdict,
         coverage=msgspec.structs.replace(comparison.coverage, steps_after_near_ties=len(owner)),
-        level=max(
-            [level for level in (comparison.level, *(each.level for each in found)) if level is not None],
-            key=list(Level).index,
-            default=None,
-        ),
+        level=highest_level([level for level in (comparison.level, *(each.level for each in found)) if level]),
     )
     return followed, comparer.views | views
 

@@ -1,29 +1,43 @@
 """Replaying one step in both engines with every stage watched: the earliest stage whose output differs is at fault."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from kgverify.diff.locate import is_close, shorten
+from kgverify.diff.locate import is_close, locate_difference, shorten
 from kgverify.diff.result import Divergence, Value
-from kgverify.diff.view import Names, StepReader, outcome_name
-from kgverify.engines.protocol import Engine, Positions, ProbedEngine, StageOutputs, positions_of, take_position
+from kgverify.diff.view import Names, StepReader, StepView, outcome_name
+from kgverify.engines.protocol import (
+    Engine,
+    Positions,
+    ProbedEngine,
+    StageOutputs,
+    candidate_set,
+    positions_of,
+    take_position,
+)
 from kgverify.logic.atoms import Atom
 from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.trace.columns import Columns, select_candidates
 
 MOST_REPLAYED: Final = 1000
-"""Divergences replayed; the stage of any further one is read off the traces."""
+"""Divergences replayed; a further one is taken for one of those that look like it, if these all have one stage."""
 
 
 class Replayed(NamedTuple):
-    """A divergence after its step was replayed; the culprit stage's two outputs, where the replay shows it."""
+    """A divergence after its step was replayed.
+
+    outputs: the culprit stage's two outputs, where the replay shows them
+    views:   the two steps that differ, if they are not those that were compared first
+    """
 
     divergence: Divergence
-    outputs: tuple[Any, Any] | None
+    outputs: tuple[Any, Any] | None = None
+    views: tuple[StepView, StepView] | None = None
 
 
 def replay_divergences(
@@ -32,26 +46,41 @@ def replay_divergences(
     engines: tuple[Engine, Engine],
     names: Names,
     tolerance: float,
+    in_company: Mapping[tuple[int, int], StepView] | None = None,
 ) -> list[Replayed]:
-    """Name the stage of each divergence by replaying its step.
+    """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
 
-    A step that comes out as expected when it is taken alone was not wrong by itself: the batch machinery around it was
-    (`recycle`). One that comes out wrong again, but not with the stages watched, keeps the stage read off the traces.
-    columns: those of the expected trace; tolerance: of scores, absolute.
+    What comes out as expected when it is taken alone was not wrong by itself: the batch machinery around it was
+    (`recycle`). A step that comes out wrong again, but not with the stages watched, keeps the stage read off the traces.
+    columns: those of the expected trace; tolerance: of scores, absolute; in_company: the actual steps that differ, by
+    (candidate, step): one that is wrong alone, and wrong in another way among the others, is two divergences.
     """
     replay = _Replay(columns, engines, names, tolerance)
-    return [
-        replay.of_step(divergence) if i < MOST_REPLAYED and _is_of_step(divergence) else Replayed(divergence, None)
-        for i, divergence in enumerate(divergences)
-    ]
+    stages: dict[tuple[str, str], set[str]] = {}
+    replayed = []
+    for i, divergence in enumerate(divergences):
+        looks = stages.setdefault((divergence.stage, divergence.field), set())
+        if i >= MOST_REPLAYED and len(looks) == 1:
+            replayed.append(Replayed(msgspec.structs.replace(divergence, stage=min(looks))))
+            continue
+        found = _replay_one(replay, divergence, in_company or {})
+        looks.add(found[0].divergence.stage)
+        replayed += found
+    return replayed
 
 
-def _is_of_step(divergence: Divergence) -> bool:
-    return (
-        divergence.step >= 0
-        and divergence.stage in (*STEP_STAGES, Stage.RECYCLE)
-        and divergence.field != "candidates.num_steps"
-    )
+def _replay_one(
+    replay: "_Replay", divergence: Divergence, in_company: Mapping[tuple[int, int], StepView]
+) -> list[Replayed]:
+    if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):
+        return [Replayed(divergence)]
+    if divergence.field.startswith("candidates."):
+        return [Replayed(replay.of_candidate(divergence))]
+    found = replay.of_step(divergence)
+    observed = in_company.get((divergence.candidate, divergence.step))
+    if observed is None or found.outputs is None:
+        return [found]
+    return [found, *replay.of_company(divergence, observed)]
 
 
 class _Replay:
@@ -66,8 +95,7 @@ class _Replay:
     def of_step(self, divergence: Divergence) -> Replayed:
         """The step taken again; where its goal was wrong already, the step that made the goal."""
         step = divergence.step
-        starts_wrong = step > 0 and divergence.field in ("steps.goal_atoms", "steps.depth")
-        for at in (step - 1, step) if starts_wrong else (step,):
+        for at in (step - 1, step) if _starts_wrong(divergence) else (step,):
             position = position_at(self._columns, divergence.candidate, at)
             if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
                 probes = self._expected.probe(position), self._actual.probe(position)
@@ -75,8 +103,45 @@ class _Replay:
                 if outputs is not None:
                     return Replayed(named, outputs)
             if not _agrees_alone(self._expected.step(position), self._actual.step(position), self._tolerance):
-                return Replayed(divergence, None)
-        return Replayed(msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True), None)
+                return Replayed(divergence)
+        return Replayed(_of_machinery(divergence))
+
+    def of_candidate(self, divergence: Divergence) -> Divergence:
+        """What is reported of a whole derivation, where every step agrees: the derivation made again by itself."""
+        if divergence.stage == Stage.RECYCLE or divergence.field == "candidates.atom":
+            return divergence
+        alone = np.array([divergence.candidate])
+        expected = self._columns.candidates
+        actual = self._actual.prove(candidate_set(self._columns).take(alone)).candidates
+        sums = float(expected.log_probability[divergence.candidate]), float(actual.log_probability[0])
+        agrees = (
+            actual.outcome[0] == expected.outcome[divergence.candidate]
+            and actual.is_limited[0] == expected.is_limited[divergence.candidate]
+            and is_close(*sums, 1e-9 * max(1.0, abs(sums[0])) + 2 * self._tolerance * max(1, int(actual.num_steps[0])))
+        )
+        return _of_machinery(divergence) if agrees else divergence
+
+    def of_company(self, divergence: Divergence, observed: StepView) -> list[Replayed]:
+        """Whether the actual step, wrong alone, came out otherwise among other slots."""
+        if _starts_wrong(divergence):
+            return []
+        position = position_at(self._columns, divergence.candidate, divergence.step)
+        alone = StepReader(self._actual.step(position)).read(0)
+        difference = locate_difference(alone, observed, self._names, divergence.step == 0, self._tolerance)
+        if difference is None:
+            return []
+        other = msgspec.structs.replace(
+            divergence, field=difference.field, expected=difference.expected, actual=difference.actual
+        )
+        return [Replayed(_of_machinery(other), views=(alone, observed))]
+
+
+def _starts_wrong(divergence: Divergence) -> bool:
+    return divergence.step > 0 and divergence.field in ("steps.goal_atoms", "steps.depth")
+
+
+def _of_machinery(divergence: Divergence) -> Divergence:
+    return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True)
 
 
 def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify import __version__
 from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Verdict
+from kgverify.diff.view import outcome_name
 from kgverify.harness.attribute import attribute_loss
 from kgverify.harness.explain import Explainer
-from kgverify.harness.lockstep import follow_near_ties, lockstep_comparer, own_candidates
+from kgverify.harness.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.harness.phases import Phase, silent_phase
 from kgverify.harness.replay import Replayed
 from kgverify.harness.run import Pipeline, Run, build_trace
+from kgverify.logic.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.report.report import Determinism, Environment, Metrics, Report, build_report
+from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
 from kgverify.trace.columns import Candidates, Columns, Rankings
 from kgverify.trace.reader import read_trace
 from kgverify.trace.trace import Trace
@@ -61,13 +64,11 @@ def verify(
         is_deterministic.append(same)
     determinism = Determinism(*is_deterministic)
 
-    if lockstep:
-        comparer = lockstep_comparer(run, traces[0], actual, phase)
-        num_steps = traces[0].columns.candidates.num_steps
-        owner = np.repeat(np.arange(len(num_steps)), num_steps)
-        comparison, views = own_candidates(comparer.compare(), comparer.views, owner)
+    comparer = Comparer(*traces)
+    stepper = lockstep_comparer(run, traces[0], actual, phase) if lockstep else None
+    if stepper is not None:
+        comparison, views = compare_in_lockstep(stepper, comparer)
     else:
-        comparer = Comparer(*traces)
         comparison, views = follow_near_ties(comparer, comparer.compare(), run, actual, phase)
 
     def expected_rank(candidates: Candidates) -> Rankings:
@@ -78,9 +79,9 @@ def verify(
 
     explainer = Explainer(traces[0], comparer, views)
     with phase("replaying divergent steps", 0):
-        replayed = explainer.replay(comparison, (expected.engine, actual.engine))
+        replayed = explainer.replay(comparison, (expected.engine, actual.engine), in_company=lockstep)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
-    comparison = compare_rankings(comparison, traces[0], traces[1], expected_rank)
+    comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
@@ -89,7 +90,7 @@ def verify(
         with phase("splitting the loss over the causes", 0):
             attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
     report = build_report(
-        comparison,
+        _note_proofs(comparison, *traces),
         traces[0].header,
         describe_environment(*traces),
         _metrics(*traces),
@@ -97,8 +98,9 @@ def verify(
         lockstep=lockstep,
         causes=causes,
         attribution=attribution,
+        outcomes=count_outcomes(*traces),
     )
-    return Verification(report, traces[0], traces[1], comparer.actual if lockstep else None)
+    return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
 
 
 def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:
@@ -109,12 +111,13 @@ def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:
     explainer = Explainer(comparer.expected, comparer, comparer.views)
     divergences, causes = explainer.group([Replayed(each, None) for each in comparison.divergences])
     report = build_report(
-        msgspec.structs.replace(comparison, divergences=divergences),
+        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), *traces),
         traces[0].header,
         describe_environment(*traces),
         _metrics(*traces),
         Determinism(),
         causes=causes,
+        outcomes=count_outcomes(*traces),
     )
     return Verification(report, *traces)
 
@@ -140,6 +143,27 @@ def describe_environment(expected: Trace, actual: Trace) -> Environment:
         expected=expected.header.engine,
         actual=actual.header.engine,
     )
+
+
+def count_outcomes(expected: Trace, actual: Trace) -> Outcomes:
+    """How the candidates of each side ended."""
+    return Outcomes(*(_count(trace.columns.candidates.outcome) for trace in (expected, actual)))
+
+
+def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
+    return {outcome_name(value): int((outcomes == value).sum()) for value in np.unique(outcomes).tolist()}
+
+
+def _note_proofs(comparison: Comparison, expected: Trace, actual: Trace) -> Comparison:
+    """What becomes of the proofs is what people look for first."""
+    num = [len(trace.columns.candidates.outcome) for trace in (expected, actual)]
+    proved = [int((trace.columns.candidates.outcome == Outcome.PROVED).sum()) for trace in (expected, actual)]
+    if proved[0] == proved[1]:
+        return comparison
+    note = f"{proved[0]:,} of {num[0]:,} candidates proved expected, {proved[1]:,} of {num[1]:,} actual"
+    if not proved[1]:
+        note = f"no candidate was proved by the actual side: {note}"
+    return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
 
 
 def _run_pipeline(

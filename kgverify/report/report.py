@@ -1,6 +1,6 @@
 """The report as data: what `--json` writes and every rendering starts from."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,16 @@ class Metrics(msgspec.Struct, frozen=True):
 
     expected: dict[str, float] = {}
     actual: dict[str, float] = {}
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """How many candidates of each side ended in which outcome, by its name."""
+
+    expected: dict[str, int] = {}
+    actual: dict[str, int] = {}
+
+
+NO_OUTCOMES: Final = Outcomes()
 
 
 class Determinism(msgspec.Struct, frozen=True):
@@ -71,6 +81,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     causes: tuple[Cause, ...] = ()
     attribution: Attribution | None = None
+    outcomes: Outcomes = NO_OUTCOMES
     command: str = ""
 
 
@@ -84,6 +95,7 @@ def build_report(
     lockstep: bool = False,
     causes: tuple[Cause, ...] = (),
     attribution: Attribution | None = None,
+    outcomes: Outcomes = NO_OUTCOMES,
 ) -> Report:
     """Put a comparison together with what surrounds it. `header` is the expected trace's."""
     first = comparison.divergences[0] if comparison.divergences else None
@@ -106,6 +118,7 @@ def build_report(
         environment=environment,
         causes=causes,
         attribution=attribution,
+        outcomes=outcomes,
     )
 
 

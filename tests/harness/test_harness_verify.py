@@ -193,7 +193,7 @@ def test_a_log_probability_that_is_no_number_is_a_divergence_without_ranks():
 
     def spoil(columns: Columns) -> Columns:
         log_probability = columns.candidates.log_probability.copy()
-        log_probability[2] = np.nan
+        log_probability[2:3] = np.nan
         return columns._replace(candidates=columns.candidates._replace(log_probability=log_probability))
 
     report = against_foreign(run, ForeignEngine(run, spoil)).report
