@@ -17,7 +17,7 @@ from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
 from kgverify.fuzz.problem import Problem
 from kgverify.harness.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.harness.phases import silent_phase
-from kgverify.harness.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.harness.run import Pipeline, Run, build_trace
 from kgverify.harness.verify import Verification, verify
 from kgverify.ranking.corrupt import ALL
 from kgverify.ranking.rank import RANK_TOLERANCE
@@ -90,7 +90,8 @@ def check_batches(
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
     """The problems of a batch that differ in its run; where the engine raises an exception, those that make it."""
     try:
-        places = _differing(batch, make_pipeline, lockstep)
+        with _without_garbage_collection():
+            places = _differing(batch, make_pipeline, lockstep)
     except _Crashed:
         if len(batch.places) == 1:
             return [Suspect(batch, 0)]
@@ -137,7 +138,7 @@ def verify_problems(
 ) -> Verification:
     """The whole report of problems in one run. UserError unless they can share one."""
     merged = merge(problems)
-    expected = merged.with_unranked(reference_pipeline(merged.run))
+    expected = merged.expected
     actual = merged.with_unranked((make_pipeline or compiled_maker())(merged.run, merged.sizes))
     return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False)
 
@@ -149,7 +150,7 @@ class _Crashed(Exception):
 def _prepare(places: Sequence[int], problems: Sequence[Problem]) -> Batch:
     with _without_garbage_collection():
         merged = merge(problems)
-        pipeline = merged.with_unranked(reference_pipeline(merged.run))
+        pipeline = merged.expected
         return Batch(tuple(places), merged, pipeline, _trace(merged.run, pipeline))
 
 

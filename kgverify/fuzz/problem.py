@@ -127,11 +127,14 @@ class Problem:
     @property
     def domain(self) -> tuple[str, ...]:
         """The constants that may be drawn as corruptions, in order of first appearance."""
-        return tuple(dict.fromkeys((*constants_of(self.atoms()), *self.constants)))
+        of_facts = dict.fromkeys([str(term) for atom in self.facts for term in (atom[1], atom[2])])
+        others = constants_of(self.atoms(with_facts=False))
+        return tuple(dict.fromkeys((*of_facts, *others, *self.constants)))
 
-    def atoms(self) -> Iterable[NamedAtom]:
+    def atoms(self, *, with_facts: bool = True) -> Iterable[NamedAtom]:
         """Every atom of facts, rules and queries, in the order that numbers the symbols."""
-        yield from self.facts
+        if with_facts:
+            yield from self.facts
         for rule in self.rules:
             yield rule.clause_head
             yield from rule.body
@@ -162,7 +165,7 @@ class Problem:
 
 def constants_of(atoms: Iterable[NamedAtom]) -> dict[str, None]:
     """The constants of atoms, in order of first appearance."""
-    return {term: None for atom in atoms for term in atom[1:] if not isinstance(term, Variable)}
+    return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
 
 
 def _check_ground(name: str, atoms: Iterable[NamedAtom]) -> None:

@@ -66,6 +66,8 @@ RULES: Final = tuple(
         "p(X,Y) q(Z,Z) r(Z,Y)",
         "p(X,Y) q(Z,Y) s(X,Z); q(X,X) r(X,X)",
         "p(X,Y) q(Z,W) r(Z,Z)",
+        "p(X,Y) q(Z,Y) r(X,Z); q(X,X) s(X,Y)",
+        "p(X,Y) q(X,Z) r(Z,Y); q(X,X) s(X,Y)",
         # Variables of the head alone, or of the body alone.
         "p(X,Y) q(X,Z)",
         "p(X,Y) q(V,W)",
@@ -90,6 +92,8 @@ RULES: Final = tuple(
         "p(X,Y) p(X,Y) q(X,Y) r(X,Z)",
         # The same atoms in another order.
         "p(X,Y) q(X,Z) r(X,Y); r(X,Y) r(X,Y) q(X,Z)",
+        "p(X,Y) q(X,Z) p(Y,X); p(X,Y) p(X,Y) q(Y,Z)",
+        "p(X,Y) q(Y,Z) p(Y,X); p(X,Y) p(X,Y) q(X,Z)",
         "p(X,Y) q(X,Y) r(Y,X); q(X,Y) r(Y,X) p(X,Y)",
     )
 )

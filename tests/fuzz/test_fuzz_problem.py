@@ -89,7 +89,7 @@ def test_problems_of_different_settings_are_not_merged():
 def test_a_problem_derives_in_company_what_it_derives_alone():
     problems = [p for p in draw(300) if p.queries and p.num_corruptions in (0, ALL)]
     problems += [
-        Problem(**{**vars(p), "num_corruptions": ALL}) for p in draw(30) if p.policy.name == "two_tower" and p.queries
+        Problem(**{**vars(p), "num_corruptions": ALL}) for p in draw(200) if p.policy.name == "two_tower" and p.queries
     ]
     assert {p.policy.name for p in problems} == {"shortest", "two_tower"}
     for batch in prepare_batches(problems):
