@@ -1,0 +1,105 @@
+"""Shrinking: minimal problems that fail in the same way, and what makes the difference."""
+
+import statistics
+
+import pytest
+
+from kgverify.errors import UserError
+from kgverify.faults.catalogue import FAULTS
+from kgverify.fuzz.check import judge
+from kgverify.fuzz.failure import Failure, Signature
+from kgverify.fuzz.hunt import Ground
+from kgverify.fuzz.pipelines import compiled_maker
+from kgverify.fuzz.problem import NO_SPREAD, SHORTEST, Problem
+from kgverify.fuzz.shrink import shrink
+from kgverify.logic.atoms import NamedAtom, Variable
+from kgverify.logic.limits import Limits
+
+SMALLEST = {
+    "fact-cap": 51,
+    "last-fact-lost": 1,
+    "sequential-substitution": 2,
+    "scatter-collision": 4,
+    "max-resolvents-off-by-one": 2,
+    "stale-weights": 2,
+    "packed-fact-keys": 4,
+    "sticky-outcome": 1,
+    "chunk-boundary-dropped": 0,
+    "known-triples": 1,
+    "optimistic-ties": 0,
+}
+"""What these come to, or less."""
+
+
+@pytest.fixture(scope="module")
+def ground() -> Ground:
+    return Ground(seed=0)
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(ground, name):
+    failure = ground.hunt(name).failure
+    make = compiled_maker(faults=[name])
+    shrunk = shrink(failure, make)
+    assert shrunk.is_finished
+    assert shrunk.problem.size <= SMALLEST[name]
+    assert shrunk.failure.is_alone
+    assert shrunk.failure.signature == failure.signature == judge(shrunk.problem, make).signature
+    assert judge(shrunk.problem) is None
+    assert shrunk.neighbour is not None
+    assert judge(shrunk.neighbour.problem, make) is None
+    assert shrunk.neighbour.problem != shrunk.problem
+
+
+def test_what_does_not_matter_is_as_it_is_by_default(ground):
+    shrunk = shrink(ground.hunt("last-fact-lost").failure, compiled_maker(faults=["last-fact-lost"]))
+    assert shrunk.problem.limits == Limits()
+    assert (shrunk.problem.policy, shrunk.problem.spread) == (SHORTEST, NO_SPREAD)
+    assert {str(term) for atom in shrunk.problem.facts for term in atom[1:]} <= {"a", "b"}
+
+
+def test_a_limit_that_matters_is_told_and_the_neighbour_names_the_number(ground):
+    shrunk = shrink(ground.hunt("max-depth-off-by-one").failure, compiled_maker(faults=["max-depth-off-by-one"]))
+    assert shrunk.problem.limits.max_depth < Limits().max_depth
+    assert shrunk.problem.limits.max_resolvents == Limits().max_resolvents
+
+
+def test_shrinking_twice_gives_the_same(ground):
+    failure = ground.hunt("query-pruned").failure
+    first, second = (shrink(failure, compiled_maker(faults=["query-pruned"])) for _ in range(2))
+    assert (first.failure, first.neighbour, first.calls) == (second.failure, second.neighbour, second.calls)
+
+
+def test_a_shrink_out_of_calls_gives_what_it_has(ground):
+    failure = ground.hunt("fact-cap").failure
+    make = compiled_maker(faults=["fact-cap"])
+    told = []
+    shrunk = shrink(failure, make, max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
+    assert not shrunk.is_finished
+    assert shrunk.calls <= 12
+    assert shrunk.neighbour is None
+    assert told
+    assert told[-1][1] <= 12
+    assert judge(shrunk.problem, make).signature == failure.signature
+    assert shrink(failure, make, seconds=0).problem == failure.problem
+
+
+def test_what_does_not_fail_as_told_is_refused():
+    problem = Problem(unranked=(NamedAtom("p", "a", Variable("X")),))
+    failure = Failure(
+        index=0, problem=problem, company=(problem,), signature=Signature("prune", "stage.prune", "missing")
+    )
+    with pytest.raises(UserError, match="does not fail as told"):
+        shrink(failure)
+
+
+@pytest.mark.slow
+def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(ground):
+    sizes = {}
+    for name in FAULTS:
+        shrunk = shrink(ground.hunt(name).failure, compiled_maker(faults=[name]))
+        sizes[name] = shrunk.problem.size
+        assert shrunk.neighbour is not None, name
+    assert statistics.median(sizes.values()) <= 3
+    assert sizes.pop("fact-cap") == 51
+    assert max(sizes.values()) <= 8
