@@ -1,0 +1,313 @@
+"""Hypothesis strategies for everything a prover is given: symbols, atoms, programs, queries, limits, whole problems.
+
+All are bounded: at most four predicates and eight constants, and a block of at most seventy facts. They need Hypothesis,
+which comes with `pip install 'kgverify[fuzz]'`. `problems` draws fast and broadly; `structured_problems` draws slower and
+shrinks to what a person would write.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from kgverify.errors import UserError
+from kgverify.fuzz.decode import SIZE, decode_problem
+from kgverify.fuzz.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.fuzz.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
+from kgverify.kg.graph import KnowledgeGraph
+from kgverify.logic.atoms import NamedAtom, Term, Variable
+from kgverify.logic.limits import Limits
+from kgverify.logic.outcomes import Side
+from kgverify.logic.program import NamedRule, Program, Symbols
+from kgverify.ranking.corrupt import ALL
+from kgverify.trace.columns import CandidateSet
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.strategies import DrawFn, SearchStrategy
+except ImportError:
+    raise UserError(
+        "hypothesis is not installed", where="kgverify.strategies", fix="pip install 'kgverify[fuzz]'"
+    ) from None
+
+T = TypeVar("T")
+
+AWKWARD_NAMES: Final = (
+    "0",
+    "-1",
+    "X",
+    "_",
+    "nil",
+    "a b",
+    " a",
+    "a,b",
+    "p(a,b)",
+    "it's",
+    '"',
+    "\\",
+    "a:b",
+    "->",
+    ":-",
+    "%",
+    "#",
+    "?x",
+    ".",
+    "é",
+    "é",
+    "\ufeff",
+    "\u200b",
+    "\u2028",
+    "ß",
+    "İ",
+    "名前",
+    "𝒳",
+    "\x00",
+    "~0",
+)
+"""Names that readers, writers and tables get wrong: signs of the formats, blanks, and Unicode that only looks alike."""
+
+VARIABLES: Final = tuple(map(Variable, ("X", "Y", "Z", "W", "V")))
+_BLOCKS: Final = ("single", "chain", "cycle", "fan out", "fan in", "loops", "complete", "scattered")
+_BULKS: Final = ("bulk chain", "bulk fan out", "bulk fan in")
+
+
+@cache
+def names() -> SearchStrategy[str]:
+    """Names of one to six signs, any that a graph's files can hold; shrinks to letters."""
+    alphabet = st.characters(codec="utf-8", exclude_characters="\n\r\t")
+    return st.one_of(
+        st.sampled_from("abcdefgh"), st.sampled_from(AWKWARD_NAMES), st.text(alphabet, min_size=1, max_size=6)
+    )
+
+
+@cache
+def symbols(*, awkward: bool = True) -> SearchStrategy[Symbols]:
+    """Two to four predicates and two to eight constants; without `awkward`, plain names."""
+
+    def some(prefix: str, most: int) -> SearchStrategy[tuple[str, ...]]:
+        plain = st.integers(2, most).map(lambda count: tuple(f"{prefix}{i}" for i in range(count)))
+        if not awkward:
+            return plain
+        return plain | st.lists(names(), min_size=2, max_size=most, unique=True).map(tuple)
+
+    return _call(Symbols, some("p", 4), some("c", 8))
+
+
+@lru_cache(maxsize=256)
+def atoms(known: Symbols, *, variables: tuple[Variable, ...] = VARIABLES) -> SearchStrategy[NamedAtom]:
+    """Atoms over the symbols; an argument is a variable twice as often as a constant."""
+    constants: SearchStrategy[Term] = st.sampled_from(known.constants)
+    terms = st.one_of(st.sampled_from(variables), st.sampled_from(variables), constants) if variables else constants
+    return _call(NamedAtom, st.sampled_from(known.predicates), terms, terms)
+
+
+@lru_cache(maxsize=256)
+def facts(known: Symbols) -> SearchStrategy[tuple[NamedAtom, ...]]:
+    """A block of facts: single, chain, cycle, fan, loops, scattered, or more of one predicate than a cap of 50.
+
+    A bulk block brings further constants, `m0` to `m69`.
+    """
+
+    def blocks(shapes: Sequence[str], sizes: SearchStrategy[int]) -> SearchStrategy[tuple[NamedAtom, ...]]:
+        return _call(
+            fill_facts,
+            st.sampled_from(shapes),
+            st.sampled_from(known.predicates),
+            st.just(known.constants),
+            st.integers(0, 7),
+            sizes,
+        )
+
+    small = blocks(_BLOCKS, st.integers(1, 8))
+    bulk = blocks(_BULKS, st.integers(BULK + 1, BULK + BULK_BEYOND))
+    return st.one_of(small, small, small, bulk)
+
+
+@lru_cache(maxsize=256)
+def rules(known: Symbols) -> SearchStrategy[tuple[NamedRule, ...]]:
+    """One to three rules that belong together: a known trap with its holes filled, or any rule of one to five body atoms.
+
+    Among them chains, inverses, mutual recursion, repeated variables, constants, variables of head or body alone.
+    """
+    anything = _call(NamedRule, atoms(known), st.lists(atoms(known), min_size=1, max_size=5).map(tuple))
+    names_of_holes = st.tuples(*[st.sampled_from(known.predicates)] * 4)
+    constants = st.sampled_from(known.constants)
+    traps = _call(fill_rules, st.integers(0, len(RULES) - 1), names_of_holes, constants, constants)
+    return st.one_of(traps, anything.map(lambda rule: (rule,)))
+
+
+@st.composite
+def programs(draw: DrawFn, known: Symbols | None = None) -> Program:
+    """Up to four blocks of facts and up to four groups of rules, in any order, some of them twice."""
+    over = known or draw(symbols())
+    blocks = draw(st.lists(facts(over), max_size=4))
+    groups = draw(st.lists(rules(over), max_size=4))
+    return Program.from_names(
+        [fact for block in blocks for fact in block], [rule for group in groups for rule in group], (), over.constants
+    )
+
+
+@st.composite
+def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedAtom, ...]]:
+    """A ground query and facts from which it follows by a rule of the program; without rules, a fact and itself.
+
+    Derivable by construction: of queries drawn uniformly four in five fail.
+    """
+    constants = st.sampled_from(program.symbols.constants)
+    if not program.named_rules:
+        fact = NamedAtom(draw(_predicates(program)), draw(constants), draw(constants))
+        return fact, (fact,)
+    rule = draw(st.sampled_from(program.named_rules))
+    terms = [term for atom in (rule.clause_head, *rule.body) for term in atom[1:]]
+    values = {term: draw(constants) for term in dict.fromkeys(terms) if isinstance(term, Variable)}
+    head, *body = (
+        NamedAtom(p, *(values.get(t, t) if isinstance(t, Variable) else t for t in (a, b)))
+        for p, a, b in (rule.clause_head, *rule.body)
+    )
+    return head, tuple(body)
+
+
+def queries(program: Program, *, ground: bool = False) -> SearchStrategy[NamedAtom]:
+    """Heads of rules, facts and any atoms of the program; with variables as well, unless `ground`."""
+    constants: SearchStrategy[Term] = st.sampled_from(program.symbols.constants)
+    heads = _predicates(program)
+    anything = _call(NamedAtom, heads, constants, constants)
+    ways: list[SearchStrategy[NamedAtom]] = [anything]
+    if program.named_facts:
+        ways.append(st.sampled_from(program.named_facts))
+    if not ground:
+        variable = st.just(VARIABLES[0])
+        ways += [
+            _call(NamedAtom, heads, constants, variable),
+            _call(NamedAtom, heads, variable, constants),
+            _call(NamedAtom, heads, variable, st.sampled_from(VARIABLES[:2])),
+        ]
+    return st.one_of(ways)
+
+
+def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[CandidateSet]:
+    """Candidates outside of a ranking, each the query of its own number, repetitions included.
+
+    They are over the symbols that the program has. UserError for a program without predicates.
+    """
+    if not program.symbols.predicates:
+        raise UserError(
+            "expected a program with a predicate, found none", where="candidate_sets", fix="give it a fact or a rule"
+        )
+
+    def encode(drawn: list[NamedAtom]) -> CandidateSet:
+        rows = np.array([program.symbols.encode(atom) for atom in drawn], np.int32).reshape(-1, 3)
+        return CandidateSet(np.arange(len(rows), dtype=np.int32), np.full(len(rows), Side.NONE, np.int8), rows)
+
+    return st.lists(queries(program), max_size=max_size).map(encode)
+
+
+@cache
+def limits() -> SearchStrategy[Limits]:
+    """Small limits, which many steps meet or just exceed, and at times those of the defaults."""
+    return st.builds(
+        Limits,
+        max_depth=st.sampled_from((*range(1, 10), 20)),
+        max_atoms=st.integers(1, 6),
+        max_resolvents=st.sampled_from((*range(1, 9), 50, 51, 60, 120)),
+        exclude_query=st.booleans(),
+    )
+
+
+@cache
+def policies() -> SearchStrategy[PolicySpec]:
+    """`shortest`, whose scores often tie, and small random `two_tower`s."""
+    return st.just(PolicySpec()) | st.builds(
+        PolicySpec,
+        st.just("two_tower"),
+        st.integers(0, 9),
+        st.sampled_from((1, 8)),
+        st.sampled_from((2, 8)),
+        st.integers(0, 2),
+    )
+
+
+@cache
+def slot_counts() -> SearchStrategy[int]:
+    """Derivations in flight: fewer than most problems have candidates."""
+    return st.integers(1, 6)
+
+
+@cache
+def layouts() -> SearchStrategy[Sizes]:
+    """Slots, paddings, windows and pools; some steps do not fit a window, some problems not a pool."""
+    return st.builds(
+        Sizes,
+        slots=slot_counts(),
+        atoms=st.integers(0, 2),
+        resolvents=st.integers(0, 3),
+        match_window=st.sampled_from((*range(3, 17), 128)),
+        score_window=st.sampled_from((*range(1, 17), 128)),
+        pool=st.sampled_from((*range(1, 9), 32)),
+    )
+
+
+@cache
+def spreads() -> SearchStrategy[Spread]:
+    """Mostly none; else unused symbols that push ids past 8 bits, after the first facts."""
+    some = st.builds(Spread, st.sampled_from((1, 254, 255, 256)), st.sampled_from((0, 1, 256)), st.integers(0, 3))
+    return st.just(Spread()) | some
+
+
+@st.composite
+def graphs(draw: DrawFn) -> KnowledgeGraph:
+    """A program as a graph, with one to six test triples, some of them derivable, some of them facts."""
+    program = draw(programs())
+    derived = draw(st.lists(derivations(program), max_size=3))
+    others = draw(st.lists(queries(program, ground=True), min_size=1, max_size=3))
+    return KnowledgeGraph(
+        "drawn",
+        train=(*program.named_facts, *(fact for _, proof in derived for fact in proof)),
+        test=(*(query for query, _ in derived), *others),
+        rules=program.named_rules,
+    )
+
+
+def problems() -> SearchStrategy[Problem]:
+    """Whole problems, decoded from bytes: the fastest to draw, and those that find faults in the fewest examples."""
+    return st.binary(min_size=SIZE, max_size=SIZE).map(decode_problem)
+
+
+@st.composite
+def structured_problems(draw: DrawFn) -> Problem:
+    """Whole problems, drawn part by part: any limits, names and layouts; these shrink to what is needed."""
+    program = draw(programs())
+    derived = draw(st.lists(derivations(program), max_size=1))
+    ranked = draw(st.lists(queries(program, ground=True), max_size=1))
+    unranked = draw(st.lists(queries(program), min_size=not (derived or ranked), max_size=2))
+    is_small = len(program.symbols.constants) <= BULK
+    return Problem(
+        facts=(*program.named_facts, *(fact for _, proof in derived for fact in proof)),
+        rules=program.named_rules,
+        queries=(*(query for query, _ in derived), *ranked),
+        unranked=tuple(unranked),
+        constants=draw(_some(program.symbols.constants)),
+        limits=draw(limits()),
+        policy=draw(policies()),
+        num_corruptions=draw(st.sampled_from((0, 1, 2, 5, ALL) if is_small else (0, 1, 2))),
+        seed=draw(st.sampled_from((0, 1, 2**64 - 1))),
+        sizes=draw(layouts()),
+        spread=draw(spreads()),
+    )
+
+
+def _call(make: Callable[..., T], *arguments: SearchStrategy[Any]) -> SearchStrategy[T]:
+    """As `st.builds`, without the search for types that it does for every strategy built."""
+    return st.tuples(*arguments).map(lambda drawn: make(*drawn))
+
+
+def _predicates(program: Program) -> SearchStrategy[str]:
+    """Predicates of heads rather than any; where the program has none, some name."""
+    heads = tuple(dict.fromkeys(rule.clause_head.predicate for rule in program.named_rules))
+    ways: list[Any] = [st.sampled_from(each) for each in (heads, program.symbols.predicates) if each]
+    return st.one_of(ways) if ways else st.just("p")
+
+
+def _some(values: tuple[T, ...]) -> SearchStrategy[tuple[T, ...]]:
+    return st.just(()) | st.lists(st.sampled_from(values), max_size=3, unique=True).map(tuple)
