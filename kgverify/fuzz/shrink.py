@@ -4,7 +4,6 @@ In the same way means: the first divergence has the same stage, field, class and
 exception, the same type. Which atom it is of, at which step and with which values, may change.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -66,10 +65,14 @@ def shrink(
     make_pipeline: what fails, as for `judge`; lockstep: whether the failure was found so
     Where calls or seconds run out, the smallest problem found so far is the result.
     """
-    start = time.perf_counter()
     oracle = Oracle(
         make_pipeline or compiled_maker(), failure.signature, lockstep=lockstep, max_calls=max_calls, seconds=seconds
     )
+    return shrink_with(oracle, failure, progress)
+
+
+def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = None) -> Shrunk:
+    """As `shrink`, with the calls and the seconds that an oracle has left."""
     found, neighbour, is_finished = failure, None, False
     try:
         for joined in [failure.problem] if failure.is_alone else joined_problems(failure.company):
@@ -95,7 +98,7 @@ def shrink(
         original=failure.company,
         neighbour=neighbour,
         calls=oracle.calls,
-        seconds=time.perf_counter() - start,
+        seconds=oracle.seconds,
         is_finished=is_finished,
     )
 

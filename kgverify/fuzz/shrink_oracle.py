@@ -41,8 +41,14 @@ class Oracle:
         self._make = make_pipeline
         self._lockstep = lockstep
         self._max_calls = max_calls
-        self._end = time.perf_counter() + seconds
+        self._begin = time.perf_counter()
+        self._end = self._begin + seconds
         self._judged: dict[Problem, Failure | None] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self._begin
 
     def judge(self, problem: Problem) -> Failure | None:
         """What is wrong with a problem, run alone. OutOfBudget if it may not be run any more."""
@@ -56,12 +62,15 @@ class Oracle:
         failure = self.judge(problem)
         return failure is not None and failure.signature == self.signature
 
-    def first(self, attempts: Sequence[Problem], control: Problem) -> Problem | None:
-        """The first of the attempts that fails with the signature, alone; `control` is a problem known to."""
+    def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
+        """The first of the attempts that fails with the signature, alone.
+
+        control: a problem known to; without one what agrees in a common run is taken to agree alone
+        """
         places = self.sift(attempts, control)
         return next((attempts[i] for i in places if self.holds(attempts[i])), None)
 
-    def sift(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
+    def sift(self, attempts: Sequence[Problem], control: Problem | None) -> list[int]:
         """The places of the attempts that may fail: those that differ in a common run, if the control differs there.
 
         Where problems cannot be judged together all are left, less those known not to fail.
@@ -72,7 +81,7 @@ class Oracle:
         for i in places:
             if not groups or size + attempts[i].size > LARGEST_RUN or attempts[i].key != attempts[groups[-1][0]].key:
                 groups.append([])
-                size = control.size
+                size = 0 if control is None else control.size
             groups[-1].append(i)
             size += attempts[i].size
         return [i for group in groups for i in self._sift_group(attempts, group, control)]
@@ -88,15 +97,15 @@ class Oracle:
             return list(range(len(attempts)))
         return [i for i in range(len(attempts)) if i not in suspects]
 
-    def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem) -> list[int]:
-        problems = [*(attempts[i] for i in group), control]
-        is_common = all(each.key == control.key and self.can_share(each) for each in problems)
+    def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
+        problems = [attempts[i] for i in group] + ([] if control is None else [control])
+        is_common = all(each.key == problems[-1].key and self.can_share(each) for each in problems)
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
         self._check_budget()
         (batch,) = prepare_batches(problems)
         found = {suspect.number for suspect in find_suspects(batch, self._counted, lockstep=self._lockstep)}
-        if len(group) not in found:
+        if control is not None and len(group) not in found:
             return group
         return [i for place, i in enumerate(group) if place in found]
 

@@ -14,7 +14,7 @@ from kgverify.fuzz.shrink_terms import (
     VARIABLE_NAMES,
     asked_for,
     led_to,
-    merged_constants,
+    merge_constants,
     merged_predicates,
     rename_plainly,
     with_conclusions,
@@ -117,8 +117,20 @@ def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
 def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
     """As few predicates and constants as may be."""
     problem = _repeat(problem, oracle, merged_predicates)
-    most = 1 if len(problem.domain) > 4 * MOST_MERGED else MOST_MERGED
-    return _repeat(problem, oracle, lambda now: merged_constants(now, most))
+    while True:
+        names = problem.domain
+        most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
+        pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
+        pairs.reverse()
+        places = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
+        # Of each constant the last pair is the one with the first of those that it may become.
+        into = list(dict(pairs[i] for i in places).items())
+        attempts = [merge_constants(problem, dict(into[:n])) for n in _counts(len(into))]
+        attempts += [merge_constants(problem, dict([pairs[i]])) for i in places]
+        found = oracle.first(list(dict.fromkeys(attempts)), problem)
+        if found is None:
+            return problem
+        problem = found
 
 
 def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:

@@ -39,12 +39,15 @@ def predicates_of(problem: Problem) -> list[str]:
     return list(dict.fromkeys(atom.predicate for atom in problem.atoms()))
 
 
-def merged_constants(problem: Problem, most: int) -> Iterator[Problem]:
-    """The problem with two of its constants made one: each later one into one of the first `most`."""
-    names = list(problem.domain)
-    for late in range(len(names) - 1, 0, -1):
-        for early in names[: min(late, most)]:
-            yield replace_symbols(problem, {names[late]: early}, {})
+def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
+    """The problem with constants made one with others; `into` may lead from one to the next."""
+
+    def end(name: str) -> str:
+        while name in into:
+            name = into[name]
+        return name
+
+    return replace_symbols(problem, {name: end(name) for name in into}, {})
 
 
 def merged_predicates(problem: Problem) -> Iterator[Problem]:
@@ -64,8 +67,8 @@ def rename_plainly(problem: Problem) -> Problem:
     )
     return replace(
         renamed,
-        rules=tuple(NamedRule(head, tuple(body)) for head, *body in map(_rename_variables, map(_atoms, renamed.rules))),
-        unranked=tuple(_rename_variables([query])[0] for query in renamed.unranked),
+        rules=tuple(NamedRule(head, tuple(body)) for head, *body in map(rename_variables, map(_atoms, renamed.rules))),
+        unranked=tuple(rename_variables([query])[0] for query in renamed.unranked),
     )
 
 
@@ -76,9 +79,9 @@ def led_to(problem: Problem, i: int) -> Iterator[Problem]:
     queries = (*problem.queries, *problem.unranked)
     if len(queries) != 1:
         return
-    bindings = unify(rule.clause_head, queries[0])
+    bindings = unify(rule.clause_head, rename_apart(queries)[0])
     for atom in rule.body if bindings is not None else ():
-        goal = _rename_variables([substitute(atom, bindings or {})])[0]
+        goal = rename_variables([substitute(atom, bindings or {})])[0]
         yield replace(problem, rules=rest, queries=(), unranked=(goal,))
 
 
@@ -106,20 +109,23 @@ def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:
     """Bindings under which two atoms without a variable in common are equal; None if there are none."""
     if left.predicate != right.predicate:
         return None
-    apart = {Variable(f"{t.name}'"): t for t in right[1:] if isinstance(t, Variable)}
-    back = {old: new for new, old in apart.items()}
     bindings: dict[Variable, Term] = {}
-    for a, b in zip(left[1:], (back.get(t, t) if isinstance(t, Variable) else t for t in right[1:]), strict=True):
+    for a, b in zip(left[1:], right[1:], strict=True):
         a, b = _resolve(a, bindings), _resolve(b, bindings)
-        if a == b:
-            continue
-        if isinstance(a, Variable):
+        if isinstance(a, Variable) and a != b:
             bindings[a] = b
-        elif isinstance(b, Variable):
+        elif isinstance(b, Variable) and a != b:
             bindings[b] = a
-        else:
+        elif a != b:
             return None
     return bindings
+
+
+def rename_apart(atoms: Iterable[NamedAtom]) -> list[NamedAtom]:
+    """The atoms with variables that no clause has that was read or renamed plainly."""
+    return [
+        NamedAtom(p, *(Variable(f"{t.name}'") if isinstance(t, Variable) else t for t in terms)) for p, *terms in atoms
+    ]
 
 
 def substitute(atom: NamedAtom, bindings: Mapping[Variable, Term]) -> NamedAtom:
@@ -137,7 +143,8 @@ def _atoms(rule: NamedRule) -> list[NamedAtom]:
     return [rule.clause_head, *rule.body]
 
 
-def _rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
+def rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
+    """The atoms with variables X, Y, Z ... in order of first appearance."""
     names = _names(VARIABLE_NAMES, "V")
     variables = dict.fromkeys(t for atom in atoms for t in atom[1:] if isinstance(t, Variable))
     renamed: dict[Variable, Term] = {old: Variable(new) for old, new in zip(variables, names, strict=False)}

@@ -1,0 +1,100 @@
+"""Shrinking a divergence of a run on a real graph: the proof slice first, then the shrinker."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kgverify.errors import UserError
+from kgverify.fuzz.failure import sign
+from kgverify.fuzz.pipelines import MakePipeline
+from kgverify.fuzz.problem import SHORTEST, PolicySpec, Problem
+from kgverify.fuzz.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
+from kgverify.fuzz.shrink_oracle import Oracle, OutOfBudget
+from kgverify.fuzz.slice import Slicer
+from kgverify.harness.verify import Verification
+from kgverify.kg.graph import KnowledgeGraph
+
+POLICIES: Final = (SHORTEST, *(PolicySpec("two_tower", seed=seed) for seed in range(4)))
+"""A problem has no weights of its own: these stand for whatever policy a run had, the run's kind first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrunkRun:
+    """What shrinking a divergence came to.
+
+    graph_facts, graph_rules: of the graph; sliced: the problem that the shrinker began with
+    policy:                   whether another policy than the run's stands in the problem
+    """
+
+    shrunk: Shrunk
+    sliced: Problem
+    graph_facts: int
+    graph_rules: int
+
+    @property
+    def removed(self) -> float:
+        """The part of the graph's facts that the slice had not, 0 to 1."""
+        return 1 - len(self.sliced.facts) / max(1, self.graph_facts)
+
+
+def shrink_divergence(
+    verification: Verification,
+    graph: KnowledgeGraph,
+    make_pipeline: MakePipeline,
+    number: int = 1,
+    *,
+    max_calls: int = MAX_CALLS,
+    seconds: float = MAX_SECONDS,
+    progress: Progress | None = None,
+) -> ShrunkRun:
+    """A minimal problem that diverges as the divergence of a run does.
+
+    graph: that of the run; number: of the divergence in the report, from 1
+    UserError if there is no such divergence, the graph is another, or no slice diverges in the same way.
+    """
+    report = verification.report
+    if not 1 <= number <= len(report.divergences):
+        num = len(report.divergences)
+        raise UserError(
+            f"there is no divergence {number}: the run has {num}",
+            where="--divergence",
+            fix=f"give 1 to {num}" if num else "shrink a run that diverges",
+        )
+    if graph.program.sha256 != verification.expected.header.program_sha256:
+        raise UserError(
+            "holds other facts or rules than the run had",
+            where=f"graph {graph.name}",
+            fix="run `kgverify diff --save` again, and shrink that run",
+        )
+    divergence = report.divergences[number - 1]
+    oracle = Oracle(
+        make_pipeline, sign(report, divergence), lockstep=report.lockstep, max_calls=max_calls, seconds=seconds
+    )
+    sliced = _find_slice(verification, graph, number, oracle)
+    if progress is not None:
+        progress("slice", sliced, oracle.calls)
+    failure = oracle.judge(sliced)
+    assert failure is not None
+    shrunk = shrink_with(oracle, failure, progress)
+    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph_facts=len(graph.train), graph_rules=len(graph.rules))
+
+
+def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, oracle: Oracle) -> Problem:
+    report = verification.report
+    divergence = report.divergences[number - 1]
+    is_plain = report.policy.name == SHORTEST.name
+    policies = POLICIES[:1] if is_plain else (*POLICIES[1:], SHORTEST)
+    try:
+        rounds = [Slicer(verification, graph, policy).slices(divergence) for policy in policies]
+        for attempts in (attempts for attempts in zip(*rounds, strict=True)):
+            for of_policy in attempts:
+                found = oracle.first(of_policy, None)
+                if found is not None:
+                    return found
+    except OutOfBudget:
+        pass
+    raise UserError(
+        f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {oracle.calls} runs",
+        where=f"divergence {number}",
+        fix="choose another divergence of the same cause, or allow more --seconds"
+        + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),
+    )
