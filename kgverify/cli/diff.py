@@ -11,7 +11,7 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, typed_command, write_json
+from kgverify.cli.progress import check_writable, make_result_console, show_phase, typed_command, write_result
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -102,7 +102,7 @@ def _deliver(verification: Verification, save: Path | None, json_path: str | Non
     commands = list(_next_commands(save, has_lockstep=not (report.lockstep or is_recorded)))
     print_report(report, make_result_console(json_path), expected=verification.expected, next_commands=commands)
     if json_path is not None:
-        write_json(encode_report(report), json_path)
+        write_result(encode_report(report), json_path)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 

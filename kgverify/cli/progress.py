@@ -80,11 +80,6 @@ def check_writable(path: str | None) -> None:
         file.unlink()
 
 
-def write_json(encoded: bytes, path: str) -> None:
-    """Write JSON to a file, or to standard output for `-`. UserError for a path that cannot be written."""
-    write_result(encoded, path)
-
-
 def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
     """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":

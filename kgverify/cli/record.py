@@ -14,7 +14,7 @@ from kgverify.cli.progress import (
     make_result_console,
     show_phase,
     typed_command,
-    write_json,
+    write_result,
 )
 from kgverify.errors import UserError, suggest
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -104,4 +104,4 @@ def record(
             "num_steps": recording.num_steps,
             "num_resumed": recording.num_resumed,
         }
-        write_json(msgspec.json.encode(data) + b"\n", json_path)
+        write_result(msgspec.json.encode(data) + b"\n", json_path)

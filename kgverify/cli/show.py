@@ -8,7 +8,7 @@ import typer
 from rich.console import RenderableType
 
 from kgverify.cli import options
-from kgverify.cli.progress import make_result_console, write_json
+from kgverify.cli.progress import make_result_console, write_result
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.harness.save import REPORT, read_run
@@ -56,7 +56,7 @@ def show(
     rendered, data = _look_up(TraceView(read_trace(path)), candidate, step)
     make_result_console(json_path).print(rendered, highlight=False)
     if json_path is not None:
-        write_json(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
+        write_result(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
 
 
 def _look_up(view: TraceView, candidate: int | None, step: int | None) -> tuple[RenderableType, dict[str, Any]]:
@@ -96,4 +96,4 @@ def _show_run(
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
     console.print(render_place(stepper), highlight=False)
     if json_path is not None:
-        write_json(msgspec.json.format(msgspec.json.encode(stepper.data()), indent=2) + b"\n", json_path)
+        write_result(msgspec.json.format(msgspec.json.encode(stepper.data()), indent=2) + b"\n", json_path)

@@ -10,7 +10,7 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, naming_options
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_phase, write_json
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_phase, write_result
 from kgverify.engines.policy import Policy, write_policy
 from kgverify.errors import UserError
 from kgverify.kg.load import load_graph
@@ -71,7 +71,7 @@ def train(
             "num_decisions": trained.num_decisions,
             "loss": trained.loss,
         }
-        write_json(msgspec.json.encode(data) + b"\n", json_path)
+        write_result(msgspec.json.encode(data) + b"\n", json_path)
 
 
 def _replace(policy: Policy, output: Path) -> None:

@@ -55,7 +55,8 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if divergence.field == "candidates.num_steps":
         return _of_step_count(around)
     if divergence.field.startswith("candidates."):
-        kind = DifferenceClass.OUTCOME if divergence.field == "candidates.outcome" else DifferenceClass.NUMBER
+        is_outcome = divergence.field == "candidates.outcome" or stage is Stage.RECYCLE
+        kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
         return Finding(kind, "every step agrees; what is reported of the whole does not", 0.9)
     if around.expected is None or around.actual is None:
         return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)
@@ -139,7 +140,7 @@ def _clauses(step: StepView, stage: Stage) -> Counter[int]:
 def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
     """Differences in lists of resolvents: (…, origin kind, origin, atoms) items where replayed, else the views."""
     expected, actual = _items(around)
-    situation = _proof_situation(around) if stage is Stage.CLOSE else ""
+    situation = _proof_situation(stage, around) if stage is Stage.CLOSE else ""
     if Counter(expected) == Counter(actual):
         return Finding(DifferenceClass.REORDERED, "the same resolvents in another order", 1.0)
     missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
@@ -152,9 +153,10 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
         left, right = by_clause[0][clause], by_clause[1][clause]
         if canonical(_goal(left)) == canonical(_goal(right)):
             return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with other variables", 1.0)
-        if stage is Stage.PRUNE and len(left) != len(right):
-            kind = DifferenceClass.EXTRA if len(right) > len(left) else DifferenceClass.MISSING
-            return Finding(kind, f"{abs(len(left) - len(right))} atoms {kind.value} after pruning", 0.95)
+        num_left, num_right = (sum(atom[0] >= 0 for atom in side) for side in (left, right))
+        if stage is Stage.PRUNE and num_left != num_right:
+            kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
+            return Finding(kind, f"{abs(num_left - num_right)} atoms {kind.value} after pruning", 0.95)
         return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave other atoms", 0.95)
     if missing and not extra:
         return Finding(DifferenceClass.MISSING, f"{missing.total()} resolvents missing", 0.95, situation)
@@ -170,7 +172,7 @@ def _of_limit(around: Surroundings) -> Finding:
         kept, dropped = zip(*((output[0], output[1:]) for output in around.outputs), strict=True)
         if dropped[0] == dropped[1] and Counter(kept[0]) == Counter(kept[1]):
             return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in another order", 1.0)
-    return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(around))
+    return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(Stage.LIMIT, around))
 
 
 def _items(around: Surroundings) -> tuple[list[Any], list[Any]]:
@@ -189,12 +191,19 @@ def _goal(atoms: Any) -> Goal:
 
 
 def _dropped(around: Surroundings) -> str:
-    counts = [(s.dropped_atoms, s.dropped_resolvents) for s in (around.expected, around.actual) if s]
+    if around.outputs is not None:
+        counts = [tuple(output[1:]) for output in around.outputs]
+    else:
+        counts = [(s.dropped_atoms, s.dropped_resolvents) for s in (around.expected, around.actual) if s]
     return f"dropped (for atoms, for place): expected {counts[0]}, actual {counts[1]}"
 
 
-def _proof_situation(around: Surroundings) -> str:
-    has_proof = [any(r.kind == GoalKind.TRUE for r in s.resolvents) for s in (around.expected, around.actual) if s]
+def _proof_situation(stage: Stage, around: Surroundings) -> str:
+    if around.outputs is not None:
+        listed = [output[0] if stage is Stage.LIMIT else output for output in around.outputs]
+        has_proof = [any(item[0] == GoalKind.TRUE for item in side) for side in listed]
+    else:
+        has_proof = [any(r.kind == GoalKind.TRUE for r in s.resolvents) for s in (around.expected, around.actual) if s]
     if has_proof == [False, True]:
         return "a proof that is none"
     return "a proof is lost" if has_proof == [True, False] else ""

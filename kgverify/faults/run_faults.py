@@ -39,7 +39,7 @@ RUN_FAULTS: Final = (
         Stage.RECYCLE,
         "the excluded atom is not renewed with the slot: every candidate may use itself, and not the slot's first one",
         "batched evaluators, where the query served as a fact",
-        Kind.EXTRA,
+        Kind.FOREIGN,
         "more candidates than slots, and a candidate, or the slot's first one, that is a fact",
         "recycle.keep_excluded_atom",
     ),

@@ -3,15 +3,17 @@
 An arena is a graph with the sizes that make faults show: fewer slots than candidates, limits that are met.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 
-from kgverify.diff.result import Divergence, Verdict
+from kgverify.diff.result import Divergence
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
-from kgverify.faults.catalogue import FAULTS, find_faults
+from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.faults.truth import Truth, differing_ranks, find_truth
 from kgverify.harness.run import Pipeline, Run, load_policy, reference_pipeline
@@ -20,6 +22,7 @@ from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
 from kgverify.logic.outcomes import Side
 from kgverify.logic.stages import Stage
+from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import CandidateSet, Columns
 from kgverify.trace.header import EngineInfo
 
@@ -62,6 +65,28 @@ def arenas_of(graph: str) -> tuple[Arena, ...]:
     )
 
 
+def sound_arenas(graphs: Sequence[str], num: int, seed: int = 0) -> Iterator[Arena]:
+    """Configurations to try without a fault: so many, the graphs in turn, everything else drawn from the seed."""
+    rng = random.Random(seed)
+    for i in range(num):
+        weighted = rng.random() < 0.4
+        yield Arena(
+            graph=graphs[i % len(graphs)],
+            name=f"configuration {i}",
+            limits=Limits(
+                max_depth=rng.choice((1, 2, 5, 20)),
+                max_atoms=rng.choice((1, 2, 3, 6)),
+                max_resolvents=rng.choice((1, 4, 30, 120)),
+                exclude_query=rng.random() < 0.7,
+            ),
+            policy="two_tower" if weighted else "shortest",
+            num_queries=rng.choice((1, 3, 6)),
+            num_corruptions=rng.choice((0, 2, 6)),
+            seed=rng.randrange(1000),
+            slots=rng.choice((1, 3, 16, 64)),
+        )
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """What came of faults in an arena.
 
@@ -91,6 +116,22 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[tuple[str, str], ...]
 
 
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """What lockstep says of two faults at once.
+
+    is_visible: whether taking either away changes anything that the evaluator does
+    is_listed:  whether both are among the causes, with stage and class
+    found:      (stage, class) of the report's causes, largest first
+    """
+
+    graph: str
+    arena: str
+    faults: tuple[str, str]
+    is_visible: bool
+    is_listed: bool
+    found: tuple[tuple[str, str], ...]
+
+
 class Stand:
     """An arena made ready: its graph loaded, and what the reference did remembered."""
 
@@ -102,13 +143,39 @@ class Stand:
 
     def verify(self, faults: Sequence[str], *, lockstep: bool = False) -> Verification:
         """The reference against the evaluator with the faults."""
-        judged = compiled_pipeline_with_faults(self._run, faults, mode="eager", device="cpu", slots=self.arena.slots)
-        return verify(self._run, self._expected, judged, check_determinism=False, lockstep=lockstep)
+        return verify(self._run, self._expected, self._judged(faults), check_determinism=False, lockstep=lockstep)
+
+    def _judged(self, faults: Sequence[str]) -> Pipeline:
+        return compiled_pipeline_with_faults(self._run, faults, mode="eager", device="cpu", slots=self.arena.slots)
 
     def try_faults(self, faults: Sequence[str]) -> Trial:
         """Plant the faults, ask the truth and the report, and compare the two."""
         truth = find_truth(self._run, faults, slots=self.arena.slots)
         return judge(self.arena, faults, truth, self.verify(faults))
+
+    def try_pair(self, faults: tuple[str, str]) -> Pair:
+        """Plant two faults and look for both among the causes of lockstep."""
+        together, *alone = (self._do(names) for names in (faults, faults[:1], faults[1:]))
+        found = _causes_of(self.verify(faults, lockstep=True))
+        wanted = {(fault.stage.value, fault.expected_kind.value) for fault in find_faults(faults)}
+        return Pair(
+            graph=self.arena.graph,
+            arena=self.arena.name,
+            faults=faults,
+            is_visible=together not in alone,
+            is_listed=wanted <= set(found),
+            found=found,
+        )
+
+    def _do(self, faults: Sequence[str]) -> bytes:
+        """Everything that the evaluator does with the faults in it, ranks included."""
+        run, judged = self._run, self._judged(faults)
+        columns = judged.engine.prove(judged.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed))
+        ranks: tuple[Any, ...] = ()
+        if np.isfinite(columns.candidates.log_probability).all():
+            ranks = judged.rank(columns.candidates, run.triples, RANK_TOLERANCE)
+        every = (*columns.candidates, *columns.steps, *columns.resolvents, *ranks)
+        return b"".join(np.ascontiguousarray(column).tobytes() for column in every)
 
 
 def judge(arena: Arena, names: Sequence[str], truth: Truth, verification: Verification) -> Trial:
@@ -132,8 +199,12 @@ def judge(arena: Arena, names: Sequence[str], truth: Truth, verification: Verifi
         num_divergences=len(report.divergences),
         num_stages=sum(each.stage in planted for each in report.divergences),
         num_kinds=sum((each.stage, each.kind.value) in kinds for each in report.divergences),
-        found=tuple(dict.fromkeys((cause.stage, cause.kind.value) for cause in report.causes)),
+        found=_causes_of(verification),
     )
+
+
+def _causes_of(verification: Verification) -> tuple[tuple[str, str], ...]:
+    return tuple(dict.fromkeys((cause.stage, cause.kind.value) for cause in verification.report.causes))
 
 
 Place = tuple[str, int, int]
@@ -187,16 +258,3 @@ class _Remembering:
 
     def probe(self, position: Positions) -> StageOutputs:
         return self._engine.probe(position)
-
-
-def run_trials(arenas: Iterable[Arena], faults: Sequence[str] = tuple(FAULTS)) -> Iterator[Trial]:
-    """Every fault in every arena, one by one."""
-    for arena in arenas:
-        stand = Stand(arena)
-        for name in faults:
-            yield stand.try_faults([name])
-
-
-def is_detected(trial: Trial) -> bool:
-    """Whether a fault that manifests led to DIVERGE."""
-    return trial.verdict == Verdict.DIVERGE

@@ -30,6 +30,9 @@ from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
 from kgverify.trace.header import EngineInfo
 
+SCORE_NOISE = 1e-5
+"""By so much, absolute, scores of weights may differ that were computed in batches of other sizes; no fault is so small."""
+
 OF_NO_STEP = -1
 """The step of what is wrong with a candidate as a whole: that it was drawn, or how it is reported to have ended."""
 
@@ -71,6 +74,7 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
         sound=Setting(sound, run.limits, layout),
         tables=build_tables(program, layout.atoms, cpu),
         parameters=build_parameters(run.policy, cpu, torch.float32),
+        noise=0.0 if run.policy.name == "shortest" else SCORE_NOISE,
     )
     first_step: dict[int, int] = {}
     proved = []
@@ -138,11 +142,12 @@ class _Recorded:
 class _Twin:
     """The faulty evaluator with the sound one beside it."""
 
-    def __init__(self, faulty: Setting, sound: Setting, tables: Tables, parameters: Parameters) -> None:
+    def __init__(self, faulty: Setting, sound: Setting, tables: Tables, parameters: Parameters, noise: float) -> None:
         self._faulty = faulty
         self._sound = sound
         self._tables = tables
         self._parameters = parameters
+        self._noise = noise
 
     def run(self, candidates: CandidateSet) -> tuple[dict[int, int], Results]:
         """For each place of a pool that a fault touched, the first step that came out wrong; and what is reported."""
@@ -189,9 +194,10 @@ class _Twin:
         if not bool(taken.any()):
             return faulty, next_work
         sound, right = self._take_whole_steps(queries, derivations)
-        wrong = taken & _record_differs(right, given)
+        wrong = taken & _record_differs(right, given, self._noise)
         starts_wrong = taken & ~wrong & _state_differs(sound, faulty)
-        wrong_sum = _differs(sound.log_probability, faulty.log_probability) | (sound.is_limited != faulty.is_limited)
+        wrong_sum = _differs(sound.log_probability, faulty.log_probability, self._noise)
+        wrong_sum = wrong_sum | (sound.is_limited != faulty.is_limited)
         for place in derivations.place[wrong].tolist():
             notes.note(place, is_of_step=True)
         for place in derivations.place[taken & wrong_sum & ~wrong].tolist():
@@ -241,7 +247,7 @@ class _Notes:
             self.first_step[place] = self.num_steps[place]
 
 
-def _record_differs(right: StepRecord, given: StepRecord) -> Tensor:
+def _record_differs(right: StepRecord, given: StepRecord, noise: float) -> Tensor:
     """bool [B]: whether what a recorder reads of a step differs."""
     a, b = right.choices, given.choices
     differs = (right.outcome != given.outcome) | (a.kind != b.kind) | (a.num_resolvents != b.num_resolvents)
@@ -253,7 +259,7 @@ def _record_differs(right: StepRecord, given: StepRecord) -> Tensor:
         differs = differs | (is_true & (getattr(right.work, field) != getattr(given.work, field)))
     rows = torch.arange(a.score.shape[1])
     is_row = rows < a.num_resolvents[:, None]
-    differs = differs | (is_row & _differs(a.score, b.score)).any(1)
+    differs = differs | (is_row & _differs(a.score, b.score, noise)).any(1)
     is_goal_row = is_row & (a.kind == GOAL)[:, None]
     num = len(rows)
     for field in ("origin_kind", "origin"):
@@ -273,9 +279,10 @@ def _state_differs(right: Derivations, given: Derivations) -> Tensor:
     return is_open & ((right.depth != given.depth) | goal | visited)
 
 
-def _differs(right: Tensor, given: Tensor) -> Tensor:
-    """bool: elementwise, NaN being equal to itself."""
-    return (right != given) & ~(right.isnan() & given.isnan())
+def _differs(right: Tensor, given: Tensor, noise: float = 0.0) -> Tensor:
+    """bool: elementwise, by more than the noise, NaN being equal to itself."""
+    is_close = (right == given) | ((right - given).abs() <= noise)
+    return ~is_close & ~(right.isnan() & given.isnan())
 
 
 def _rows_that_differ(right: Tensor, given: Tensor) -> list[int]:

@@ -8,7 +8,7 @@ from kgverify.diff.compare import Comparer
 from kgverify.diff.result import Cause, Comparison, Divergence
 from kgverify.diff.view import StepReader, StepView
 from kgverify.engines.protocol import Engine
-from kgverify.harness.replay import Replayed, replay_divergences
+from kgverify.harness.replay import Lockstep, Replayed, replay_divergences
 from kgverify.logic.atoms import Goal
 from kgverify.trace.trace import Trace
 
@@ -25,16 +25,17 @@ class Explainer:
         self._reader = StepReader(expected.columns)
 
     def replay(
-        self, comparison: Comparison, engines: tuple[Engine, Engine], *, in_company: bool = False
+        self, comparison: Comparison, engines: tuple[Engine, Engine], *, lockstep: bool = False
     ) -> list[Replayed]:
-        """The divergences with their stages named by replay; `in_company`: see `replay_divergences`."""
+        """The divergences with their stages named by replay; in lockstep, with what is behind the first stage at fault."""
+        observed = {key: actual for key, (_, actual) in self._views.items()}
         return replay_divergences(
             comparison.divergences,
             self._expected.columns,
             engines,
             self._comparer.names,
             self._comparer.score_tolerance,
-            {key: actual for key, (_, actual) in self._views.items()} if in_company else {},
+            Lockstep(observed, self._expected.header.limits) if lockstep else None,
         )
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:

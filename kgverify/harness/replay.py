@@ -19,7 +19,9 @@ from kgverify.engines.protocol import (
     positions_of,
     take_position,
 )
+from kgverify.harness.stagewise import StageFault, later_faults
 from kgverify.logic.atoms import Atom
+from kgverify.logic.limits import Limits
 from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.trace.columns import Columns, select_candidates
@@ -46,16 +48,16 @@ def replay_divergences(
     engines: tuple[Engine, Engine],
     names: Names,
     tolerance: float,
-    in_company: Mapping[tuple[int, int], StepView] | None = None,
+    lockstep: "Lockstep | None" = None,
 ) -> list[Replayed]:
     """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
 
     What comes out as expected when it is taken alone was not wrong by itself: the batch machinery around it was
     (`recycle`). A step that comes out wrong again, but not with the stages watched, keeps the stage read off the traces.
-    columns: those of the expected trace; tolerance: of scores, absolute; in_company: the actual steps that differ, by
-    (candidate, step): one that is wrong alone, and wrong in another way among the others, is two divergences.
+    columns: those of the expected trace; tolerance: of scores, absolute. In lockstep a step may be several divergences: of
+    each stage that is at fault by itself, and of the machinery if the step is wrong in another way among the others.
     """
-    replay = _Replay(columns, engines, names, tolerance)
+    replay = _Replay(columns, engines, names, tolerance, lockstep)
     stages: dict[tuple[str, str], set[str]] = {}
     replayed = []
     for i, divergence in enumerate(divergences):
@@ -63,48 +65,107 @@ def replay_divergences(
         if i >= MOST_REPLAYED and len(looks) == 1:
             replayed.append(Replayed(msgspec.structs.replace(divergence, stage=min(looks))))
             continue
-        found = _replay_one(replay, divergence, in_company or {})
+        found = _replay_one(replay, divergence)
         looks.add(found[0].divergence.stage)
         replayed += found
     return replayed
 
 
-def _replay_one(
-    replay: "_Replay", divergence: Divergence, in_company: Mapping[tuple[int, int], StepView]
-) -> list[Replayed]:
+def _replay_one(replay: "_Replay", divergence: Divergence) -> list[Replayed]:
     if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):
         return [Replayed(divergence)]
     if divergence.field.startswith("candidates."):
         return [Replayed(replay.of_candidate(divergence))]
     found = replay.of_step(divergence)
-    observed = in_company.get((divergence.candidate, divergence.step))
-    if observed is None or found.outputs is None:
+    if replay.lockstep is None or found.outputs is None or _starts_wrong(divergence):
         return [found]
-    return [found, *replay.of_company(divergence, observed)]
+    return [found, *replay.behind(found.divergence, replay.lockstep)]
+
+
+class Lockstep(NamedTuple):
+    """What the faults behind the first one of a step are told by.
+
+    observed: the actual steps that differ, by (candidate, step)
+    """
+
+    observed: Mapping[tuple[int, int], StepView]
+    limits: Limits
 
 
 class _Replay:
     """Both engines, and the expected run whose steps they take again."""
 
-    def __init__(self, columns: Columns, engines: tuple[Engine, Engine], names: Names, tolerance: float) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        engines: tuple[Engine, Engine],
+        names: Names,
+        tolerance: float,
+        lockstep: Lockstep | None,
+    ) -> None:
         self._columns = columns
         self._expected, self._actual = engines
         self._names = names
         self._tolerance = tolerance
+        self.lockstep = lockstep
 
     def of_step(self, divergence: Divergence) -> Replayed:
         """The step taken again; where its goal was wrong already, the step that made the goal."""
         step = divergence.step
         for at in (step - 1, step) if _starts_wrong(divergence) else (step,):
             position = position_at(self._columns, divergence.candidate, at)
-            if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
-                probes = self._expected.probe(position), self._actual.probe(position)
-                named, outputs = _name_stage(divergence, *probes, self._names, self._tolerance)
-                if outputs is not None:
-                    return Replayed(named, outputs)
+            probes = self._probe(position)
+            stage = first_difference(*probes, self._tolerance) if probes else None
+            if probes and stage:
+                return self._name(divergence, StageFault(stage, probes[0][stage], probes[1][stage]))
             if not _agrees_alone(self._expected.step(position), self._actual.step(position), self._tolerance):
                 return Replayed(divergence)
         return Replayed(_of_machinery(divergence))
+
+    def _probe(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
+        if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
+            return self._expected.probe(position), self._actual.probe(position)
+        return None
+
+    def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
+        values = render_difference(*fault, self._names)
+        named = msgspec.structs.replace(
+            divergence,
+            stage=fault.stage.value,
+            field=f"stage.{fault.stage.value}",
+            expected=values[0],
+            actual=values[1],
+            is_replayed=True,
+        )
+        return Replayed(named, (fault.expected, fault.actual))
+
+    def behind(self, first: Divergence, lockstep: Lockstep) -> list[Replayed]:
+        """What else is wrong in a step, behind the culprit."""
+        position = position_at(self._columns, first.candidate, first.step)
+        probes = self._probe(position)
+        if probes is None:
+            return []
+        found = []
+        alone = StepReader(self._actual.step(position)).read(0)
+        for fault in later_faults(Stage(first.stage), *probes, lockstep.limits, self._tolerance):
+            replayed = self._name(first, fault)
+            right = alone._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
+            found.append(replayed._replace(views=(right, alone)))
+        observed = lockstep.observed.get((first.candidate, first.step))
+        if observed is not None:
+            found += self._of_company(first, alone, observed)
+        return found
+
+    def _of_company(self, divergence: Divergence, alone: StepView, observed: StepView) -> list[Replayed]:
+        """Whether the actual step, wrong alone, came out otherwise among other slots."""
+        views = _without_nan(alone), _without_nan(observed)
+        difference = locate_difference(*views, self._names, divergence.step == 0, self._tolerance)
+        if difference is None:
+            return []
+        other = msgspec.structs.replace(
+            divergence, field=difference.field, expected=difference.expected, actual=difference.actual
+        )
+        return [Replayed(_of_machinery(other), views=(alone, observed))]
 
     def of_candidate(self, divergence: Divergence) -> Divergence:
         """What is reported of a whole derivation, where every step agrees: the derivation made again by itself."""
@@ -121,19 +182,10 @@ class _Replay:
         )
         return _of_machinery(divergence) if agrees else divergence
 
-    def of_company(self, divergence: Divergence, observed: StepView) -> list[Replayed]:
-        """Whether the actual step, wrong alone, came out otherwise among other slots."""
-        if _starts_wrong(divergence):
-            return []
-        position = position_at(self._columns, divergence.candidate, divergence.step)
-        alone = StepReader(self._actual.step(position)).read(0)
-        difference = locate_difference(alone, observed, self._names, divergence.step == 0, self._tolerance)
-        if difference is None:
-            return []
-        other = msgspec.structs.replace(
-            divergence, field=difference.field, expected=difference.expected, actual=difference.actual
-        )
-        return [Replayed(_of_machinery(other), views=(alone, observed))]
+
+def _without_nan(view: StepView) -> StepView:
+    """The step with 0 for scores that are no number, which would equal nothing."""
+    return view._replace(resolvents=tuple(r._replace(score=0.0) if r.score != r.score else r for r in view.resolvents))
 
 
 def _starts_wrong(divergence: Divergence) -> bool:
@@ -176,24 +228,6 @@ def _is_same(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool
             is_close(e, a, tolerance) for e, a in zip(expected, actual, strict=True)
         )
     return bool(expected == actual)
-
-
-def _name_stage(
-    divergence: Divergence, expected: StageOutputs, actual: StageOutputs, names: Names, tolerance: float
-) -> tuple[Divergence, tuple[Any, Any] | None]:
-    stage = first_difference(expected, actual, tolerance)
-    if stage is None:
-        return divergence, None
-    values = render_difference(stage, expected[stage], actual[stage], names)
-    named = msgspec.structs.replace(
-        divergence,
-        stage=stage.value,
-        field=f"stage.{stage.value}",
-        expected=values[0],
-        actual=values[1],
-        is_replayed=True,
-    )
-    return named, (expected[stage], actual[stage])
 
 
 def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:

@@ -79,7 +79,7 @@ def verify(
 
     explainer = Explainer(traces[0], comparer, views)
     with phase("replaying divergent steps", 0):
-        replayed = explainer.replay(comparison, (expected.engine, actual.engine), in_company=lockstep)
+        replayed = explainer.replay(comparison, (expected.engine, actual.engine), lockstep=lockstep)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
     comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
     of_ranking = comparison.divergences[len(replayed) :]
