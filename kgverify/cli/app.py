@@ -14,8 +14,10 @@ from kgverify import __version__
 from kgverify.cli import faults
 from kgverify.cli.diff import diff
 from kgverify.cli.record import record
+from kgverify.cli.replay import replay
 from kgverify.cli.report import ReportCommand, report
 from kgverify.cli.show import show
+from kgverify.cli.shrink import shrink
 from kgverify.cli.train import train
 from kgverify.errors import UserError
 
@@ -54,6 +56,8 @@ app.command()(diff)
 app.command()(record)
 app.command(cls=ReportCommand)(report)
 app.command()(show)
+app.command()(shrink)
+app.command()(replay)
 app.command()(train)
 app.add_typer(faults.app, name="faults")
 

@@ -17,7 +17,10 @@ from kgverify.fuzz.shrink_terms import (
     merge_constants,
     merged_predicates,
     rename_plainly,
+    unfolded,
     with_conclusions,
+    with_fewer_variables,
+    with_one_less,
 )
 from kgverify.logic.atoms import NamedAtom, Variable, decode_variable, is_variable
 from kgverify.logic.limits import Limits
@@ -29,6 +32,9 @@ Pass: TypeAlias = Callable[[Problem, Oracle], Problem]
 
 T = TypeVar("T")
 
+MOST_FOR_PAIRS: Final = 16
+"""Elements of a problem of which two things are changed at once; fewer where each attempt is a run of its own."""
+MOST_FOR_PAIRS_ALONE: Final = 10
 MOST_MERGED: Final = 6
 """Constants that others are merged into, and that conclusions are made of."""
 
@@ -89,14 +95,7 @@ def drop_constants(problem: Problem, oracle: Oracle) -> Problem:
 
 def drop_body_atoms(problem: Problem, oracle: Oracle) -> Problem:
     """Rules as short as may be."""
-
-    def attempts(now: Problem) -> Iterator[Problem]:
-        for i, rule in enumerate(now.rules):
-            for j in range(len(rule.body) if len(rule.body) > 1 else 0):
-                short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
-                yield replace(now, rules=(*now.rules[:i], short, *now.rules[i + 1 :]))
-
-    return _repeat(problem, oracle, attempts)
+    return _repeat(problem, oracle, with_one_less) if problem.rules else problem
 
 
 def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
@@ -107,6 +106,7 @@ def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
             yield from asked_for(now)
         for i in range(len(now.rules)):
             yield from led_to(now, i)
+            yield from unfolded(now, i)
         if len(now.rules) <= MOST_MERGED:
             for i in range(len(now.rules)):
                 yield from with_conclusions(now, i, MOST_MERGED)
@@ -131,6 +131,24 @@ def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
         if found is None:
             return problem
         problem = found
+
+
+def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
+    """One element less where symbols become one: what neither dropping nor merging alone can do."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        for merged in (*with_fewer_variables(now, 2), *_with_constants_merged(now)):
+            yield from with_one_less(merged)
+
+    fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share(problem) else MOST_FOR_PAIRS_ALONE)
+    return _repeat(problem, oracle, attempts) if fits else problem
+
+
+def _with_constants_merged(problem: Problem) -> Iterator[Problem]:
+    names = problem.domain
+    for i, late in enumerate(names):
+        for early in names[:i]:
+            yield merge_constants(problem, {late: early})
 
 
 def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
@@ -213,6 +231,7 @@ PASSES: Final[tuple[Pass, ...]] = (
     drop_body_atoms,
     skip_rules,
     merge_symbols,
+    merge_and_drop,
     drop_constants,
     simplify_policy,
     simplify_spread,

@@ -1,20 +1,30 @@
 """Shrinking a divergence of a run on a real graph: the proof slice first, then the shrinker."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kgverify.errors import UserError
+from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import sign
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.problem import SHORTEST, PolicySpec, Problem
+from kgverify.fuzz.reproducer import Reproducer, reproducer_of_shrunk
 from kgverify.fuzz.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
 from kgverify.fuzz.shrink_oracle import Oracle, OutOfBudget
 from kgverify.fuzz.slice import Slicer
 from kgverify.harness.verify import Verification
 from kgverify.kg.graph import KnowledgeGraph
+from kgverify.kg.load import load_graph
+from kgverify.report.report import Report
 
 POLICIES: Final = (SHORTEST, *(PolicySpec("two_tower", seed=seed) for seed in range(4)))
 """A problem has no weights of its own: these stand for whatever policy a run had, the run's kind first."""
+
+
+class NoSlice(UserError):
+    """No part of the graph was found that diverges as the run does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +32,6 @@ class ShrunkRun:
     """What shrinking a divergence came to.
 
     graph_facts, graph_rules: of the graph; sliced: the problem that the shrinker began with
-    policy:                   whether another policy than the run's stands in the problem
     """
 
     shrunk: Shrunk
@@ -39,7 +48,7 @@ class ShrunkRun:
 def shrink_divergence(
     verification: Verification,
     graph: KnowledgeGraph,
-    make_pipeline: MakePipeline,
+    maker: MakePipeline,
     number: int = 1,
     *,
     max_calls: int = MAX_CALLS,
@@ -66,9 +75,7 @@ def shrink_divergence(
             fix="run `kgverify diff --save` again, and shrink that run",
         )
     divergence = report.divergences[number - 1]
-    oracle = Oracle(
-        make_pipeline, sign(report, divergence), lockstep=report.lockstep, max_calls=max_calls, seconds=seconds
-    )
+    oracle = Oracle(maker, sign(report, divergence), lockstep=report.lockstep, max_calls=max_calls, seconds=seconds)
     sliced = _find_slice(verification, graph, number, oracle)
     if progress is not None:
         progress("slice", sliced, oracle.calls)
@@ -76,6 +83,68 @@ def shrink_divergence(
     assert failure is not None
     shrunk = shrink_with(oracle, failure, progress)
     return ShrunkRun(shrunk=shrunk, sliced=sliced, graph_facts=len(graph.train), graph_rules=len(graph.rules))
+
+
+def graph_of(report: Report) -> KnowledgeGraph:
+    """The graph of a saved run, loaded again as its command did. UserError if it is not found."""
+    words = shlex.split(report.command)
+    given: dict[str, str] = {}
+    for i, word in enumerate(words):
+        for option in ("--graph", "--rules"):
+            if word == option and i + 1 < len(words):
+                given[option] = words[i + 1]
+            elif word.startswith(f"{option}="):
+                given[option] = word.removeprefix(f"{option}=")
+    return load_graph(given.get("--graph", report.run.graph), rules=given.get("--rules"))
+
+
+def engines_of(report: Report) -> list[EngineSpec]:
+    """The engine under test of a saved run, the fastest way to run it first. UserError if kgverify cannot make it."""
+    info = report.environment.actual
+    if info.name != COMPILED:
+        raise UserError(
+            f"kgverify cannot make the engine {info.name!r} again",
+            where="the run's engine",
+            fix="give --engine MODULE:FUNCTION, a function of (program, limits, policy) that returns it",
+        )
+    recorded = EngineSpec(mode=info.mode, device=info.device, faults=info.faults)
+    return list(dict.fromkeys((recorded._replace(mode="eager", device="cpu"), recorded)))
+
+
+def shrink_saved(
+    verification: Verification,
+    graph: KnowledgeGraph,
+    engines: Sequence[EngineSpec],
+    number: int = 1,
+    *,
+    max_calls: int = MAX_CALLS,
+    seconds: float = MAX_SECONDS,
+    progress: Progress | None = None,
+) -> tuple[ShrunkRun, EngineSpec]:
+    """As `shrink_divergence`, with the first of the engines on which the divergence shows."""
+    for i, engine in enumerate(engines):
+        maker = make_pipeline(engine)
+        try:
+            shrunk = shrink_divergence(
+                verification, graph, maker, number, max_calls=max_calls, seconds=seconds, progress=progress
+            )
+        except NoSlice:
+            if i + 1 == len(engines):
+                raise
+        else:
+            return shrunk, engine
+    raise UserError("expected an engine, found none", where="shrink", fix="give an engine or more")
+
+
+def make_run_reproducer(shrunk: ShrunkRun, engine: EngineSpec, report: Report) -> Reproducer:
+    """The reproducer of what shrinking a run came to, with a note of where it came from."""
+    notes = [
+        f"from {report.command}" if report.command else f"from a run on {report.run.graph}",
+        f"{shrunk.graph_facts:,} facts and {shrunk.graph_rules:,} rules cut to {len(shrunk.sliced.facts):,} and"
+        f" {len(shrunk.sliced.rules):,} by the proof slice, then to {len(shrunk.shrunk.problem.facts):,} and"
+        f" {len(shrunk.shrunk.problem.rules):,}; {shrunk.shrunk.calls} runs of the engine",
+    ]
+    return reproducer_of_shrunk(shrunk.shrunk, engine, lockstep=report.lockstep, notes=tuple(notes))
 
 
 def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, oracle: Oracle) -> Problem:
@@ -92,7 +161,7 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                     return found
     except OutOfBudget:
         pass
-    raise UserError(
+    raise NoSlice(
         f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {oracle.calls} runs",
         where=f"divergence {number}",
         fix="choose another divergence of the same cause, or allow more --seconds"

@@ -97,6 +97,46 @@ def with_conclusions(problem: Problem, i: int, most: int) -> Iterator[Problem]:
                 yield replace(problem, rules=rest, facts=(*problem.facts, NamedAtom(predicate, a, b)))
 
 
+def unfolded(problem: Problem, i: int) -> Iterator[Problem]:
+    """The problem without its i-th rule, whose body stands in another one's for an atom that it concludes."""
+    last = problem.rules[i]
+    head, *body = rename_apart(_atoms(last))
+    for k, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.body if k != i else ()):
+            if (bindings := unify(head, atom)) is None:
+                continue
+            atoms = [rule.clause_head, *rule.body[:j], *body, *rule.body[j + 1 :]]
+            new_head, *new_body = rename_variables([substitute(each, bindings) for each in atoms])
+            rules = list(problem.rules)
+            rules[k] = NamedRule(new_head, tuple(new_body))
+            yield replace(problem, rules=tuple(rules[:i] + rules[i + 1 :]))
+
+
+def with_fewer_variables(problem: Problem, most: int) -> Iterator[Problem]:
+    """The problem with a variable of a rule, or of a query, made one with another, or a constant."""
+    names = problem.domain[:most]
+    for i, rule in enumerate(problem.rules):
+        variables = list(dict.fromkeys(t for a in _atoms(rule) for t in a[1:] if isinstance(t, Variable)))
+        for k, variable in enumerate(variables):
+            terms: list[Term] = [*variables[:k], *names]
+            for term in terms:
+                head, *body = [substitute(atom, {variable: term}) for atom in _atoms(rule)]
+                rules = (*problem.rules[:i], NamedRule(head, tuple(body)), *problem.rules[i + 1 :])
+                yield replace(problem, rules=rules)
+
+
+def with_one_less(problem: Problem) -> Iterator[Problem]:
+    """The problem without one of its facts, rules or body atoms."""
+    for i in range(len(problem.facts)):
+        yield replace(problem, facts=problem.facts[:i] + problem.facts[i + 1 :])
+    for i, rule in enumerate(problem.rules):
+        others = problem.rules[:i], problem.rules[i + 1 :]
+        yield replace(problem, rules=others[0] + others[1])
+        for j in range(len(rule.body) if len(rule.body) > 1 else 0):
+            short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
+            yield replace(problem, rules=(*others[0], short, *others[1]))
+
+
 def asked_for(problem: Problem) -> Iterator[Problem]:
     """The problem without its rules, and asked for one of its facts, with a variable for either argument."""
     x = Variable(VARIABLE_NAMES[0])

@@ -1,0 +1,49 @@
+"""`kgverify replay`: run a reproducer again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgverify.cli.diff import EXIT_CODES
+from kgverify.cli.progress import make_result_console
+from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.pytest_file import write_test
+from kgverify.fuzz.reproducer import replay as run_again
+from kgverify.fuzz.reproducer_text import read_reproducer
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A reproducer, such as `kgverify shrink` writes.", show_default=False)],
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE", help="Instead of the file's engine: compiled (as it is), or MODULE:FUNCTION of your own."
+        ),
+    ] = None,
+    fault: Annotated[
+        list[str] | None, typer.Option("--fault", help="Instead of the file's: plant this in the compiled evaluator.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="Of the compiled evaluator, instead of the file's.")] = None,
+    device: Annotated[str | None, typer.Option(help="Of the compiled evaluator, instead of the file's.")] = None,
+    test: Annotated[
+        Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
+    ] = None,
+) -> None:
+    """Run a reproducer again: does it still diverge, and in the same way?"""
+    reproducer = read_reproducer(file)
+    spec = reproducer.engine if engine is None else EAGER._replace(name=engine)
+    if fault:
+        spec = EngineSpec(COMPILED, EAGER.mode, EAGER.device, tuple(fault))
+    spec = spec._replace(mode=mode or spec.mode, device=device or spec.device)
+    where = "--fault" if fault else "--engine" if engine else f"{file}: engine"
+    found = run_again(reproducer, make_pipeline(spec, where))
+    console = make_result_console(None)
+    console.print(f"{spec}\n{found}", markup=False, highlight=False)
+    if reproducer.neighbour and found.is_same:
+        console.print(f"   both sides agree with one change: {reproducer.neighbour}", markup=False, highlight=False)
+    if test is not None:
+        first = write_test(reproducer.with_engine(spec), test)
+        how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
+        console.print(f"written: {test}   run once: {how}", markup=False, highlight=False)
+    raise typer.Exit(EXIT_CODES[found.verdict])
