@@ -1,0 +1,200 @@
+"""The conformance suite for engines: laws and equivalence over a bounded set of problems, with a readable report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from time import monotonic
+from typing import Final
+
+from kgverify.diff.result import Value
+from kgverify.errors import UserError
+from kgverify.fuzz.check import check_problems
+from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.failure import Failure
+from kgverify.fuzz.merge import merge
+from kgverify.fuzz.pipelines import MakePipeline
+from kgverify.fuzz.problem import PolicySpec, Problem
+from kgverify.fuzz.shrink import shrink
+from kgverify.laws.catalogue import LAWS
+from kgverify.laws.law import Law, Violation, check_laws
+from kgverify.laws.stepwise import Resolvent, StepwiseEngine, Taken
+from kgverify.laws.third_party import Factory, as_maker
+
+__all__ = ["Conformance", "NotConforming", "Resolvent", "StepwiseEngine", "Taken", "check_engine"]
+
+EXAMPLES: Final = 300
+"""Problems of a check unless another number is given."""
+SECONDS: Final = 60.0
+"""Seconds after which no further part of a check is begun."""
+FIRST_PART: Final = 16
+"""Problems of the first part; while a part is done within `PART_SECONDS`, the next one has twice as many."""
+LARGEST_PART: Final = 512
+PART_SECONDS: Final = 5.0
+SHRINK_CALLS: Final = 600
+SHRINK_SECONDS: Final = 15.0
+MOST_LINES: Final = 24
+"""Lines of a problem that a report shows."""
+
+
+class NotConforming(AssertionError):
+    """An engine that differs from the reference, or breaks a law; its text is the report."""
+
+    def __init__(self, report: "Conformance") -> None:
+        self.report = report
+        super().__init__(str(report))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conformance:
+    """What a check came to.
+
+    num_problems: that were checked
+    num_skipped:  whose policy the engine does not know
+    laws:         names of the laws that were checked
+    failure:      the first problem on which the engine differs from the reference, made small
+    violations:   of laws, one for each that is broken
+    """
+
+    engine: str
+    num_problems: int
+    num_skipped: int
+    laws: tuple[str, ...]
+    failure: Failure | None
+    violations: tuple[Violation, ...]
+
+    @property
+    def is_conforming(self) -> bool:
+        """Whether something was checked, and nothing is wrong."""
+        return self.num_problems > 0 and self.failure is None and not self.violations
+
+    @property
+    def problem(self) -> Problem | None:
+        """The problem that the report shows; None where nothing is wrong."""
+        if self.failure is not None:
+            return self.failure.problem
+        return self.violations[0].problem if self.violations else None
+
+    def raise_if_broken(self) -> None:
+        """NotConforming unless the engine conforms."""
+        if not self.is_conforming:
+            raise NotConforming(self)
+
+    def __str__(self) -> str:
+        """The first cause, the laws broken, and the problem that shows it."""
+        skipped = f", {self.num_skipped} skipped for their policy" if self.num_skipped else ""
+        checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
+        if self.is_conforming:
+            return f"{self.engine} conforms: {checked}"
+        if not self.num_problems:
+            return f"{self.engine}: nothing was checked{skipped}"
+        lines = [f"{self.engine} does not conform: {checked}", ""]
+        if self.failure is not None:
+            lines += describe_failure(self.failure)
+            if self.violations:
+                lines += ["", f"laws broken: {', '.join(each.law for each in self.violations)}"]
+        else:
+            lines += str(self.violations[0]).splitlines()
+            others = [each.law for each in self.violations[1:]]
+            lines += ["", f"other laws broken: {', '.join(others)}"] if others else []
+        return "\n".join(lines)
+
+
+def check_engine(
+    factory: Factory,
+    *,
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    seconds: float = SECONDS,
+    problems: Sequence[Problem] | None = None,
+    laws: Sequence[Law] | None = None,
+    lockstep: bool = True,
+) -> Conformance:
+    """Check an engine against the reference and against the laws, until something is wrong.
+
+    factory:  (program, limits, policy) -> engine with `prove` and `step`; or (run, sizes) -> pipeline
+    problems: instead of so many decoded ones of the seed
+    laws:     none gives all that concern an engine, or for pipelines all
+    seconds:  after which no further problems are begun; at least one part of them is checked
+
+    UserError for a factory that makes no engine. An engine that raises UserError or NotImplementedError for a policy does
+    not know it, and problems with it are skipped.
+    """
+    if examples < 1:
+        raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
+    make_pipeline = as_maker(factory)
+    every = list(problems) if problems is not None else list(islice(draw_problems(seed), examples))
+    known: dict[PolicySpec, bool] = {}
+    name = getattr(factory, "__name__", type(factory).__name__)
+    kept = []
+    for problem in every:
+        if problem.policy not in known:
+            known[problem.policy] = _knows_policy(make_pipeline, problem)
+        if known[problem.policy]:
+            kept.append(problem)
+    chosen = list(LAWS.values()) if laws is None else list(laws)
+    begun, done, size = monotonic(), 0, FIRST_PART
+    failure: Failure | None = None
+    violations: list[Violation] = []
+    while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
+        part, at = kept[done : done + size], monotonic()
+        failures = check_problems(part, make_pipeline, lockstep=lockstep, most=1)
+        failure = replace(failures[0], index=done + failures[0].index) if failures else None
+        violations = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
+        violations = [replace(each, index=done + each.index) for each in violations]
+        done += len(part)
+        if monotonic() - at < PART_SECONDS:
+            size = min(2 * size, LARGEST_PART)
+    if failure is not None and failure.divergence is not None:
+        failure = shrink(failure, make_pipeline, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS).failure
+    return Conformance(
+        engine=name,
+        num_problems=done,
+        num_skipped=len(every) - len(kept),
+        laws=tuple(law.name for law in chosen),
+        failure=failure,
+        violations=tuple(violations),
+    )
+
+
+def describe_failure(failure: Failure) -> list[str]:
+    """Lines that tell the first cause of a failure, both values in names, and the problem."""
+    divergence = failure.divergence
+    if divergence is None:
+        lines = [f"{failure.signature.kind}: {failure.signature.situation}", f"   {failure.message}"]
+    else:
+        where = f" at step {divergence.step}" if divergence.step >= 0 else ""
+        lines = [f"first divergence: {divergence.stage}{where}", f"   candidate   {divergence.atom}"]
+        lines += [f"   goal        {divergence.goal}"] if divergence.goal else []
+        lines += [f"   field       {divergence.field}"]
+        lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
+        lines += _value_lines("expected", divergence.expected) + _value_lines("actual", divergence.actual)
+    if not failure.is_alone:
+        lines.append(f"   only in one run with {len(failure.company) - 1} other problems")
+    return [*lines, "problem:", *problem_lines(failure.problem)]
+
+
+def problem_lines(problem: Problem) -> list[str]:
+    """The problem as text, cut in the middle where it is long."""
+    lines = [f"   {line}" for line in str(problem).splitlines()]
+    if len(lines) > MOST_LINES:
+        half = MOST_LINES // 2
+        lines[half:-half] = [f"   ... {len(lines) - 2 * half} lines more"]
+    return lines
+
+
+def _value_lines(title: str, value: Value) -> list[str]:
+    lines = [str(line) for line in value] if isinstance(value, list | tuple) else str(value).splitlines()
+    return [f"   {title if not i else '':<12}{line}" for i, line in enumerate(lines or ["nothing"])]
+
+
+def _knows_policy(make_pipeline: MakePipeline, problem: Problem) -> bool:
+    merged = merge([problem])
+    try:
+        make_pipeline(merged.run, merged.sizes)
+    except NotImplementedError:
+        return False
+    except UserError:
+        if problem.policy.name == "shortest":
+            raise
+        return False
+    return True

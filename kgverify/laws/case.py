@@ -1,0 +1,236 @@
+"""A case: problems in one run, and what the pipeline under test did with them; made once, whatever laws look at it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.diff.view import Names, StepView
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Engine, Positions, positions_of
+from kgverify.fuzz.merge import Merged, merge
+from kgverify.fuzz.pipelines import MakePipeline
+from kgverify.fuzz.problem import Problem, Sizes
+from kgverify.harness.run import Pipeline, Run, build_header
+from kgverify.laws.resolution import Clauses
+from kgverify.laws.views import read_steps
+from kgverify.logic.limits import Limits
+from kgverify.logic.outcomes import Side
+from kgverify.logic.program import Program
+from kgverify.logic.stages import Stage
+from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.trace import Trace
+from kgverify.trace.validate import check_columns
+
+
+class Finding(NamedTuple):
+    """Something that breaks a law.
+
+    candidate: its row in the columns of the case; -1 where the finding is of none
+    step:      in its derivation; -1 where the finding is of none
+    stage:     the stage that the law is about
+    field:     what differs from what the law says
+    query:     of the run, where there is no candidate
+    """
+
+    candidate: int
+    step: int
+    stage: Stage
+    field: str
+    expected: str
+    actual: str
+    query: int = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Problems in one run under one pipeline."""
+
+    merged: Merged
+    make_pipeline: MakePipeline
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem], make_pipeline: MakePipeline) -> "Case":
+        """The case of problems that can share a run. UserError if they cannot."""
+        return cls(merge(problems), make_pipeline)
+
+    @property
+    def run(self) -> Run:
+        """The run of all problems."""
+        return self.merged.run
+
+    @property
+    def program(self) -> Program:
+        """The program of all problems."""
+        return self.run.graph.program
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that all problems have."""
+        return self.run.limits
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the batch."""
+        return self.merged.sizes
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """What is under test."""
+        return self.make_pipeline(self.run, self.sizes)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine under test."""
+        return self.pipeline.engine
+
+    @cached_property
+    def ranked_queries(self) -> list[int]:
+        """The queries that are ranked among their corruptions."""
+        return [query for query in self.run.queries if self.merged.is_ranked[query]]
+
+    def draw(self, queries: Sequence[int], num_corruptions: int | None = None) -> CandidateSet:
+        """What the pipeline draws for these queries."""
+        num = self.run.num_corruptions if num_corruptions is None else num_corruptions
+        return self.pipeline.draw(self.run.graph, self.run.split, queries, num, self.run.seed)
+
+    @cached_property
+    def candidates(self) -> CandidateSet:
+        """The candidates, ranked and unranked, in the order in which they are given to the engine."""
+        draw = self.merged.with_unranked(self.pipeline).draw
+        return draw(self.run.graph, self.run.split, self.run.queries, self.run.num_corruptions, self.run.seed)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """What the engine reports of the candidates. UserError if the columns are inconsistent."""
+        return self.checked(self.engine.prove(self.candidates), self.engine)
+
+    def checked(self, columns: Columns, engine: Engine) -> Columns:
+        """The columns. UserError if they are inconsistent."""
+        check_columns(
+            columns,
+            self.program.symbols,
+            f"engine {engine.info.name}",
+            num_rules=len(self.program.rules),
+            num_facts=len(self.program.facts),
+        )
+        return columns
+
+    @cached_property
+    def is_aligned(self) -> bool:
+        """Whether the columns list each candidate once, in the order given."""
+        return has_same_candidates(self.candidates, self.columns.candidates)
+
+    @cached_property
+    def positions(self) -> Positions:
+        """Every step of the run as a position."""
+        return positions_of(self.columns)
+
+    @cached_property
+    def rankings(self) -> Rankings | None:
+        """The pipeline's ranks of what it reports; None where a log-probability is no number."""
+        if not np.isfinite(self.columns.candidates.log_probability).all():
+            return None
+        return rank(self.pipeline, self.columns.candidates, self.run)
+
+    @cached_property
+    def steps(self) -> list[StepView]:
+        """The steps of the run."""
+        return read_steps(self.columns)
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """int64 [T]: the candidate's row of each step."""
+        num_steps = self.columns.candidates.num_steps
+        return np.repeat(np.arange(len(num_steps)), num_steps)
+
+    @cached_property
+    def first_step(self) -> NDArray[np.int64]:
+        """int64 [N + 1]: where the steps of each candidate begin."""
+        return starts_of(self.columns.candidates.num_steps)
+
+    @cached_property
+    def first_resolvent(self) -> NDArray[np.int64]:
+        """int64 [T + 1]: where the resolvents of each step begin."""
+        return starts_of(self.columns.steps.num_resolvents)
+
+    @cached_property
+    def clauses(self) -> Clauses:
+        """The program as the plain resolution of the laws reads it."""
+        return Clauses(self.program, exclude_query=self.limits.exclude_query)
+
+    @cached_property
+    def score_error(self) -> float:
+        """The bound on a score's rounding error that the engine declares, absolute."""
+        return self.engine.info.score_error
+
+    @cached_property
+    def names(self) -> Names:
+        """Renders ids in names."""
+        columns = empty_columns()
+        return Names(
+            Trace(
+                header=build_header(self.run, self.engine),
+                symbols=self.program.symbols,
+                columns=columns,
+                digests=compute_digests(columns),
+                rankings=None,
+                facts=self.program.facts,
+                fact_lines=self.program.fact_lines,
+                fields=frozenset(),
+                is_complete=True,
+                source="",
+            )
+        )
+
+    def vary(self, *, limits: Limits | None = None, policy: Policy | None = None, sizes: Sizes | None = None) -> Engine:
+        """The engine made again, under other limits or with other sizes of the batch."""
+        run = replace(self.run, limits=limits or self.limits, policy=policy or self.run.policy)
+        return self.make_pipeline(run, sizes or self.sizes).engine
+
+    def atom_name(self, atom: Sequence[int]) -> str:
+        """An atom in names."""
+        predicate, first, second = map(int, atom)
+        return self.names.atom((predicate, first, second))
+
+    def of_step(self, row: int | np.integer, stage: Stage, field: str, expected: object, actual: object) -> Finding:
+        """A finding about a row of the steps."""
+        candidate = int(self.owner[row])
+        return Finding(candidate, int(row) - int(self.first_step[candidate]), stage, field, str(expected), str(actual))
+
+    def problem_of(self, finding: Finding) -> int:
+        """The place of the problem that a finding is about; the last one's where it is of none."""
+        query = finding.query
+        if 0 <= finding.candidate < len(self.columns.candidates.query):
+            query = int(self.columns.candidates.query[finding.candidate])
+        return int(self.merged.owner[query]) if 0 <= query < len(self.merged.owner) else len(self.merged.problems) - 1
+
+
+def rank(pipeline: Pipeline, candidates: Candidates, run: Run) -> Rankings:
+    """The pipeline's ranks of the candidates that are in a ranking."""
+    from kgverify.ranking.rank import RANK_TOLERANCE
+
+    rows = np.flatnonzero(candidates.side != Side.NONE)
+    return pipeline.rank(take_candidates(candidates, rows), run.triples, RANK_TOLERANCE)
+
+
+def take_candidates(candidates: Candidates, rows: NDArray[np.integer]) -> Candidates:
+    """The candidates in these rows."""
+    columns: Any = [column[rows] for column in candidates]
+    return Candidates(*columns)
+
+
+def has_same_candidates(given: CandidateSet, reported: Candidates) -> bool:
+    """Whether each given candidate is reported once, in the order given."""
+    told = CandidateSet(reported.query, reported.side, reported.atom)
+    return is_same_set(given, told)
+
+
+def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:
+    """Whether two sets hold the same candidates in the same order."""
+    pairs: Any = zip(one, other, strict=True)
+    return all(np.array_equal(left, right) for left, right in pairs)

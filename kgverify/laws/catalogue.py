@@ -1,0 +1,33 @@
+"""The laws by name."""
+
+from kgverify.errors import UserError, suggest
+from kgverify.laws.clause_laws import CLAUSE_LAWS
+from kgverify.laws.derivation_laws import DERIVATION_LAWS
+from kgverify.laws.law import Law
+from kgverify.laws.machinery_laws import MACHINERY_LAWS
+from kgverify.laws.program_laws import PROGRAM_LAWS
+from kgverify.laws.ranking_laws import RANKING_LAWS
+from kgverify.laws.score_laws import SCORE_LAWS
+from kgverify.laws.step_laws import STEP_LAWS
+
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        *DERIVATION_LAWS,
+        *CLAUSE_LAWS,
+        *SCORE_LAWS,
+        *STEP_LAWS,
+        *PROGRAM_LAWS,
+        *MACHINERY_LAWS,
+        *RANKING_LAWS,
+    )
+}
+
+
+def find_law(name: str) -> Law:
+    """The law of a name. UserError for an unknown one."""
+    if name not in LAWS:
+        raise UserError(
+            f"unknown law {name!r}", where="law", fix=suggest(name, LAWS) or f"choose one of {', '.join(LAWS)}"
+        )
+    return LAWS[name]

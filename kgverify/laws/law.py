@@ -1,0 +1,203 @@
+"""What a law is, what breaks one, and checking laws over many problems."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kgverify.errors import InternalError, UserError
+from kgverify.fuzz.merge import group_problems
+from kgverify.fuzz.pipelines import MakePipeline
+from kgverify.fuzz.problem import Problem
+from kgverify.laws.case import Case, Finding
+
+MOST_VIOLATIONS = 10
+"""Violations of one law that are confirmed unless another number is told."""
+
+Find: TypeAlias = Callable[[Case], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A statement that holds of every prover of the semantics.
+
+    statement:  what holds
+    find:       what breaks it in a case
+    has_steps:  whether the engine must take single steps
+    needs_rows: whether nothing is said where candidates are lost or doubled
+    judges:     `engine`, `draw` or `rank`: the part of a pipeline that it is about
+    is_replica: whether it computes a whole step again, as another prover would
+    """
+
+    name: str
+    statement: str
+    find: Find
+    has_steps: bool = False
+    needs_rows: bool = True
+    judges: str = "engine"
+    is_replica: bool = False
+
+    def check(
+        self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
+    ) -> list["Violation"]:
+        """Where the pipeline under test breaks this law."""
+        return check_laws(make_pipeline, problems, [self], most=most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A problem on which an engine breaks a law.
+
+    law:     its name
+    stage:   the stage that the law is about; empty for an exception
+    index:   place of the problem among those checked
+    problem: what breaks the law
+    company: the problems, this one among them, in whose common run it does; itself alone if it does so alone
+    candidate, goal: in names; empty where the violation is of none
+    step:    -1 where the violation is of none
+    field, expected, actual: what the law says, and what there is
+    """
+
+    law: str
+    statement: str
+    stage: str
+    index: int
+    problem: Problem
+    company: tuple[Problem, ...]
+    candidate: str
+    step: int
+    goal: str
+    field: str
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        """What a person reads: the law, where it is broken, the two values and the problem."""
+        at = f" at step {self.step}" if self.step >= 0 else ""
+        lines = [f"law broken: {self.law} ({self.stage or 'exception'}{at})", f"   {self.statement}"]
+        lines += [f"   candidate   {self.candidate}"] if self.candidate else []
+        lines += [f"   goal        {self.goal}"] if self.goal else []
+        lines += [f"   field       {self.field}", f"   expected    {self.expected}", f"   actual      {self.actual}"]
+        if len(self.company) > 1:
+            lines.append(f"   only in one run with {len(self.company) - 1} other problems")
+        return "\n".join([*lines, "problem:", *(f"   {line}" for line in str(self.problem).splitlines())])
+
+
+def check_laws(
+    make_pipeline: MakePipeline,
+    problems: Sequence[Problem],
+    laws: Sequence[Law],
+    *,
+    most: int = MOST_VIOLATIONS,
+    confirms: bool = True,
+) -> list[Violation]:
+    """Where the pipeline under test breaks one of the laws.
+
+    The problems share as few runs as may be. Of each law the first `most` problems that break it are told; unless
+    `confirms` is off, each is tried alone as well, so that what is told is as small as can be.
+    """
+    found: dict[str, list[Violation]] = {law.name: [] for law in laws}
+    for places in group_problems(problems):
+        for violation in find_violations(make_pipeline, [problems[i] for i in places], laws, places):
+            found[violation.law].append(violation)
+    law_of = {law.name: law for law in laws}
+    told: list[Violation] = []
+    for name, violations in found.items():
+        violations.sort(key=lambda each: each.index)
+        told += [
+            _confirm(law_of[name], each, make_pipeline) if confirms and len(each.company) > 1 else each
+            for each in violations[:most]
+        ]
+    return told
+
+
+def find_violations(
+    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], places: Sequence[int]
+) -> Iterator[Violation]:
+    """At most one violation of each law for each of the problems, which must be able to share a run."""
+    case = Case.of(problems, make_pipeline)
+    for law in laws:
+        seen = set()
+        try:
+            case.columns  # noqa: B018  what every law looks at; an engine's exception belongs to no law in particular
+            if law.needs_rows and not case.is_aligned:
+                continue
+            for finding in law.find(case):
+                place = case.problem_of(finding)
+                if place not in seen:
+                    seen.add(place)
+                    yield _tell(law, case, finding, place, places)
+        except InternalError:
+            raise
+        except Exception as error:
+            yield from _blame(law, error, make_pipeline, problems, places)
+
+
+def _blame(
+    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], places: Sequence[int]
+) -> Iterator[Violation]:
+    """An exception, told of the problems that make it."""
+    if len(problems) > 1:
+        middle = len(problems) // 2
+        for part in (slice(0, middle), slice(middle, None)):
+            yield from find_violations(make_pipeline, problems[part], [law], places[part])
+        return
+    yield Violation(
+        law=law.name,
+        statement=law.statement,
+        stage="",
+        index=places[0],
+        problem=problems[0],
+        company=tuple(problems),
+        candidate="",
+        step=-1,
+        goal="",
+        field="exception",
+        expected="none",
+        actual=f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}",
+    )
+
+
+def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[int]) -> Violation:
+    candidates = case.columns.candidates
+    candidate = goal = ""
+    if 0 <= finding.candidate < len(candidates.query):
+        row = case.first_step[finding.candidate] + finding.step
+        candidate = case.names.atom(tuple(candidates.atom[finding.candidate].tolist()))
+        if finding.step >= 0 and row < case.first_step[finding.candidate + 1]:
+            goal = case.names.goal(case.steps[row].goal)
+    return Violation(
+        law=law.name,
+        statement=law.statement,
+        stage=finding.stage,
+        index=places[place],
+        problem=case.merged.problems[place],
+        company=case.merged.problems,
+        candidate=candidate,
+        step=finding.step,
+        goal=goal,
+        field=finding.field,
+        expected=finding.expected,
+        actual=finding.actual,
+    )
+
+
+def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Violation:
+    """The violation of the problem alone, if it is one; else in the smallest company that halving finds."""
+
+    def attempt(problems: Sequence[Problem]) -> Violation | None:
+        return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)
+
+    best = attempt([violation.problem])
+    if best is not None:
+        return best
+    company = list(violation.company)
+    while len(company) > 1:
+        middle = len(company) // 2
+        for half in (company[:middle], company[middle:]):
+            smaller = attempt(half)
+            if smaller is not None:
+                company, best = half, smaller
+                break
+        else:
+            break
+    return best or violation

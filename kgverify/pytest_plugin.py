@@ -1,0 +1,181 @@
+"""The pytest plugin: test an engine of one's own against the reference and against the laws (docs/pytest.md).
+
+Loaded with every pytest run of an environment that has kgverify, so that nothing heavy is imported before it is used.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from kgverify.conformance import Conformance
+    from kgverify.fuzz.problem import Problem
+    from kgverify.harness.run import Run
+    from kgverify.kg.graph import KnowledgeGraph
+
+FOLDER: Final = "kgverify-failures"
+"""Beside the test file: where reproducers are saved unless a folder is given."""
+
+_OPTIONS: Final = (
+    ("engine", str, "", "the engine under test, as module:factory; or compiled, or reference"),
+    ("examples", int, "300", "problems that each check decodes"),
+    ("seed", int, "0", "seed of these problems"),
+    ("time", float, "60", "seconds after which a check begins no further problems"),
+    ("corpus", str, "", f"folder where failing problems are saved (default: {FOLDER} beside the test)"),
+    ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
+)
+_REPRODUCER: Final = pytest.StashKey[Path]()
+_FIRST_CAUSE: Final = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Every option on the command line, and as an ini value of the same name with underscores."""
+    group = parser.getgroup("kgverify", "kgverify: provers checked against a reference and against laws")
+    for name, _, default, text in _OPTIONS:
+        group.addoption(f"--kgverify-{name}", default=None, help=text, metavar=name.upper())
+        parser.addini(f"kgverify_{name}", help=text, default=default)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "kgverify(examples=..., seed=..., time=...): how much assert_equivalent checks in this test",
+    )
+
+
+def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = None) -> Any:
+    """The value of an option: of the command line, else of the marker, else of the ini file. UsageError for a wrong one."""
+    kind = next(kind for each, kind, _, _ in _OPTIONS if each == name)
+    value = config.getoption(f"--kgverify-{name}")
+    if value is None and marker is not None:
+        value = marker.kwargs.get(name)
+    if value is None:
+        value = config.getini(f"kgverify_{name}")
+    try:
+        return kind(value)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise pytest.UsageError(f"--kgverify-{name}: expected {wanted}, found {value!r}") from None
+
+
+@pytest.fixture(scope="session")
+def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
+    """The engine under test: a factory (program, limits, policy) -> engine. Override it in a conftest, or name one."""
+    spec = read_option(pytestconfig, "engine")
+    if not spec:
+        raise pytest.UsageError(
+            "no engine is named. fix: give --kgverify-engine module:factory, set kgverify_engine in the ini file, or"
+            " override the fixture kgverify_engine in a conftest.py"
+        )
+    return load_engine(spec, read_option(pytestconfig, "mode"))
+
+
+def load_engine(spec: str, mode: str) -> Callable[..., Any]:
+    """The factory that `module:factory` names, or that of the engine `compiled` or `reference`. UsageError for none."""
+    if spec == "compiled":
+        from kgverify.fuzz.pipelines import compiled_maker
+
+        return compiled_maker(mode=mode)
+    if spec == "reference":
+        from kgverify.engines.reference.engine import ReferenceEngine
+
+        return ReferenceEngine
+    module, _, name = spec.partition(":")
+    if not name:
+        raise pytest.UsageError(f"--kgverify-engine: expected module:factory, found {spec!r}")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"--kgverify-engine: cannot load {spec!r}: {error}") from None
+    factory: Callable[..., Any] = found
+    return factory
+
+
+@pytest.fixture
+def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conformance | None"]:
+    """A function that checks an engine, and raises an AssertionError whose text is the report.
+
+    assert_equivalent()                     the engine of the fixture `kgverify_engine`, on decoded problems
+    assert_equivalent(engine)               another one: a factory of engines, or a maker of pipelines
+    assert_equivalent(problems=[...])       on problems of one's own
+    assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
+    assert_equivalent(run=Run(...))         on a run
+    """
+    marker = request.node.get_closest_marker("kgverify")
+
+    def check(
+        engine: Callable[..., Any] | None = None,
+        *,
+        problems: "Sequence[Problem] | None" = None,
+        graph: "KnowledgeGraph | str | Path | None" = None,
+        run: "Run | None" = None,
+        laws: bool = True,
+    ) -> "Conformance | None":
+        __tracebackhide__ = True
+        factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
+        if graph is not None or run is not None:
+            from kgverify.laws.on_graph import check_run
+
+            text = check_run(factory, graph, run)
+            if text:
+                request.node.stash[_FIRST_CAUSE] = _first_line(text)
+                raise AssertionError(text)
+            return None
+        from kgverify.conformance import NotConforming, check_engine
+
+        report = check_engine(
+            factory,
+            examples=read_option(request.config, "examples", marker),
+            seed=read_option(request.config, "seed", marker),
+            seconds=read_option(request.config, "time", marker),
+            problems=problems,
+            laws=None if laws else (),
+        )
+        if not report.is_conforming:
+            request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
+            if report.problem is not None:
+                request.node.stash[_REPRODUCER] = _save(
+                    request, report.problem, str(report).split("problem:")[0].rstrip()
+                )
+            raise NotConforming(report)
+        return report
+
+    return check
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A section with the first cause, and where the problem was saved."""
+    report = yield
+    if report.when == "call" and report.failed and _FIRST_CAUSE in item.stash:
+        lines = [item.stash[_FIRST_CAUSE]]
+        if _REPRODUCER in item.stash:
+            lines.append(f"the problem: {item.stash[_REPRODUCER]}")
+        report.sections.append(("kgverify", "\n".join(lines)))
+    return report
+
+
+def _first_line(text: str) -> str:
+    """The line of a report that names the first cause."""
+    causes = ("first divergence:", "law broken:", "crash:")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith(causes)), lines[0])
+
+
+def _save(request: pytest.FixtureRequest, problem: "Problem", cause: str) -> Path:
+    """Save the failing problem, under the test's name, beside its file or in the corpus."""
+    from kgverify.laws.reproduce import save_problem
+
+    corpus = read_option(request.config, "corpus")
+    folder = request.config.rootpath / corpus if corpus else request.path.parent / FOLDER
+    name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}-{request.node.name}").strip("-")
+    return save_problem(folder / f"{name}.txt", problem, cause)

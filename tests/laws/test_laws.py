@@ -1,0 +1,191 @@
+"""The laws: no false alarm on engines without a fault, an alarm on engines with one, and told so that a person can read it."""
+
+from itertools import islice
+
+import pytest
+
+from kgverify.errors import UserError
+from kgverify.faults.catalogue import FAULTS
+from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.pipelines import compiled_maker
+from kgverify.fuzz.problem import PolicySpec, Problem
+from kgverify.harness.run import reference_pipeline
+from kgverify.laws.catalogue import LAWS, find_law
+from kgverify.laws.law import check_laws
+from kgverify.laws.machinery_laws import same_as
+from kgverify.laws.model import Model
+from kgverify.laws.power import find_breakers
+from kgverify.laws.resolution import Clauses
+from kgverify.logic.atoms import NamedAtom, Variable
+from kgverify.logic.limits import Limits
+from kgverify.logic.outcomes import Origin
+from kgverify.logic.program import NamedRule, Program
+
+EVERY = list(LAWS.values())
+X, Y, Z = map(Variable, "XYZ")
+
+CAUGHT_BY = {
+    "rule-cap": "rule-order",
+    "fact-cap": "crowded-predicate",
+    "last-fact-lost": "fact-order",
+    "query-matched": "made-by-clause",
+    "packed-fact-keys": "made-by-clause",
+    "offset-renaming": "canonical",
+    "no-revisit-check": "no-visited-goal",
+    "order-blind-hash": "visited-goals",
+    "scatter-collision": "sound",
+    "empty-goal-ends": "redundant-subgoal",
+    "dead-end-open": "terminal-alone",
+    "true-not-alone": "fact-proves",
+    "max-atoms-off-by-one": "limits",
+    "facts-before-rules": "clause-order",
+    "bf16-scores": "score-formula",
+    "last-argmax": "first-highest",
+    "log-probability-after-end": "log-probability",
+    "max-depth-off-by-one": "outcome",
+    "stale-resolvents": "goal-is-choice",
+    "sticky-outcome": "slots",
+    "visited-not-cleared": "candidate-order",
+    "chunk-boundary-dropped": "reported-once",
+    "stream-per-chunk": "draw-by-query",
+    "known-triples": "filtered-draw",
+    "optimistic-ties": "ranks",
+}
+
+
+def make_reference(run, sizes):
+    return reference_pipeline(run)
+
+
+@pytest.mark.parametrize("make", [make_reference, compiled_maker()], ids=["reference", "eager"])
+def test_no_law_is_broken_by_an_engine_without_a_fault(make):
+    violations = check_laws(make, list(islice(draw_problems(7), 64)), EVERY, most=1)
+    assert [str(each) for each in violations] == []
+
+
+@pytest.mark.parametrize(("fault", "law"), CAUGHT_BY.items())
+def test_a_fault_breaks_its_law(fault, law):
+    assert fault in FAULTS
+    assert law in find_breakers(compiled_maker(faults=[fault]), [find_law(law)], most_problems=960)
+
+
+def test_a_violation_is_told_of_the_problem_alone_in_names():
+    law = find_law("terminal-alone")
+    violations = law.check(compiled_maker(faults=["dead-end-open"]), list(islice(draw_problems(0), 32)), most=2)
+    assert len(violations) == 2
+    for each in violations:
+        assert each.company == (each.problem,)
+        assert str(each).startswith("law broken: terminal-alone (close")
+        assert str(each.problem).splitlines()[0] in str(each)
+
+
+def test_an_exception_is_told_of_the_problem_that_makes_it():
+    def make(run, sizes):
+        if any(name.endswith("poison") for name in run.graph.program.symbols.constants):
+            raise ZeroDivisionError("poison")
+        return reference_pipeline(run)
+
+    problems = list(islice(draw_problems(0), 6))
+    poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=problems[0].limits)
+    (violation,) = check_laws(make, [*problems, poisoned], [find_law("outcome")])
+    assert (violation.index, violation.problem, violation.field) == (6, poisoned, "exception")
+    assert violation.actual == "ZeroDivisionError: poison"
+
+
+def test_two_ways_to_run_one_engine_are_a_law():
+    problems = list(islice(draw_problems(0), 32))
+    assert not same_as("mode", compiled_maker()).check(compiled_maker(), problems)
+    found = same_as("mode", compiled_maker(faults=["last-argmax"])).check(compiled_maker(), problems, most=1)
+    assert found[0].field == "choice"
+
+
+def test_an_unknown_law_is_the_users_mistake():
+    with pytest.raises(UserError, match="did you mean 'sound'"):
+        find_law("sounds")
+
+
+def test_names_of_laws_are_unique_and_statements_are_sentences():
+    for name, law in LAWS.items():
+        assert name == law.name
+        assert law.statement.rstrip(")").endswith(".")
+    assert len(LAWS) >= 40
+
+
+def program_of(facts, rules, queries=()):
+    return Program.from_names([NamedAtom(*fact) for fact in facts], rules, [NamedAtom(*query) for query in queries])
+
+
+def test_plain_resolution_gives_what_the_semantics_says():
+    rule = NamedRule(NamedAtom("p", X, X), (NamedAtom("q", X, Y), NamedAtom("r", "a", "b")))
+    program = program_of([("r", "a", "b"), ("p", "a", "a")], [rule])
+    p, q = program.symbols.predicate_ids["p"], program.symbols.predicate_ids["q"]
+    clauses = Clauses(program, exclude_query=True)
+    fact = clauses.fact_index[p, 0, 0]
+    # p(X0, X1), q(X1, X0): the head binds both to one variable, the body atom that is a fact is deleted.
+    goal = ((p, -1, -2), (q, -2, -1))
+    assert clauses.yields(goal, None) == (
+        (Origin.RULE, 0, ((q, -1, -2), (q, -1, -1))),
+        (Origin.FACT, fact, ((q, 0, 0),)),
+    )
+    assert clauses.yields(goal, (p, 0, 0)) == ((Origin.RULE, 0, ((q, -1, -2), (q, -1, -1))),)
+    assert clauses.yields(((p, 0, 1),), None) == ()
+
+
+def test_the_model_is_the_least_one():
+    rules = [
+        NamedRule(NamedAtom("t", X, Z), (NamedAtom("e", X, Y), NamedAtom("t", Y, Z))),
+        NamedRule(NamedAtom("t", X, Y), (NamedAtom("e", X, Y),)),
+        NamedRule(NamedAtom("all", X, Y), (NamedAtom("t", Z, "c"),)),
+        NamedRule(NamedAtom("same", X, X), (NamedAtom("e", X, Y),)),
+        NamedRule(NamedAtom("never", X, Y), (NamedAtom("t", X, X),)),
+    ]
+    program = program_of([("e", "a", "b"), ("e", "b", "c")], rules)
+    ids, clauses = program.symbols.predicate_ids, Clauses(program, exclude_query=False)
+    model = Model(clauses.facts, clauses.rules, range(3))
+    true = {(p, a, b) for p in ids.values() for a in range(3) for b in range(3) if model.has_instance((p, a, b))}
+    assert {each for each in true if each[0] == ids["t"]} == {(ids["t"], 0, 1), (ids["t"], 1, 2), (ids["t"], 0, 2)}
+    assert sum(each[0] == ids["all"] for each in true) == 9
+    assert {each[1:] for each in true if each[0] == ids["same"]} == {(0, 0), (1, 1)}
+    assert not any(each[0] == ids["never"] for each in true)
+    assert model.has_instance((ids["same"], -1, -1))
+    assert not model.has_instance((ids["e"], -1, -1))
+    assert model.has_instance((ids["e"], -1, -2))
+
+
+def test_the_model_is_the_references():
+    from kgreference.model import least_model
+    from kgverify.engines.reference.engine import build_reference_program
+
+    num_atoms = 0
+    for problem in islice(draw_problems(3), 80):
+        program = problem.graph.program
+        if len(program.symbols.constants) > 12:
+            continue
+        clauses = Clauses(program, exclude_query=False)
+        num = len(program.symbols.constants)
+        model = Model(clauses.facts, clauses.rules, range(num))
+        expected = {tuple(atom) for atom in least_model(build_reference_program(program))}
+        found = {
+            (p, a, b)
+            for p in range(len(program.symbols.predicates))
+            for a in range(num)
+            for b in range(num)
+            if model.has_instance((p, a, b))
+        }
+        assert found == expected
+        num_atoms += len(found)
+    assert num_atoms > 1000
+
+
+def test_laws_judge_two_tower_too():
+    limits = Limits(max_depth=4, max_atoms=3, max_resolvents=3)
+    problem = Problem(
+        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
+        rules=(NamedRule(NamedAtom("q", X, Z), (NamedAtom("p", X, Y), NamedAtom("q", Y, Z))),),
+        queries=(NamedAtom("q", "a", "c1"),),
+        limits=limits,
+        policy=PolicySpec("two_tower", seed=3),
+    )
+    assert check_laws(compiled_maker(), [problem], EVERY) == []
+    broken = check_laws(compiled_maker(faults=["stale-weights"]), [problem], [find_law("score-formula")])
+    assert [each.stage for each in broken] == ["score"]
