@@ -13,7 +13,7 @@ from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, show_phase, write_result
 from kgverify.faults.catalogue import COMPOSITES, FAULTS, find_fault
 
-DEFAULT_GRAPHS = ("countries", "random:2", "random:4")
+DEFAULT_GRAPHS = ("countries", "random:1", "random:4")
 
 app = typer.Typer(
     help="The catalogue of faults that `--fault` plants in the compiled evaluator.",

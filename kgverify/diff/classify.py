@@ -153,7 +153,10 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
         left, right = by_clause[0][clause], by_clause[1][clause]
         if canonical(_goal(left)) == canonical(_goal(right)):
             return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with other variables", 1.0)
+        # Padding that counts as an atom is extra only where everything else is equal.
         num_left, num_right = (sum(atom[0] >= 0 for atom in side) for side in (left, right))
+        if num_left == num_right:
+            num_left, num_right = len(left), len(right)
         if stage is Stage.PRUNE and num_left != num_right:
             kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
             return Finding(kind, f"{abs(num_left - num_right)} atoms {kind.value} after pruning", 0.95)

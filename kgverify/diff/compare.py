@@ -23,7 +23,7 @@ from kgverify.diff.result import (
 )
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.logic.stages import Stage
-from kgverify.trace.columns import Columns, expand_rows, starts_of
+from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
 from kgverify.trace.trace import Trace
 
 
@@ -269,7 +269,9 @@ class Comparer:
         groups = [_group_atoms(t, rows) for t, rows in ((self.expected, missing), (self.actual, extra))]
         redrawn = groups[0].keys() & groups[1].keys()
         self.redrawn = {(q, side_name(s)): self._describe_draw(*(group[q, s] for group in groups)) for q, s in redrawn}
-        known = {tuple(row) for row in self.expected.columns.candidates.atom[self.alignment.expected].tolist()}
+        aligned = CandidateSet(*self.expected.columns.candidates[:3]).take(self.alignment.expected)
+        known = {tuple(row) for row in aligned.atom.tolist()}
+        seen = set(zip(aligned.query.tolist(), aligned.side.tolist(), map(tuple, aligned.atom.tolist()), strict=True))
         found = []
         for rows, trace, names, is_extra in (
             (missing, self.expected, self.names, False),
@@ -279,7 +281,10 @@ class Comparer:
             for row in rows.tolist():
                 group = (int(candidates.query[row]), int(candidates.side[row]))
                 atom = tuple(candidates.atom[row].tolist())
-                is_drawn = group in redrawn or (is_extra and atom not in known)
+                is_doubled = is_extra and (*group, atom) in seen
+                is_drawn = not is_doubled and (group in redrawn or (is_extra and atom not in known))
+                if is_extra:
+                    seen.add((*group, atom))
                 text = names.atom(atom)
                 found.append(
                     Divergence(

@@ -9,7 +9,8 @@ from kgverify.diff.result import Cause, Comparison, Divergence
 from kgverify.diff.view import StepReader, StepView
 from kgverify.engines.protocol import Engine
 from kgverify.harness.replay import Lockstep, Replayed, replay_divergences
-from kgverify.logic.atoms import Goal
+from kgverify.logic.atoms import Atom, Goal
+from kgverify.logic.stages import Stage
 from kgverify.trace.trace import Trace
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
@@ -65,9 +66,13 @@ class Explainer:
             else frozenset()
         )
         bound = 2 * self._comparer.score_tolerance
-        draw = self._comparer.redrawn.get((divergence.query, divergence.side), "")
+        is_drawn = divergence.stage == Stage.CORRUPT
+        draw = self._comparer.redrawn.get((divergence.query, divergence.side), "") if is_drawn else ""
         return classify(divergence, Surroundings(expected, actual, replayed.outputs, earlier, goals, bound, draw))
 
     @cached_property
     def _all_goals(self) -> frozenset[Goal]:
-        return frozenset(self._reader.read(row).goal for row in range(len(self._expected.columns.steps.depth)))
+        """The goals of the expected derivations, and the queries of both sides."""
+        goals = (self._reader.read(row).goal for row in range(len(self._expected.columns.steps.depth)))
+        queries = self._comparer.actual.columns.candidates.atom.tolist()
+        return frozenset((*goals, *((Atom(*query),) for query in queries)))

@@ -46,6 +46,16 @@ SHAPES: Final = (
 )
 """Head and body; the letters of predicates and constants are holes."""
 
+GADGETS: Final = (
+    # A selected atom, its first argument free, meets a head that repeats its variable.
+    ("g0(X,Y) g1(Z,Y) g2(X,Z)", "g1(X,X) g3(X,X)"),
+    # A goal leads to one of the same atoms in another order.
+    ("g4(X,Y) g2(X,Z) g5(X,Y)", "g5(X,Y) g5(X,Y) g2(X,Z)"),
+    # A selected atom repeats its variable.
+    ("g6(X,Y) e0(Z,Z)",),
+)
+"""Rules that leave no choice: what random ones hardly ever lead to. The query is of the first rule's head."""
+
 
 def parse_seed(spec: str) -> int:
     """The seed of `random:SEED`. UserError if it is none."""
@@ -71,9 +81,12 @@ def random_graph(seed: int) -> KnowledgeGraph:
     texts = [*CHAINS, *rng.sample(SHAPES, 14), rng.choice(CHAINS), rng.choice(CHAINS)]
     rules = [_fill(rng, text, derived, [*stored, *derived, "next"], few) for text in texts]
     rules += [_fill(rng, "p(X,Y) q(X,Y)", [predicate], stored, few) for predicate in derived]
+    rules += [_rule_of(text, {}) for texts in GADGETS for text in texts]
+    train.append(NamedAtom("g2", few[1], few[2]))
     rng.shuffle(rules)
     queries = [*_draw_queries(rng, train, rules), *rng.sample([f for f in train if f.predicate in derived], 6)]
     rng.shuffle(queries)
+    queries[:0] = [NamedAtom(texts[0].split("(")[0], few[1], few[3]) for texts in GADGETS]
     return KnowledgeGraph(
         f"{PREFIX}{seed}",
         train=tuple(train),
@@ -92,10 +105,13 @@ def _draw_facts(rng: random.Random, predicate: str, constants: list[str]) -> Ite
 def _fill(rng: random.Random, text: str, heads: list[str], bodies: list[str], constants: list[str]) -> NamedRule:
     names: dict[str, str | Variable] = {"p": rng.choice(heads), "a": rng.choice(constants), "b": rng.choice(constants)}
     names |= {hole: rng.choice(bodies) for hole in "qr"}
+    return _rule_of(text, names)
 
+
+def _rule_of(text: str, names: dict[str, str | Variable]) -> NamedRule:
     def atom(written: str) -> NamedAtom:
-        predicate, first, second = written[0], written[2], written[4]
-        return NamedAtom(str(names[predicate]), *(names.get(term, Variable(term)) for term in (first, second)))
+        predicate, first, second = written.rstrip(")").replace("(", ",").split(",")
+        return NamedAtom(str(names.get(predicate, predicate)), *(names.get(t, Variable(t)) for t in (first, second)))
 
     head, *body = map(atom, text.split())
     return NamedRule(head, tuple(body))
