@@ -46,6 +46,17 @@ class Reproducer:
         """The same for another engine."""
         return replace(self, engine=engine)
 
+    def describes(self, failure: Failure) -> bool:
+        """Whether a failure has the same signature, in the same place, with the same two values."""
+        found = reproducer_of(failure)
+        return (found.signature, found.candidate, found.step, found.expected, found.actual) == (
+            self.signature,
+            self.candidate,
+            self.step,
+            self.expected,
+            self.actual,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:

@@ -1,0 +1,35 @@
+"""Every reproducer in this folder: still what it was with the engine that it names, and repaired in the engine as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from kgverify.fuzz.engine_spec import EAGER, make_pipeline
+from kgverify.fuzz.reproducer import assert_agrees, replay
+from kgverify.fuzz.reproducer_text import SUFFIX, read_reproducer, render_reproducer
+
+FILES = sorted(Path(__file__).parent.glob(f"*{SUFFIX}"))
+
+
+def test_there_are_reproducers():
+    assert FILES
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_evaluator_agrees_with_the_reference(file):
+    assert_agrees(read_reproducer(file), make_pipeline(EAGER))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_with_its_fault_it_diverges_in_the_same_way_with_the_same_values(file):
+    reproducer = read_reproducer(file)
+    if not reproducer.engine.faults:
+        pytest.skip("names no fault")
+    found = replay(reproducer)
+    assert found.is_same, str(found)
+    assert reproducer.describes(found.failure)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_file_is_as_it_would_be_written(file):
+    assert render_reproducer(read_reproducer(file)) == file.read_text(encoding="utf-8")
