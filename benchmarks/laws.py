@@ -8,6 +8,7 @@ The second form plants each fault of the catalogue and names the laws that it br
 
 import argparse
 import gc
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,8 @@ def count_alarms(make_pipeline: MakePipeline, laws: Sequence[Law], seed: int, fi
                     print(f"{violation}\n", flush=True)
         done += len(problems)
         gc.collect()
+        rate = done / (time.monotonic() - begun)
+        print(f"{done:,} problems, {sum(alarms.values())} alarms, {rate:.0f} a second", file=sys.stderr, flush=True)
     print(f"{done:,} problems, {done / (time.monotonic() - begun):.0f} a second with all laws")
     print(f"{'law':24}{'problems':>10}{'false alarms':>14}{'seconds':>10}")
     for law in laws:

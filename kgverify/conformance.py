@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -10,17 +11,20 @@ from kgverify.diff.result import Value
 from kgverify.errors import UserError
 from kgverify.fuzz.check import check_problems
 from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.failure import Failure
+from kgverify.fuzz.engine_spec import EngineSpec
+from kgverify.fuzz.failure import Failure, Signature
 from kgverify.fuzz.merge import merge
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.problem import PolicySpec, Problem
+from kgverify.fuzz.reproducer import Reproducer, reproducer_of
+from kgverify.fuzz.reproducer_text import write_reproducer
 from kgverify.fuzz.shrink import shrink
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.laws.third_party import Factory, as_maker
 
-__all__ = ["Conformance", "NotConforming", "Resolvent", "StepwiseEngine", "Taken", "check_engine"]
+__all__ = ["Conformance", "NotConforming", "Resolvent", "StepwiseEngine", "Taken", "check_engine", "save_reproducer"]
 
 EXAMPLES: Final = 300
 """Problems of a check unless another number is given."""
@@ -52,6 +56,7 @@ class Conformance:
     num_skipped:  whose policy the engine does not know
     laws:         names of the laws that were checked
     failure:      the first problem on which the engine differs from the reference, made small
+    neighbour:    what to change in that problem so that both sides agree; empty where that is not known
     violations:   of laws, one for each that is broken
     """
 
@@ -61,6 +66,7 @@ class Conformance:
     laws: tuple[str, ...]
     failure: Failure | None
     violations: tuple[Violation, ...]
+    neighbour: str = ""
 
     @property
     def is_conforming(self) -> bool:
@@ -90,6 +96,8 @@ class Conformance:
         lines = [f"{self.engine} does not conform: {checked}", ""]
         if self.failure is not None:
             lines += describe_failure(self.failure)
+            if self.neighbour:
+                lines.append(f"agrees if: {self.neighbour}")
             if self.violations:
                 lines += ["", f"laws broken: {', '.join(each.law for each in self.violations)}"]
         else:
@@ -106,6 +114,7 @@ def check_engine(
     seed: int = 0,
     seconds: float = SECONDS,
     problems: Sequence[Problem] | None = None,
+    first: Sequence[Problem] = (),
     laws: Sequence[Law] | None = None,
     lockstep: bool = True,
 ) -> Conformance:
@@ -113,7 +122,8 @@ def check_engine(
 
     factory:  (program, limits, policy) -> engine with `prove` and `step`; or (run, sizes) -> pipeline
     problems: instead of so many decoded ones of the seed
-    laws:     none gives all that concern an engine, or for pipelines all
+    first:    problems that are checked before them
+    laws:     all unless some are given
     seconds:  after which no further problems are begun; at least one part of them is checked
 
     UserError for a factory that makes no engine. An engine that raises UserError or NotImplementedError for a policy does
@@ -122,7 +132,8 @@ def check_engine(
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
     make_pipeline = as_maker(factory)
-    every = list(problems) if problems is not None else list(islice(draw_problems(seed), examples))
+    decoded = problems if problems is not None else islice(draw_problems(seed), examples)
+    every = [*first, *decoded]
     known: dict[PolicySpec, bool] = {}
     name = getattr(factory, "__name__", type(factory).__name__)
     kept = []
@@ -134,6 +145,7 @@ def check_engine(
     chosen = list(LAWS.values()) if laws is None else list(laws)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None
+    neighbour = ""
     violations: list[Violation] = []
     while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
         part, at = kept[done : done + size], monotonic()
@@ -145,7 +157,7 @@ def check_engine(
         if monotonic() - at < PART_SECONDS:
             size = min(2 * size, LARGEST_PART)
     if failure is not None and failure.divergence is not None:
-        failure = shrink(failure, make_pipeline, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS).failure
+        failure, neighbour = _shrink(failure, make_pipeline, lockstep)
     return Conformance(
         engine=name,
         num_problems=done,
@@ -153,7 +165,50 @@ def check_engine(
         laws=tuple(law.name for law in chosen),
         failure=failure,
         violations=tuple(violations),
+        neighbour=neighbour,
     )
+
+
+def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lockstep: bool = True) -> None:
+    """Write the problem of a report as a reproducer, which `kgverify.fuzz.reproducer.replay` runs again.
+
+    UserError for a report without a problem, and where the file cannot be written.
+    """
+    if report.failure is not None:
+        made = Reproducer(
+            problem=report.failure.problem, signature=report.failure.signature, message=report.failure.message
+        )
+        if report.failure.is_alone:
+            made = reproducer_of(report.failure, engine, lockstep=lockstep)
+        made = replace(made, engine=engine, neighbour=report.neighbour)
+    elif report.violations:
+        first = report.violations[0]
+        made = Reproducer(
+            problem=first.problem,
+            signature=Signature(first.stage, first.field, "law", first.law),
+            candidate=first.candidate,
+            step=first.step,
+            expected=(first.expected,),
+            actual=(first.actual,),
+            engine=engine,
+            notes=(f"breaks the law {first.law}: {first.statement}",),
+        )
+    else:
+        raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot be made: {error.strerror}", where=str(path.parent), fix="give another path") from None
+    write_reproducer(made, path)
+
+
+def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tuple[Failure, str]:
+    """The failure made small, and the nearest problem that agrees; as it is where it does not come again."""
+    try:
+        shrunk = shrink(failure, make_pipeline, lockstep=lockstep, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS)
+    except UserError:
+        return failure, ""
+    return shrunk.failure, shrunk.neighbour.change if shrunk.neighbour is not None else ""
 
 
 def describe_failure(failure: Failure) -> list[str]:

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kgverify.kg.graph import KnowledgeGraph
 
 FOLDER: Final = "kgverify-failures"
-"""Beside the test file: where reproducers are saved unless a folder is given."""
+"""Beside the test file: where failing problems are saved unless a corpus is given."""
 
 _OPTIONS: Final = (
     ("engine", str, "", "the engine under test, as module:factory; or compiled, or reference"),
     ("examples", int, "300", "problems that each check decodes"),
     ("seed", int, "0", "seed of these problems"),
     ("time", float, "60", "seconds after which a check begins no further problems"),
-    ("corpus", str, "", f"folder where failing problems are saved (default: {FOLDER} beside the test)"),
+    ("corpus", str, "", "folder of failing problems: those in it are checked first, and new ones are saved there"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
@@ -136,14 +136,13 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
             seed=read_option(request.config, "seed", marker),
             seconds=read_option(request.config, "time", marker),
             problems=problems,
+            first=_read_corpus(request) if problems is None else (),
             laws=None if laws else (),
         )
         if not report.is_conforming:
             request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
             if report.problem is not None:
-                request.node.stash[_REPRODUCER] = _save(
-                    request, report.problem, str(report).split("problem:")[0].rstrip()
-                )
+                request.node.stash[_REPRODUCER] = _save(request, report, factory, engine is None)
             raise NotConforming(report)
         return report
 
@@ -171,11 +170,28 @@ def _first_line(text: str) -> str:
     return next((line for line in lines if line.startswith(causes)), lines[0])
 
 
-def _save(request: pytest.FixtureRequest, problem: "Problem", cause: str) -> Path:
+def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
+    """The problems that were saved in the corpus before."""
+    corpus = read_option(request.config, "corpus")
+    if not corpus:
+        return []
+    from kgverify.fuzz.reproducer_text import SUFFIX, read_reproducer
+
+    return [read_reproducer(path).problem for path in sorted((request.config.rootpath / corpus).glob(f"*{SUFFIX}"))]
+
+
+def _save(request: pytest.FixtureRequest, report: "Conformance", factory: Callable[..., Any], is_named: bool) -> Path:
     """Save the failing problem, under the test's name, beside its file or in the corpus."""
-    from kgverify.laws.reproduce import save_problem
+    from kgverify.conformance import save_reproducer
+    from kgverify.fuzz.engine_spec import EngineSpec
+    from kgverify.fuzz.reproducer_text import SUFFIX
 
     corpus = read_option(request.config, "corpus")
     folder = request.config.rootpath / corpus if corpus else request.path.parent / FOLDER
     name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}-{request.node.name}").strip("-")
-    return save_problem(folder / f"{name}.txt", problem, cause)
+    engine = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
+    if is_named and read_option(request.config, "engine"):
+        engine = read_option(request.config, "engine")
+    path: Path = folder / f"{name}{SUFFIX}"
+    save_reproducer(report, path, EngineSpec(engine, read_option(request.config, "mode")))
+    return path

@@ -1,6 +1,7 @@
 """The laws: no false alarm on engines without a fault, an alarm on engines with one, and told so that a person can read it."""
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,12 @@ def test_names_of_laws_are_unique_and_statements_are_sentences():
         assert name == law.name
         assert law.statement.rstrip(")").endswith(".")
     assert len(LAWS) >= 40
+
+
+def test_the_page_states_every_law():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
+    stated = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 3]
+    assert stated == [f"| `{law.name}` | {law.statement} |" for law in EVERY]
 
 
 def program_of(facts, rules, queries=()):

@@ -1,0 +1,3 @@
+"""pytest runs inside of tests."""
+
+pytest_plugins = ["pytester"]
