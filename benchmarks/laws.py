@@ -54,6 +54,8 @@ def count_alarms(make_pipeline: MakePipeline, laws: Sequence[Law], seed: int, fi
     done = 0
     begun = time.monotonic()
     laws = [timed(law, seconds) for law in laws]
+    # Many small tuples and no cycles: looking for these takes longer than the laws do.
+    gc.disable()
     while done < num:
         problems = list(islice(draw_problems(seed, first + done), min(PART, num - done)))
         for places in group_problems(problems):

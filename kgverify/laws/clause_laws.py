@@ -9,7 +9,7 @@ from kgverify.diff.view import StepView
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import Law
 from kgverify.laws.model import Model
-from kgverify.laws.resolution import Atoms, Ids, Yield
+from kgverify.laws.resolution import Atoms, Ids, Yield, number_variables
 from kgverify.logic.outcomes import GoalKind, Origin, Outcome
 from kgverify.logic.stages import Stage
 
@@ -47,7 +47,7 @@ def made_by_clause(case: Case) -> Iterator[Finding]:
                 kind, atoms = _kind(made)
                 yield case.of_step(
                     row,
-                    Stage.RESOLVE,
+                    _stage_of_atoms(case, each.atoms, made.atoms, excluded),
                     "resolvent",
                     case.names.goal(atoms, kind),  # type: ignore[arg-type]
                     case.names.resolvent(each),
@@ -147,6 +147,20 @@ class _Models:
         for head, body in clauses.rules:
             parts[of_predicate[head[0]]][1].append((head, body))
         return parts
+
+
+def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | None) -> Stage:
+    """The stage that made other atoms than it should."""
+    if number_variables(iter(found)) == wanted:
+        return Stage.RENAME
+    facts = case.clauses.fact_index
+    if number_variables(atom for atom in found if atom not in facts or atom == excluded) == wanted:
+        return Stage.PRUNE
+    rest = iter(wanted)
+    if all(any(atom == each for each in rest) for atom in found):
+        # Some are gone: the last ones, or others.
+        return Stage.LIMIT if len(found) == case.limits.max_atoms and wanted[: len(found)] == found else Stage.PRUNE
+    return Stage.RESOLVE
 
 
 def _kind(made: Yield) -> tuple[int, Atoms]:

@@ -14,7 +14,8 @@ from kgverify.laws.law import Law
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import Columns, concatenate, select_candidates
 
-FEW_SLOTS = 7
+FEWER = 6
+"""How many times fewer slots, and candidates in a pool, some laws have."""
 MOST_ALONE = 8
 """Candidates of a run that are proved alone."""
 
@@ -126,8 +127,8 @@ MACHINERY_LAWS = (
     Law("twice", "A candidate given twice has the same derivation twice.", twice),
     Law(
         "slots",
-        f"With {FEW_SLOTS} slots, instead of as many as the problems ask for, no derivation changes.",
-        _sized(lambda sizes: sizes._replace(slots=FEW_SLOTS if sizes.slots != FEW_SLOTS else FEW_SLOTS + 1)),
+        f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",
+        _sized(lambda sizes: sizes._replace(slots=max(1, sizes.slots // FEWER) if sizes.slots > 1 else 2)),
     ),
     Law(
         "padding",
@@ -146,6 +147,6 @@ MACHINERY_LAWS = (
     Law(
         "pool",
         "A smaller pool of candidates handed over at once changes no derivation.",
-        _sized(lambda sizes: sizes._replace(pool=max(1, sizes.pool // 60))),
+        _sized(lambda sizes: sizes._replace(pool=max(1, sizes.pool // (2 * FEWER)))),
     ),
 )

@@ -63,8 +63,9 @@ def drawn_again(case: Case) -> Iterator[Finding]:
         yield from _redrawn(case, once, case.draw(queries), "drawn again")
         return
     wanted = _groups(once)
-    for begin in range(0, len(queries), 3):
-        for key, rows in _groups(case.draw(queries[begin : begin + 3][::-1])).items():
+    size = max(1, len(queries) // 3)
+    for begin in range(0, len(queries), size):
+        for key, rows in _groups(case.draw(queries[begin : begin + size][::-1])).items():
             if wanted.get(key) != rows:
                 texts = [", ".join(map(case.atom_name, each or [])) for each in (wanted.get(key), rows)]
                 yield Finding(-1, -1, Stage.CORRUPT, "drawn in parts", texts[0], texts[1], key[0])

@@ -80,6 +80,24 @@ def test_a_violation_is_told_of_the_problem_alone_in_names():
         assert str(each.problem).splitlines()[0] in str(each)
 
 
+@pytest.mark.parametrize(
+    ("fault", "stage"),
+    [
+        ("repeated-head-variable", "match_rules"),
+        ("query-matched", "match_facts"),
+        ("rest-not-substituted", "resolve"),
+        ("query-pruned", "prune"),
+        ("packed-fact-keys", "prune"),
+        ("offset-renaming", "rename"),
+        ("truncated-goals", "limit"),
+    ],
+)
+def test_a_resolvent_that_its_clause_does_not_make_names_the_stage(fault, stage):
+    problems = list(islice(draw_problems(0), 192))
+    found = find_law("made-by-clause").check(compiled_maker(faults=[fault]), problems, most=1)
+    assert [each.stage for each in found] == [stage]
+
+
 def test_an_exception_is_told_of_the_problem_that_makes_it():
     def make(run, sizes):
         if any(name.endswith("poison") for name in run.graph.program.symbols.constants):
