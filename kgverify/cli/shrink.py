@@ -79,10 +79,11 @@ def _print_result(shrunk: ShrunkRun, engine: EngineSpec, is_other: bool) -> None
     num_queries = len(minimum.queries) + len(minimum.unranked)
     lines = [
         f"{result.failure.signature}   on {engine}" + (", where it shows as well" if is_other else ""),
-        f"   graph      {shrunk.graph_facts:,} facts, {shrunk.graph_rules:,} rules",
-        f"   slice      {len(shrunk.sliced.facts):,} facts, {len(shrunk.sliced.rules):,} rules"
+        f"   graph      {_count(shrunk.graph_facts, 'fact')}, {_count(shrunk.graph_rules, 'rule')}",
+        f"   slice      {_count(len(shrunk.sliced.facts), 'fact')}, {_count(len(shrunk.sliced.rules), 'rule')}"
         f"   ({shrunk.removed:.1%} of the facts left out)",
-        f"   minimum    {len(minimum.facts):,} facts, {len(minimum.rules):,} rules, {num_queries:,} queries"
+        f"   minimum    {_count(len(minimum.facts), 'fact')}, {_count(len(minimum.rules), 'rule')},"
+        f" {_count(num_queries, 'query', 'queries')}"
         f"   in {result.calls} runs, {result.seconds:.1f} s" + ("" if result.is_finished else ", cut short"),
         "",
     ]
@@ -94,3 +95,7 @@ def _print_result(shrunk: ShrunkRun, engine: EngineSpec, is_other: bool) -> None
     if result.neighbour is not None:
         lines += ["", f"both sides agree with one change: {result.neighbour.change}"]
     console.print("\n".join(lines), markup=False, highlight=False)
+
+
+def _count(num: int, one: str, many: str = "") -> str:
+    return f"{num:,} {one if num == 1 else many or one + 's'}"

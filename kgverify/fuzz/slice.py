@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -37,9 +37,8 @@ class Touched:
 
     facts:    that made resolvents, or with which pruning deleted an atom; in file order
     matching: these and all others that a selected atom unifies with
-    rules:    all with a selected atom's predicate in the head, and those of the graph that lead there not
-    selected: the selected atom of the last step; None where there was none
-    goal:     the goal of the last step
+    rules:    all whose heads have a selected atom's predicate
+    goal:     of the last step, on the expected side; empty where there was none
     """
 
     facts: tuple[NamedAtom, ...]
@@ -50,12 +49,11 @@ class Touched:
 
 @dataclass(frozen=True, eq=False)
 class Slicer:
-    """Problems cut from a graph, on which a divergence of a saved or fresh verification may show as well."""
+    """Problems cut from a graph, on which a divergence of a verification may show as well."""
 
     verification: Verification
     graph: KnowledgeGraph
     policy: PolicySpec = SHORTEST
-    _caches: dict[str, object] = field(default_factory=dict)
 
     def slices(self, divergence: Divergence) -> Iterator[list[Problem]]:
         """Problems in rounds, the smallest first; those of a round are tried together."""
@@ -65,11 +63,6 @@ class Slicer:
         if divergence.stage in STEP_STAGES:
             yield from self._of_step(divergence)
         yield from self._of_neighbours(divergence)
-
-    @property
-    def whole(self) -> int:
-        """Facts of the graph."""
-        return len(self.graph.train)
 
     def _of_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
         row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
@@ -103,9 +96,12 @@ class Slicer:
             rows = list(range(first, min(first + count, num)))
             touched = self._touched(rows, None)
             queries = tuple(self._candidate(each) for each in rows)
-            problem = self._problem(touched.matching, touched.rules, queries)
             slots = dict.fromkeys((1, 2, max(1, count // 2), self._layout.get("slots", 2)))
-            yield [replace(problem, sizes=WIDE._replace(slots=n, pool=max(32, count))) for n in slots]
+            yield [
+                replace(self._problem(facts, touched.rules, queries), sizes=WIDE._replace(slots=n, pool=max(32, count)))
+                for facts in dict.fromkeys((touched.facts, touched.matching))
+                for n in slots
+            ]
 
     def _of_ranking(self, divergence: Divergence) -> Iterator[list[Problem]]:
         expected, run = self.verification.expected, self.verification.report.run
@@ -122,7 +118,7 @@ class Slicer:
         for facts in ((), touched.facts, touched.matching):
             ordered = tuple(fact for fact in dict.fromkeys((*known, *facts)) if fact != triple)
             problem = self._problem(ordered, touched.rules if facts else (), (), (triple,))
-            fewer = dict.fromkeys(n for n in (1, 2, run.num_corruptions))
+            fewer = dict.fromkeys((1, 2, run.num_corruptions))
             for constants in (seen, self.graph.program.symbols.constants):
                 yield [replace(problem, num_corruptions=n, constants=tuple(dict.fromkeys(constants))) for n in fewer]
 

@@ -3,6 +3,7 @@
 import statistics
 
 import pytest
+import torch
 
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
@@ -29,6 +30,14 @@ SMALLEST = {
     "optimistic-ties": 0,
 }
 """What these come to, or less."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def single_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
