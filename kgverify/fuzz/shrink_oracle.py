@@ -21,6 +21,19 @@ class OutOfBudget(Exception):
     """The calls or the seconds granted are used up."""
 
 
+def is_same_way(signature: Signature, other: Signature) -> bool:
+    """Whether two failures are of the same stage, field, class and situation.
+
+    Where a step is right alone and wrong among others, any column of its resolvents may be the first to differ.
+    """
+    return _held(signature) == _held(other)
+
+
+def _held(signature: Signature) -> Signature:
+    is_any = signature.stage == Stage.RECYCLE and signature.field.startswith("resolvents.")
+    return signature._replace(field="resolvents") if is_any else signature
+
+
 class Oracle:
     """Says of problems whether they fail with a given signature, alone; many are sifted in one run first.
 
@@ -60,7 +73,7 @@ class Oracle:
     def holds(self, problem: Problem) -> bool:
         """Whether a problem, run alone, fails with the signature."""
         failure = self.judge(problem)
-        return failure is not None and failure.signature == self.signature
+        return failure is not None and is_same_way(failure.signature, self.signature)
 
     def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
         """The first of the attempts that fails with the signature, alone.
