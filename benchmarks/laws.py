@@ -84,7 +84,9 @@ def tell_power(laws: Sequence[Law], faults: Sequence[str], seed: int, num: int) 
         without_replica += any(not LAWS[name].is_replica for name in names)
         told = ", ".join(f"{name} ({breakers[name]})" for name in names[:4]) or "-"
         print(f"{fault:26}{told}{f' and {len(names) - 4} more' if len(names) > 4 else ''}", flush=True)
-    print(f"{caught} of {len(faults)} faults caught; {without_replica} without the laws that compute a step again")
+    print(
+        f"{caught} of {len(faults)} faults caught; {without_replica} without the laws that compute resolvents or scores again"
+    )
 
 
 def main() -> None:

@@ -186,6 +186,7 @@ CLAUSE_LAWS = (
         " variables numbered, are the resolvent.",
         made_by_clause,
         needs_rows=False,
+        is_replica=True,
     ),
     Law(
         "complete-step",

@@ -25,7 +25,7 @@ class Law:
     has_steps:  whether the engine must take single steps
     needs_rows: whether nothing is said where candidates are lost or doubled
     judges:     `engine`, `draw` or `rank`: the part of a pipeline that it is about
-    is_replica: whether it computes a whole step again, as another prover would
+    is_replica: whether it computes resolvents or scores again, as another prover would
     """
 
     name: str

@@ -20,13 +20,13 @@ def find_breakers(
 ) -> dict[str, int]:
     """For each law that is broken, how many decoded problems of a seed it took.
 
-    The problems are drawn in growing rounds; the first round in which some law is broken, of those that compute no
-    step again, is the last.
+    The problems are drawn in growing rounds; the first round in which some law is broken, of those that compute
+    nothing again if there are such, is the last.
     """
     found: dict[str, int] = {}
     done, size = 0, FIRST_ROUND
-    replicas = {law.name for law in laws if law.is_replica}
-    while done < most_problems and not found.keys() - replicas:
+    decisive = {law.name for law in laws if not law.is_replica} or {law.name for law in laws}
+    while done < most_problems and not found.keys() & decisive:
         problems = list(islice(draw_problems(seed, done), min(size, most_problems - done)))
         for places in group_problems(problems):
             part = [problems[i] for i in places]

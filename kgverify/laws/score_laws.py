@@ -108,5 +108,6 @@ SCORE_LAWS = (
         "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
         follows_formula,
         needs_rows=False,
+        is_replica=True,
     ),
 )
