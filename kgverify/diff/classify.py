@@ -60,8 +60,8 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
         return Finding(kind, "every step agrees; what is reported of the whole does not", 0.9)
     if around.expected is None or around.actual is None:
         return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)
-    copied = _copied(stage, around)
-    if copied is not None:
+    copied = _copied(around)
+    if copied is not None and stage is not Stage.LIMIT:
         return copied
     if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
         return _of_matches(stage, around)
@@ -94,7 +94,7 @@ def _of_step_count(around: Surroundings) -> Finding:
     return Finding(DifferenceClass.EXTRA, "the derivation goes on after its end", 1.0)
 
 
-def _copied(stage: Stage, around: Surroundings) -> Finding | None:
+def _copied(around: Surroundings) -> Finding | None:
     """Whether the actual resolvents, or the goal, are those of an earlier step or of another derivation."""
     expected, actual = around.expected, around.actual
     if expected is None or actual is None:

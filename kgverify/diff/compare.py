@@ -283,7 +283,7 @@ class Comparer:
                 atom = tuple(candidates.atom[row].tolist())
                 is_doubled = is_extra and (*group, atom) in seen
                 is_drawn = not is_doubled and (group in redrawn or (is_extra and atom not in known))
-                if is_extra:
+                if is_extra and group in redrawn:
                     seen.add((*group, atom))
                 text = names.atom(atom)
                 found.append(
