@@ -1,0 +1,404 @@
+"""Campaigns: generated problems, block after block on all cores, until a budget is spent; what differs is kept, once.
+
+A block is a fixed stretch of a seed's sequence of problems, tried by one process with one thread. What comes of it
+depends on nothing else, so that a campaign's result is the same for any number of processes.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from kgverify.errors import UserError
+from kgverify.fuzz.campaign_result import CampaignResult, summarise
+from kgverify.fuzz.check import confirm, find_suspects, judge, prepare_batches
+from kgverify.fuzz.corpus import (
+    NOT_SHRUNK,
+    Block,
+    BlockLog,
+    Corpus,
+    Identity,
+    Sighting,
+    digest_code,
+    is_shrunk,
+    without_mark,
+)
+from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.distribution import measure_distribution
+from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.failure import Failure, Signature
+from kgverify.fuzz.hunt import MOST_EXAMPLES
+from kgverify.fuzz.known import KnownDivergence
+from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
+from kgverify.fuzz.reproducer_parser import parse_reproducer
+from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
+from kgverify.fuzz.shrink import MAX_CALLS, joined_problems, shrink
+
+BLOCK_SIZE: Final = 256
+"""Problems of a block."""
+COMPILED_BLOCK_SIZE: Final = 2048
+"""The same where each run is a compilation."""
+PATIENCE: Final = 12
+"""Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
+MEASURED_FIRST: Final = 4
+MEASURED_EVERY: Final = 8
+"""Features are counted in the first few blocks, and in each so-manieth: counting takes as long as comparing."""
+_NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """What to try, for how long, and where to keep what is found.
+
+    examples:       problems, those of earlier campaigns in the corpus included; None for as many as the seconds allow
+    seconds:        of trying; None for as many as the examples take
+    jobs:           processes; with 1 the work is done in this one
+    is_fresh:       whether to forget which problems were tried before
+    shrink_calls:   most runs of the engine for one shrink
+    shrink_seconds: most seconds of one shrink
+    most_shrunk:    divergences that are shrunk; the others wait for the next campaign
+    """
+
+    corpus: Path
+    engine: EngineSpec = EAGER
+    lockstep: bool = False
+    seed: int = 0
+    examples: int | None = None
+    seconds: float | None = None
+    jobs: int = 1
+    known: tuple[KnownDivergence, ...] = ()
+    is_fresh: bool = False
+    shrink_calls: int = MAX_CALLS
+    shrink_seconds: float = 20.0
+    most_shrunk: int = 20
+
+    @property
+    def block_size(self) -> int:
+        """Problems of a block."""
+        return BLOCK_SIZE if self.engine.mode == EAGER.mode else COMPILED_BLOCK_SIZE
+
+    @property
+    def most_examples(self) -> int | None:
+        """The budget in examples; a number of them where neither examples nor seconds are given."""
+        return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
+
+
+class Tally(NamedTuple):
+    """How far a campaign is.
+
+    phase:       `replay`, `try` or `shrink`
+    done, total: reproducers, problems or shrinks; total 0 where seconds are the budget
+    resumed:     of the problems done, those of earlier campaigns
+    found:       signature to confirmed problems
+    features:    that occurred so far
+    """
+
+    phase: str
+    done: int
+    total: int
+    seconds: float
+    resumed: int
+    found: dict[str, int]
+    features: int
+
+
+Watch = Callable[[Tally], None]
+
+
+def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today: date | None = None) -> CampaignResult:
+    """Replay the corpus, try problems until the budget is spent, shrink what is new, and judge the known divergences.
+
+    On KeyboardInterrupt the blocks begun are ended, and the result says that it was interrupted; on a second one, it is
+    raised. UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
+    """
+    make_pipeline(campaign.engine)
+    run = _Run(campaign, watch)
+    try:
+        with _executor(campaign.jobs) as executor:
+            run.replay_corpus(executor)
+            run.try_blocks(executor)
+            run.keep_found()
+            run.shrink_found(executor)
+    except BrokenProcessPool:
+        raise UserError(
+            "a process died without a word",
+            where=str(campaign.engine),
+            fix="run again with --jobs 1 to see it die; what was done is kept",
+        ) from None
+    return summarise(
+        engine=str(campaign.engine),
+        seed=campaign.seed,
+        lockstep=campaign.lockstep,
+        blocks=[run.log.blocks[number] for number in sorted(run.log.blocks)],
+        num_resumed=run.num_resumed,
+        seconds=run.seconds,
+        replays=run.replays,
+        reproducers=run.corpus.reproducers(),
+        known=campaign.known,
+        today=today or date.today(),
+        is_interrupted=run.is_interrupted,
+    )
+
+
+class _Run:
+    """A campaign under way."""
+
+    def __init__(self, campaign: Campaign, watch: Watch) -> None:
+        self.campaign = campaign
+        self.corpus = Corpus(campaign.corpus)
+        self.log: BlockLog = self.corpus.log(
+            Identity(
+                engine=campaign.engine,
+                lockstep=campaign.lockstep,
+                seed=campaign.seed,
+                block_size=campaign.block_size,
+                code=digest_code(campaign.engine),
+            ),
+            is_fresh=campaign.is_fresh,
+        )
+        self.replays: list[tuple[Path, Signature, Signature | None]] = []
+        self.num_resumed = 0
+        self.seconds = 0.0
+        self.is_interrupted = False
+        self._watch = watch
+
+    def replay_corpus(self, executor: Executor) -> None:
+        """Run every reproducer of the corpus again."""
+        files = self.corpus.reproducers()
+        tasks = [(replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files]
+        for number, found in self._gather(executor, "replay", tasks):
+            path, made = files[number]
+            self.replays.append((path, made.signature, found))
+        self.replays.sort()
+
+    def try_blocks(self, executor: Executor) -> None:
+        """Try blocks, in order, until the budget is spent; those in the log are done."""
+        campaign, blocks, size = self.campaign, self.log.blocks, self.campaign.block_size
+        self.num_resumed = sum(block.num_problems for block in blocks.values())
+        most, started = campaign.most_examples, time.monotonic()
+        todo = _blocks_to_do(blocks, size, most)
+        running: set[Future[Block]] = set()
+        is_ending = self.is_interrupted
+
+        def end() -> bool:
+            return campaign.seconds is not None and time.monotonic() - started >= campaign.seconds
+
+        def tell() -> None:
+            self.seconds = time.monotonic() - started
+            found: Counter[str] = Counter()
+            features: set[str] = set()
+            for block in blocks.values():
+                found.update({str(each.signature): each.count for each in block.sightings})
+                features.update(name for name, count in block.features.items() if count)
+            done = sum(block.num_problems for block in blocks.values())
+            self._watch(Tally("try", done, most or 0, self.seconds, self.num_resumed, dict(found), len(features)))
+
+        tell()
+        while True:
+            try:
+                # One more than there are processes, so that none waits for the next.
+                while not is_ending and not end() and len(running) < campaign.jobs + (campaign.jobs > 1):
+                    number, num_problems = next(todo, (-1, 0))
+                    if number < 0:
+                        is_ending = True
+                        break
+                    task = (campaign.engine, campaign.seed, number, size, num_problems, campaign.lockstep)
+                    running.add(executor.submit(try_block, *task))
+                if not running:
+                    break
+                finished, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in sorted(finished, key=lambda future: future.result().number):
+                    self.log.add(future.result())
+                tell()
+            except KeyboardInterrupt:
+                if self.is_interrupted:
+                    raise
+                self.is_interrupted = is_ending = True
+        tell()
+
+    def keep_found(self) -> None:
+        """Write a reproducer of each divergence that the corpus has none of."""
+        judged = {path: found == signature for path, signature, found in self.replays}
+        still = {made.signature for path, made in self.corpus.reproducers() if judged.get(path, True)}
+        first: dict[Signature, Sighting] = {}
+        for _, block in sorted(self.log.blocks.items()):
+            for sighting in block.sightings:
+                if sighting.text:
+                    first.setdefault(sighting.signature, sighting)
+        for signature, sighting in first.items():
+            if signature not in still:
+                self.corpus.add(parse_reproducer(sighting.text))
+
+    def shrink_found(self, executor: Executor) -> None:
+        """Shrink the reproducers that are still as they were found, unless the campaign was interrupted."""
+        gone = {path for path, signature, found in self.replays if found != signature}
+        waiting = [
+            (path, made) for path, made in self.corpus.reproducers() if not is_shrunk(made) and path not in gone
+        ][: self.campaign.most_shrunk]
+        if self.is_interrupted:
+            return
+        budget = (self.campaign.engine, self.campaign.shrink_calls, self.campaign.shrink_seconds)
+        tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
+        for number, text in self._gather(executor, "shrink", tasks):
+            path, made = waiting[number]
+            write_reproducer(parse_reproducer(text) if text else without_mark(made), path)
+
+    def _gather(
+        self, executor: Executor, phase: str, tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]]
+    ) -> Iterator[tuple[int, T]]:
+        """The number and the result of each task, as they end; on KeyboardInterrupt those not begun are left out."""
+        if not tasks:
+            return
+        started = time.monotonic()
+
+        def tell(done: int) -> None:
+            self._watch(Tally(phase, done, len(tasks), time.monotonic() - started, 0, {}, 0))
+
+        futures: dict[Future[T], int] = {}
+        running: set[Future[T]] = set()
+        tell(0)
+        try:
+            for number, (function, arguments) in enumerate(tasks):
+                future = executor.submit(function, *arguments)
+                futures[future] = number
+                if future.done():
+                    tell(number + 1)
+            running = set(futures)
+        except KeyboardInterrupt:
+            self.is_interrupted, running = True, set(futures)
+        while running:
+            try:
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt:
+                if self.is_interrupted:
+                    raise
+                self.is_interrupted = True
+                running -= {future for future in running if future.cancel()}
+                continue
+            for future in finished:
+                yield futures[future], future.result()
+            tell(len(futures) - len(running))
+
+
+def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
+    """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen."""
+    make = make_pipeline(engine)
+    first = number * size
+    problems = list(islice(draw_problems(seed, first), num_problems))
+    batches = prepare_batches(problems)
+    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
+    suspects.sort(key=lambda suspect: suspect.number)
+    sightings: dict[Signature, Sighting] = {}
+    num_confirmed = patience = 0
+    for suspect in suspects:
+        if patience == PATIENCE:
+            break
+        failure = confirm(suspect, make, lockstep=lockstep)
+        num_confirmed, patience = num_confirmed + 1, patience + 1
+        if failure.signature not in sightings:
+            patience = 0
+            place = first + suspect.number
+            note = f"problem {place} of seed {seed}"
+            made = _make_reproducer(failure, engine, lockstep)
+            text = render_reproducer(replace(made, notes=(note, NOT_SHRUNK))) if made else ""
+            sightings[failure.signature] = Sighting(signature=failure.signature, index=place, text=text)
+        sightings[failure.signature].count += 1
+    block = Block(
+        number=number,
+        num_problems=num_problems,
+        num_candidates=sum(len(batch.expected.columns.candidates.query) for batch in batches),
+        num_steps=sum(len(batch.expected.columns.steps.depth) for batch in batches),
+        num_resolvents=sum(len(batch.expected.columns.resolvents.kind) for batch in batches),
+        num_differing=len(suspects),
+        num_confirmed=num_confirmed,
+        sightings=list(sightings.values()),
+    )
+    if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
+        block.num_measured = num_problems
+        block.features = measure_distribution(problems).problems
+    return block
+
+
+def replay_text(text: str, engine: EngineSpec) -> Signature | None:
+    """The signature with which a reproducer diverges on an engine; None where both sides agree."""
+    failure = replay(parse_reproducer(text), make_pipeline(engine)).failure
+    return failure.signature if failure else None
+
+
+def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
+    """A reproducer made smaller; empty where its problem does not fail as it says when it is run again."""
+    made, make = parse_reproducer(text), make_pipeline(engine)
+    failure = judge(made.problem, make, lockstep=made.lockstep)
+    if failure is None or failure.signature != made.signature:
+        return ""
+    shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
+    notes = without_mark(made).notes
+    return render_reproducer(reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes))
+
+
+def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:
+    """The reproducer of a failure; of one in company, that of the company as one problem, if it fails in the same way."""
+    if failure.is_alone:
+        return reproducer_of(failure, engine, lockstep=lockstep)
+    for joined in joined_problems(failure.company):
+        again = judge(joined, make_pipeline(engine), lockstep=lockstep)
+        if again is not None and again.signature == failure.signature:
+            return reproducer_of(again, engine, lockstep=lockstep)
+    return None
+
+
+def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterator[tuple[int, int]]:
+    """The number of each block that is not done, or in part only, and how many problems of it to try."""
+    number = 0
+    while most is None or number * size < most:
+        num_problems = size if most is None else min(size, most - number * size)
+        if number not in done or done[number].num_problems < num_problems:
+            yield number, num_problems
+        number += 1
+
+
+class _Here(Executor):
+    """Does the work at once, in this process."""
+
+    def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
+        """The result, or the exception, of the call."""
+        future: Future[T] = Future()
+        future.set_result(function(*arguments, **named))
+        return future
+
+
+@contextmanager
+def _executor(jobs: int) -> Iterator[Executor]:
+    if jobs == 1:
+        yield _Here()
+        return
+    # Read by torch when a process loads it, which is before anything can be called there.
+    before = {name: os.environ.get(name) for name in _NUM_THREADS}
+    os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
+    try:
+        # Not by fork: torch's threads do not survive one.
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts) as executor:
+            yield executor
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _leave_interrupts() -> None:
+    # Ctrl-C goes to every process of a terminal; the first one says what becomes of the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

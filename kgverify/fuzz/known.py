@@ -1,0 +1,93 @@
+"""Known divergences: a reviewed file of signatures, each with its issue, its reason and the day it expires."""
+
+import tomllib
+from collections.abc import Collection
+from datetime import date
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgverify.errors import UserError
+
+WITHIN: Final = 10_000
+"""Problems after which a known divergence that did not show is taken to be gone, unless its entry says another number."""
+
+
+class KnownStatus(StrEnum):
+    """What became of a known divergence; EXPIRED and GONE fail a campaign.
+
+    OCCURS:     it shows, and is allowed to
+    EXPIRED:    its day is past, whether it shows or not
+    GONE:       it no longer shows
+    NOT_JUDGED: it did not show in too few problems to tell, and no reproducer of it was replayed
+    """
+
+    OCCURS = "occurs"
+    EXPIRED = "expired"
+    GONE = "gone"
+    NOT_JUDGED = "not judged"
+
+
+class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of the file.
+
+    signature: as `kgverify fuzz` and `kgverify replay` print it
+    issue:     where it is tracked
+    reason:    why it may stay for now
+    expires:   the last day on which it may
+    within:    problems in which it shows for certain
+    """
+
+    signature: str
+    issue: str
+    reason: str
+    expires: date
+    within: int = WITHIN
+
+    def judge(self, seen: Collection[str], replayed: Collection[str], num_problems: int, today: date) -> KnownStatus:
+        """What became of it.
+
+        seen:         signatures that showed, in generated problems or in a reproducer
+        replayed:     signatures of the reproducers that were run again
+        num_problems: that were generated and compared
+        """
+        if today > self.expires:
+            return KnownStatus.EXPIRED
+        if self.signature in seen:
+            return KnownStatus.OCCURS
+        is_judged = self.signature in replayed or num_problems >= self.within
+        return KnownStatus.GONE if is_judged else KnownStatus.NOT_JUDGED
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    known: list[KnownDivergence] = []
+
+
+def read_known(path: Path) -> tuple[KnownDivergence, ...]:
+    """The entries of a file. UserError if it cannot be read, is no TOML, lacks something, or says a signature twice."""
+    where = str(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        known = msgspec.convert(data, _File).known
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=where, fix="give a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"is not TOML: {error}", where=where, fix="give a TOML file of [[known]] entries") from None
+    except msgspec.ValidationError as error:
+        raise UserError(
+            str(error), where=where, fix="give each [[known]] entry signature, issue, reason and expires = YYYY-MM-DD"
+        ) from None
+    seen = set()
+    for number, entry in enumerate(known, 1):
+        place = f"{where}: entry {number}"
+        for name in ("signature", "issue", "reason"):
+            if not getattr(entry, name).strip():
+                raise UserError(f"its {name} is empty", where=place, fix=f"say its {name}")
+        if entry.within < 1:
+            raise UserError(f"expected within of 1 or more, found {entry.within}", where=place, fix="leave it out")
+        if entry.signature in seen:
+            raise UserError(f"{entry.signature!r} is there twice", where=place, fix="leave one of the two")
+        seen.add(entry.signature)
+    return tuple(known)
