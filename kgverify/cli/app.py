@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from kgverify import __version__
 from kgverify.cli import faults
 from kgverify.cli.diff import diff
+from kgverify.cli.fuzz import fuzz
 from kgverify.cli.record import record
 from kgverify.cli.replay import replay
 from kgverify.cli.report import ReportCommand, report
@@ -58,6 +59,7 @@ app.command(cls=ReportCommand)(report)
 app.command()(show)
 app.command()(shrink)
 app.command()(replay)
+app.command()(fuzz)
 app.command()(train)
 app.add_typer(faults.app, name="faults")
 

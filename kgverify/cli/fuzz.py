@@ -1,0 +1,206 @@
+"""`kgverify fuzz`: try generated problems on the reference and an engine until a budget is spent."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from kgverify.cli import options
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, typed_command, write_result
+from kgverify.errors import UserError
+from kgverify.fuzz.campaign import Campaign, Tally, Watch, run_campaign
+from kgverify.fuzz.campaign_result import CampaignResult, FoundDivergence
+from kgverify.fuzz.engine_spec import COMPILED, EngineSpec
+from kgverify.fuzz.features import ALL_FEATURES
+from kgverify.fuzz.known import KnownStatus, read_known
+
+INTERRUPTED: Final = 130
+MOST_LISTED: Final = 20
+"""Divergences that are shown; the corpus and the JSON have them all."""
+MOST_LINES: Final = 12
+"""Lines of a program that are shown."""
+_TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
+_PHASES: Final = {"replay": "replaying the corpus", "try": "trying problems", "shrink": "shrinking"}
+
+
+def fuzz(
+    duration: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="Try problems for so long: 90s, 10m, 1h30m.", show_default=False),
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="Try so many problems; 2000 if no --time is given.", show_default=False)
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="What is under test: compiled, or MODULE:FUNCTION of your own.")
+    ] = COMPILED,
+    fault: options.Faults = None,
+    mode: Annotated[
+        str, typer.Option(help="Of the compiled evaluator: eager, default, reduce-overhead or max-autotune.")
+    ] = "eager",
+    device: Annotated[str, typer.Option(help="Of the compiled evaluator: cpu or cuda.")] = "cpu",
+    lockstep: Annotated[
+        bool, typer.Option("--lockstep", help="Take every step from the expected goal as well.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Which sequence of problems.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    corpus: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where reproducers are kept, and replayed first the next time.")
+    ] = Path("fuzz-corpus"),
+    known: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file of divergences that may show.", show_default=False)
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Try again what earlier campaigns tried.")] = False,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Try generated problems on the reference and an engine; keep and shrink what differs."""
+    check_writable(json_path)
+    if engine != COMPILED and fault:
+        raise UserError("faults are planted in the compiled evaluator", where="--fault", fix="leave out --engine")
+    campaign = Campaign(
+        corpus=corpus,
+        engine=EngineSpec(engine, mode, device, tuple(fault or ())) if engine == COMPILED else EngineSpec(engine),
+        lockstep=lockstep,
+        seed=seed,
+        examples=examples,
+        seconds=None if duration is None else parse_seconds(duration),
+        jobs=jobs,
+        known=() if known is None else read_known(known),
+        is_fresh=fresh,
+    )
+    with _show_dashboard(campaign) as watch:
+        result = run_campaign(campaign, watch=watch)
+    console = make_result_console(json_path)
+    console.print("\n".join(_lines(result)), markup=False, highlight=False)
+    if json_path is not None:
+        write_result(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n", json_path)
+    if result.is_interrupted:
+        again = typed_command().replace(" --fresh", "")
+        make_error_console().print(
+            f"interrupted; what was tried is kept, and this goes on with it: {again}", markup=False, highlight=False
+        )
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(0 if result.is_passed else 1)
+
+
+def parse_seconds(text: str) -> float:
+    """The seconds of `90s`, `10m`, `1h30m` or a bare number. UserError for anything else, and for none."""
+    match = _TIME.fullmatch(text.strip())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not total:
+        raise UserError(f"expected a time, found {text!r}", where="--time", fix="give for example 90s, 10m or 1h30m")
+    return float(total)
+
+
+@contextmanager
+def _show_dashboard(campaign: Campaign) -> Iterator[Watch]:
+    """What is being done and was found, redrawn in place; on a terminal only."""
+    console = make_error_console()
+    if not console.is_terminal:
+        yield lambda tally: None
+        return
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        yield lambda tally: live.update(_dashboard(campaign, tally), refresh=True)
+
+
+def _dashboard(campaign: Campaign, tally: Tally) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    total = f" of {tally.total:,}" if tally.total else ""
+    table.add_row(_PHASES[tally.phase], f"{tally.done:,}{total}")
+    limit = f" of {_clock(campaign.seconds)}" if tally.phase == "try" and campaign.seconds else ""
+    table.add_row("time", f"{_clock(tally.seconds)}{limit}")
+    if tally.phase == "try":
+        rate = (tally.done - tally.resumed) / tally.seconds if tally.seconds > 1 else 0
+        table.add_row("problems a second", f"{rate:,.0f}")
+        table.add_row("features", f"{tally.features} of {len(ALL_FEATURES)}")
+        table.add_row("divergences", f"{len(tally.found)}" if tally.found else "none")
+        most = sorted(tally.found.items(), key=lambda item: -item[1])[:MOST_LISTED]
+        for signature, count in most:
+            table.add_row("", f"{signature}   {count:,}")
+    return table
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def _lines(result: CampaignResult) -> Iterator[str]:
+    new, known = result.new, [each for each in result.divergences if not each.is_new]
+    resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
+    first = "NOTHING NEW" if result.is_passed else _count(len(new), "NEW DIVERGENCE") if new else "KNOWN DIVERGENCES TO REVIEW"
+    yield f"{first}   {_count(result.num_problems, 'problem')}{resumed}"
+    yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
+    yield (
+        f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"
+        f" {_count(result.num_resolvents, 'resolvent')} of seed {result.seed}"
+    )
+    yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
+    yield from _coverage(result)
+    if result.num_differing:
+        let_be = result.num_differing - result.num_confirmed
+        yield f"   differ      {_count(result.num_differing, 'problem')}" + (
+            f"; {let_be:,} of them only in the run of their block, not looked at one by one" if let_be else ""
+        )
+    if result.replays:
+        still = sum(1 for each in result.replays if each.found)
+        yield f"   replayed    {_count(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
+        for replayed in result.replays:
+            if replayed.found != replayed.signature:
+                now = f"now {replayed.found}" if replayed.found else "no longer"
+                yield f"                 {now}: {replayed.signature}   {replayed.file}"
+    for entry in result.known:
+        if entry.status is KnownStatus.EXPIRED:
+            yield f"EXPIRED   {entry.signature}   on {entry.expires}   {entry.issue}: {entry.reason}"
+            yield "   fix: repair it, or review its entry and give it another day"
+        elif entry.status is KnownStatus.GONE:
+            yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
+            yield "   fix: it no longer occurs: take it out of the file"
+    if known:
+        yield f"   known       {_count(len(known), 'divergence')}"
+        for each in known:
+            yield f"                 {each.signature}   in {_count(each.num_problems, 'problem')}"
+    for each in new[:MOST_LISTED]:
+        yield ""
+        yield from _divergence_lines(each)
+    if len(new) > MOST_LISTED:
+        yield f"\n{len(new) - MOST_LISTED:,} more in the corpus"
+
+
+def _coverage(result: CampaignResult) -> Iterator[str]:
+    if not result.num_measured:
+        return
+    met = len(result.features) - len(result.missing)
+    yield f"   features    {met} of {len(result.features)}, counted in {_count(result.num_measured, 'problem')}"
+    if result.missing:
+        yield f"                 never: {', '.join(result.missing)}"
+    for title, counts in (("stages", result.stages), ("classes", result.classes)):
+        if counts:
+            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
+
+
+def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
+    where = f"in {_count(found.num_problems, 'problem')}, first in problem {found.first}"
+    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    if not found.file:
+        yield "   shows only where several problems share a run; try those of its block again with --fresh"
+        return
+    program = found.program.splitlines()
+    shown = program if len(program) <= MOST_LINES else [*program[: MOST_LINES - 1], f"... {len(program)} lines in all"]
+    yield from (f"   {line}" for line in shown)
+    if found.neighbour:
+        yield f"   both sides agree with one change: {found.neighbour}"
+    state = "" if found.is_shrunk else "   (not shrunk yet)"
+    yield f"   kgverify replay {found.file}{state}"
+
+
+def _count(num: int, one: str) -> str:
+    return f"{num:,} {one if num == 1 else one + ('S' if one.isupper() else 's')}"
