@@ -13,11 +13,18 @@ from rich.live import Live
 from rich.table import Table
 
 from kgverify.cli import options
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, typed_command, write_result
+from kgverify.cli.progress import (
+    check_writable,
+    make_error_console,
+    make_result_console,
+    show_phase,
+    typed_command,
+    write_result,
+)
 from kgverify.errors import UserError
 from kgverify.fuzz.campaign import Campaign, Tally, Watch, run_campaign
 from kgverify.fuzz.campaign_result import CampaignResult, FoundDivergence
-from kgverify.fuzz.engine_spec import COMPILED, EngineSpec
+from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
 from kgverify.fuzz.features import ALL_FEATURES
 from kgverify.fuzz.known import KnownStatus, read_known
 
@@ -57,6 +64,14 @@ def fuzz(
     known: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file of divergences that may show.", show_default=False)
     ] = None,
+    exhaustive: Annotated[
+        str | None,
+        typer.Option(metavar="SCOPE", help="Instead: every problem of a scope, tiny or one-rule.", show_default=False),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --exhaustive: go on from, and note, what is done.", show_default=False),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Try again what earlier campaigns tried.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
@@ -64,9 +79,16 @@ def fuzz(
     check_writable(json_path)
     if engine != COMPILED and fault:
         raise UserError("faults are planted in the compiled evaluator", where="--fault", fix="leave out --engine")
+    spec = EngineSpec(engine, mode, device, tuple(fault or ())) if engine == COMPILED else EngineSpec(engine)
+    if exhaustive is not None:
+        if duration is not None or examples is not None:
+            raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
+        raise typer.Exit(_certify_scope(exhaustive, spec, state, json_path))
+    if state is not None:
+        raise UserError("is of no use to a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
         corpus=corpus,
-        engine=EngineSpec(engine, mode, device, tuple(fault or ())) if engine == COMPILED else EngineSpec(engine),
+        engine=spec,
         lockstep=lockstep,
         seed=seed,
         examples=examples,
@@ -78,16 +100,37 @@ def fuzz(
     with _show_dashboard(campaign) as watch:
         result = run_campaign(campaign, watch=watch)
     console = make_result_console(json_path)
-    console.print("\n".join(_lines(result)), markup=False, highlight=False)
+    console.print("\n".join(_lines(result)), markup=False, highlight=False, soft_wrap=True)
     if json_path is not None:
         write_result(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n", json_path)
     if result.is_interrupted:
         again = typed_command().replace(" --fresh", "")
         make_error_console().print(
-            f"interrupted; what was tried is kept, and this goes on with it: {again}", markup=False, highlight=False
+            f"interrupted; what was tried is kept, and this goes on with it: {again}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if result.is_passed else 1)
+
+
+def _certify_scope(name: str, engine: EngineSpec, state: Path | None, json_path: str | None) -> int:
+    """Compare every problem of a scope, print the certificate, and give the exit code."""
+    from kgverify.fuzz.exhaustive import certify, count_programs, find_scope
+
+    scope, make = find_scope(name), make_pipeline(engine)
+    try:
+        with show_phase("problems", count_programs(scope).problems) as progress:
+            certificate = certify(scope, make, state=state, progress=progress)
+    except KeyboardInterrupt:
+        how = f"this goes on with it: {typed_command()}" if state else "give --state FILE to go on with it another time"
+        make_error_console().print(f"interrupted; {how}", markup=False, highlight=False, soft_wrap=True)
+        return INTERRUPTED
+    make_result_console(json_path).print(str(certificate), markup=False, highlight=False, soft_wrap=True)
+    if json_path is not None:
+        write_result(msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n", json_path)
+    return 0 if certificate.is_proof else 1
 
 
 def parse_seconds(text: str) -> float:
@@ -136,7 +179,13 @@ def _clock(seconds: float) -> str:
 def _lines(result: CampaignResult) -> Iterator[str]:
     new, known = result.new, [each for each in result.divergences if not each.is_new]
     resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
-    first = "NOTHING NEW" if result.is_passed else _count(len(new), "NEW DIVERGENCE") if new else "KNOWN DIVERGENCES TO REVIEW"
+    first = (
+        "NOTHING NEW"
+        if result.is_passed
+        else _count(len(new), "NEW DIVERGENCE")
+        if new
+        else "KNOWN DIVERGENCES TO REVIEW"
+    )
     yield f"{first}   {_count(result.num_problems, 'problem')}{resumed}"
     yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
     yield (

@@ -6,6 +6,7 @@ depends on nothing else, so that a campaign's result is the same for any number 
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +34,13 @@ from kgverify.fuzz.corpus import (
     is_shrunk,
     without_mark,
 )
-from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.decode import SIZE, decode_problem, draw_problems
 from kgverify.fuzz.distribution import measure_distribution
-from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Failure, Signature
 from kgverify.fuzz.hunt import MOST_EXAMPLES
 from kgverify.fuzz.known import KnownDivergence
+from kgverify.fuzz.merge import merge
 from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
@@ -123,7 +125,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     On KeyboardInterrupt the blocks begun are ended, and the result says that it was interrupted; on a second one, it is
     raised. UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    make_pipeline(campaign.engine)
+    _check_engine(campaign.engine)
     run = _Run(campaign, watch)
     try:
         with _executor(campaign.jobs) as executor:
@@ -150,6 +152,19 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
         today=today or date.today(),
         is_interrupted=run.is_interrupted,
     )
+
+
+def _check_engine(engine: EngineSpec) -> None:
+    """UserError for what cannot be made; told at once, since in a problem it would be taken for a crash."""
+    make = make_pipeline(engine)
+    if engine.name == COMPILED:
+        merged = merge([decode_problem(bytes(SIZE))])
+        try:
+            make(merged.run, merged.sizes)
+        except UserError:
+            raise
+        except Exception:
+            return  # A crash, of which the problems tell.
 
 
 class _Run:
@@ -226,6 +241,7 @@ class _Run:
                 if self.is_interrupted:
                     raise
                 self.is_interrupted = is_ending = True
+                running -= {future for future in running if future.cancel()}
         tell()
 
     def keep_found(self) -> None:
@@ -389,7 +405,8 @@ def _executor(jobs: int) -> Iterator[Executor]:
     os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
     try:
         # Not by fork: torch's threads do not survive one.
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts) as executor:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
+            _start_processes(executor, jobs)
             yield executor
     finally:
         for name, value in before.items():
@@ -399,6 +416,13 @@ def _executor(jobs: int) -> Iterator[Executor]:
                 os.environ[name] = value
 
 
-def _leave_interrupts() -> None:
-    # Ctrl-C goes to every process of a terminal; the first one says what becomes of the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _start_processes(executor: Executor, jobs: int) -> None:
+    """Start them all, such that they ignore Ctrl-C from the first: this one says what becomes of the others."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for _ in range(jobs):
+            executor.submit(int)
+    finally:
+        signal.signal(signal.SIGINT, before)

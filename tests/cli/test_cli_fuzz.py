@@ -1,0 +1,137 @@
+"""`kgverify fuzz`: exit codes, what is printed, interrupts, and every block of the page on it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kgverify.cli.fuzz import parse_seconds
+from kgverify.errors import UserError
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+BINARIES = Path(sys.executable).parent
+
+
+def squash(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
+    few = ("--examples", "24", "--jobs", "1", "--corpus", tmp_path / "corpus", "--json", "-")
+    passed = command("fuzz", *few)
+    assert passed.code == 0, passed.err
+    assert "NOTHING NEW   24 problems" in passed.err
+    assert msgspec.json.decode(passed.out)["num_problems"] == 24
+    failed = command("fuzz", *few, "--fault", "last-fact-lost")
+    assert failed.code == 1
+    assert "1 NEW DIVERGENCE" in failed.err
+    (found,) = msgspec.json.decode(failed.out)["divergences"]
+    assert command("replay", found["file"]).code == 1
+
+
+def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
+    state = tmp_path / "state"
+    proved = command("fuzz", "--exhaustive", "tiny", "--state", state, "--json", tmp_path / "tiny.json")
+    assert proved.code == 0, proved.err
+    assert "no divergence exists in this scope" in proved.out
+    assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["divergent"] == 0
+    other = command("fuzz", "--exhaustive", "tiny", "--state", state, "--fault", "last-fact-lost")
+    assert (other.code, "of another engine" in other.err) == (2, True)
+    failed = command("fuzz", "--exhaustive", "tiny", "--fault", "last-fact-lost")
+    assert (failed.code, "problems diverge" in failed.out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mode", "fast"], "unknown mode 'fast'"),
+        (["--fault", "nothing"], "unknown fault"),
+        (["--engine", "nothing"], "cannot make the engine 'nothing'"),
+        (["--engine", "m:f", "--fault", "fact-cap"], "planted in the compiled evaluator"),
+        (["--time", "soon"], "expected a time, found 'soon'"),
+        (["--known", "nothing.toml"], "cannot be read"),
+        (["--state", "x"], "no use to a campaign"),
+        (["--exhaustive", "everything"], "unknown scope 'everything'"),
+        (["--exhaustive", "tiny", "--time", "5s"], "a scope has no budget"),
+        (["--json", "no/such/folder/x.json"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_told(command, tmp_path, options, message):
+    failed = command("fuzz", "--corpus", tmp_path / "corpus", *options)
+    assert failed.code == 2
+    assert message in squash(failed.err)
+    assert "fix:" in failed.err
+    assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h1m1s", 3661)]
+)
+def test_times_are_read(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "m", "-1m", "1.5h", "10 m", "1m1h"])
+def test_what_is_no_time_is_told(text):
+    with pytest.raises(UserError, match="expected a time"):
+        parse_seconds(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is another thing there")
+def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
+    words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
+    script = "from kgverify.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        logs = list((tmp_path / "corpus").glob("*.jsonl"))
+        if logs and logs[0].read_bytes().count(b"\n") > 1:
+            break
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, out + err
+    assert "NEW DIVERGENCE" in out
+    assert "(not shrunk yet)" in out
+    assert "this goes on with it: kgverify fuzz --time 5m" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_every_block_of_the_page_is_true(tmp_path):
+    if os.name == "nt" or shutil.which("bash") is None:
+        pytest.skip("the page's commands are for a POSIX shell")
+    assert {kind for kind, _ in BLOCKS} == {"console", "text", "toml", "python"}
+    environment = dict(os.environ, PATH=f"{BINARIES}{os.pathsep}{os.environ['PATH']}", OMP_NUM_THREADS="1")
+    printed = ""
+    for kind, text in BLOCKS:
+        if kind == "console":
+            done = subprocess.run(
+                ["bash", "-euc", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            printed = squash(f"{printed} {done.stdout}")
+        elif kind == "toml":
+            (tmp_path / "known.toml").write_text(text)
+        elif kind == "text":
+            assert squash(text) in printed, printed
+        elif kind == "python":
+            done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment, capture_output=True)
+            assert done.returncode == 0, done.stderr.decode()
+            assert done.stdout.startswith(b"match_facts stage.match_facts missing")
