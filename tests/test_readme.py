@@ -68,7 +68,7 @@ def test_the_other_commands_run_one_after_the_other(tmp_path):
         for block in BLOCKS
         if block["kind"] == "console" and not block["text"].startswith("python3 -m venv")
     ]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         result = run(command, tmp_path)
         assert result.returncode == 0, result.stdout + result.stderr

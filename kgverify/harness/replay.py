@@ -26,8 +26,9 @@ from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.trace.columns import Columns, select_candidates
 
-MOST_REPLAYED: Final = 1000
-"""Divergences replayed; a further one is taken for one of those that look like it, if these all have one stage."""
+ALL_REPLAYED: Final = 200
+"""So many divergences are replayed one by one. A further one is taken for one of those that look like it, if these all have
+one stage; every tenth is replayed all the same."""
 
 
 class Replayed(NamedTuple):
@@ -62,7 +63,7 @@ def replay_divergences(
     replayed = []
     for i, divergence in enumerate(divergences):
         looks = stages.setdefault((divergence.stage, divergence.field), set())
-        if i >= MOST_REPLAYED and len(looks) == 1:
+        if i >= ALL_REPLAYED and i % 10 and len(looks) == 1:
             replayed.append(Replayed(msgspec.structs.replace(divergence, stage=min(looks))))
             continue
         found = _replay_one(replay, divergence)
