@@ -28,7 +28,7 @@ SMALL = Scope(name="small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(
         Scope(name="two predicates, in order", predicates=2, max_body=1, max_facts=3, every_order=True),
         Scope(name="three constants", constants=3, max_body=1, max_facts=3),
         Scope(name="three constants, in order", constants=3, max_body=1, max_facts=4, every_order=True),
-        Scope(name="four constants, in order", constants=4, max_rules=0, max_facts=5, every_order=True),
+        Scope(name="four constants, in order", constants=4, max_rules=0, max_facts=4, every_order=True),
         Scope(name="no rules, two predicates, all facts", predicates=2, max_rules=0, max_facts=8),
     ],
     ids=lambda scope: scope.name,
