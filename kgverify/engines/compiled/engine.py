@@ -12,6 +12,7 @@ from kgverify.engines.compiled.compile import compile_function, few_threads, res
 from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
+from kgverify.engines.compiled.precision import estimate_score_error
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.record import Chunk, Results, collect_columns, read_steps, taken_slots
 from kgverify.engines.compiled.stages import Stages, build_stages
@@ -76,7 +77,7 @@ class CompiledEngine:
         self._setting = Setting(stages, limits, self.layout)
         self._faults = faults
         self._name = name
-        self._score_error = 0.0 if policy.name == "shortest" else _score_error(policy)
+        self._score_error = estimate_score_error(policy, limits.max_atoms, self._device)
         self._allocate()
         self._tick = self._compile_tick()
         self._recycle = compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
@@ -225,15 +226,3 @@ def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work
     """Copy values into buffers, in place; eager, outside of every compiled graph."""
     for buffer, value in zip(buffers, values, strict=True):
         buffer.copy_(value)
-
-
-def _score_error(policy: Policy) -> float:
-    """A bound on a float32 score's rounding error: the last LayerNorm's scale and shift bound the score."""
-    hidden = len(policy.weights["input.bias"])
-    last = policy.num_blocks - 1
-    if last < 0:
-        return 1e-4
-    scale = np.abs(policy.weights[f"block.{last}.norm.weight"]).max()
-    shift = np.abs(policy.weights[f"block.{last}.norm.bias"]).max()
-    largest = hidden**0.5 * float(scale + shift) ** 2
-    return float(largest * (policy.num_blocks + 2) * hidden**0.5 * np.finfo(np.float32).eps)
