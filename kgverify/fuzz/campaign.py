@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
-from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from kgverify.errors import UserError
 from kgverify.fuzz.campaign_result import CampaignResult, summarise
-from kgverify.fuzz.check import confirm, find_suspects, judge, prepare_batches
+from kgverify.fuzz.campaign_work import replay_text, shrink_text, try_block
 from kgverify.fuzz.corpus import (
-    NOT_SHRUNK,
     Block,
     BlockLog,
     Corpus,
@@ -34,27 +32,20 @@ from kgverify.fuzz.corpus import (
     is_shrunk,
     without_mark,
 )
-from kgverify.fuzz.decode import SIZE, decode_problem, draw_problems
-from kgverify.fuzz.distribution import measure_distribution
+from kgverify.fuzz.decode import SIZE, decode_problem
 from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
-from kgverify.fuzz.failure import Failure, Signature
+from kgverify.fuzz.failure import Signature
 from kgverify.fuzz.hunt import MOST_EXAMPLES
 from kgverify.fuzz.known import KnownDivergence
 from kgverify.fuzz.merge import merge
-from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
-from kgverify.fuzz.shrink import MAX_CALLS, joined_problems, shrink
+from kgverify.fuzz.shrink import MAX_CALLS
 
-BLOCK_SIZE: Final = 256
+BLOCK_SIZE: Final = 512
 """Problems of a block."""
 COMPILED_BLOCK_SIZE: Final = 2048
 """The same where each run is a compilation."""
-PATIENCE: Final = 12
-"""Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
-MEASURED_FIRST: Final = 4
-MEASURED_EVERY: Final = 8
-"""Features are counted in the first few blocks, and in each so-manieth: counting takes as long as comparing."""
 _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 T = TypeVar("T")
@@ -306,73 +297,6 @@ class _Run:
             for future in finished:
                 yield futures[future], future.result()
             tell(len(futures) - len(running))
-
-
-def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
-    """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen."""
-    make = make_pipeline(engine)
-    first = number * size
-    problems = list(islice(draw_problems(seed, first), num_problems))
-    batches = prepare_batches(problems)
-    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
-    suspects.sort(key=lambda suspect: suspect.number)
-    sightings: dict[Signature, Sighting] = {}
-    num_confirmed = patience = 0
-    for suspect in suspects:
-        if patience == PATIENCE:
-            break
-        failure = confirm(suspect, make, lockstep=lockstep)
-        num_confirmed, patience = num_confirmed + 1, patience + 1
-        if failure.signature not in sightings:
-            patience = 0
-            place = first + suspect.number
-            note = f"problem {place} of seed {seed}"
-            made = _make_reproducer(failure, engine, lockstep)
-            text = render_reproducer(replace(made, notes=(note, NOT_SHRUNK))) if made else ""
-            sightings[failure.signature] = Sighting(signature=failure.signature, index=place, text=text)
-        sightings[failure.signature].count += 1
-    block = Block(
-        number=number,
-        num_problems=num_problems,
-        num_candidates=sum(len(batch.expected.columns.candidates.query) for batch in batches),
-        num_steps=sum(len(batch.expected.columns.steps.depth) for batch in batches),
-        num_resolvents=sum(len(batch.expected.columns.resolvents.kind) for batch in batches),
-        num_differing=len(suspects),
-        num_confirmed=num_confirmed,
-        sightings=list(sightings.values()),
-    )
-    if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
-        block.num_measured = num_problems
-        block.features = measure_distribution(problems).problems
-    return block
-
-
-def replay_text(text: str, engine: EngineSpec) -> Signature | None:
-    """The signature with which a reproducer diverges on an engine; None where both sides agree."""
-    failure = replay(parse_reproducer(text), make_pipeline(engine)).failure
-    return failure.signature if failure else None
-
-
-def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
-    """A reproducer made smaller; empty where its problem does not fail as it says when it is run again."""
-    made, make = parse_reproducer(text), make_pipeline(engine)
-    failure = judge(made.problem, make, lockstep=made.lockstep)
-    if failure is None or failure.signature != made.signature:
-        return ""
-    shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
-    notes = without_mark(made).notes
-    return render_reproducer(reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes))
-
-
-def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:
-    """The reproducer of a failure; of one in company, that of the company as one problem, if it fails in the same way."""
-    if failure.is_alone:
-        return reproducer_of(failure, engine, lockstep=lockstep)
-    for joined in joined_problems(failure.company):
-        again = judge(joined, make_pipeline(engine), lockstep=lockstep)
-        if again is not None and again.signature == failure.signature:
-            return reproducer_of(again, engine, lockstep=lockstep)
-    return None
 
 
 def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterator[tuple[int, int]]:
