@@ -1,3 +1,0 @@
-"""pytest runs inside of tests."""
-
-pytest_plugins = ["pytester"]
