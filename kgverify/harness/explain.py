@@ -46,6 +46,9 @@ class Explainer:
 
     def classify(self, replayed: Replayed) -> Finding:
         """The class of one divergence."""
+        if replayed.like is not None:
+            found = self.classify(replayed.like)
+            return found._replace(evidence=f"taken for one like {replayed.like.divergence.atom}: {found.evidence}")
         divergence = replayed.divergence
         expected: StepView | None = None
         actual: StepView | None = None

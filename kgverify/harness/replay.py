@@ -36,11 +36,13 @@ class Replayed(NamedTuple):
 
     outputs: the culprit stage's two outputs, where the replay shows them
     views:   the two steps that differ, if they are not those that were compared first
+    like:    the one that it is taken for, where it was not replayed itself
     """
 
     divergence: Divergence
     outputs: tuple[Any, Any] | None = None
     views: tuple[StepView, StepView] | None = None
+    like: "Replayed | None" = None
 
 
 def replay_divergences(
@@ -59,15 +61,17 @@ def replay_divergences(
     each stage that is at fault by itself, and of the machinery if the step is wrong in another way among the others.
     """
     replay = _Replay(columns, engines, names, tolerance, lockstep)
-    stages: dict[tuple[str, str], set[str]] = {}
+    seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
     replayed = []
     for i, divergence in enumerate(divergences):
-        looks = stages.setdefault((divergence.stage, divergence.field), set())
-        if i >= ALL_REPLAYED and i % 10 and len(looks) == 1:
-            replayed.append(Replayed(msgspec.structs.replace(divergence, stage=min(looks))))
+        has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
+        alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
+        if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
+            ((stage, like),) = alike.items()
+            replayed.append(Replayed(msgspec.structs.replace(divergence, stage=stage), like=like))
             continue
         found = _replay_one(replay, divergence)
-        looks.add(found[0].divergence.stage)
+        alike.setdefault(found[0].divergence.stage, found[0])
         replayed += found
     return replayed
 
