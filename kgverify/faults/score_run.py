@@ -1,10 +1,8 @@
 """Running the scoreboard: trials, pairs and sound configurations, side by side, into a log that can be gone on with."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, as_completed
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +12,7 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.scoreboard import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
+from kgverify.harness.workers import start_workers
 
 SOUND_BATCH: Final = 10
 """Sound configurations of one task."""
@@ -55,7 +54,7 @@ def run_scoreboard(
     trial. UserError for a graph that is not found, or a log that cannot be used.
     """
     done = _read_log(log) if log else {}
-    with _executor(jobs) as executor:
+    with start_workers(jobs) as executor:
         arenas = [arena for graph in graphs for arena in arenas_of(graph)]
         tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
         every = list(sound_arenas(graphs, num_sound, seed))
@@ -141,19 +140,6 @@ def _run_tasks(
         for future in futures:
             future.cancel()
         raise
-
-
-@contextmanager
-def _executor(jobs: int) -> Iterator[Executor]:
-    # Not by fork: torch's threads do not survive one.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_use_one_thread) as executor:
-        yield executor
-
-
-def _use_one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _read_log(log: Path) -> dict[str, Scores]:

@@ -4,18 +4,14 @@ A block is a fixed stretch of a seed's sequence of problems, tried by one proces
 depends on nothing else, so that a campaign's result is the same for any number of processes.
 """
 
-import os
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -41,12 +37,12 @@ from kgverify.fuzz.merge import merge
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
 from kgverify.fuzz.shrink import MAX_CALLS
+from kgverify.harness.workers import start_workers
 
 BLOCK_SIZE: Final = 512
 """Problems of a block."""
 COMPILED_BLOCK_SIZE: Final = 2048
 """The same where each run is a compilation."""
-_NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 T = TypeVar("T")
 
@@ -319,34 +315,5 @@ class _Here(Executor):
         return future
 
 
-@contextmanager
-def _executor(jobs: int) -> Iterator[Executor]:
-    if jobs == 1:
-        yield _Here()
-        return
-    # Read by torch when a process loads it, which is before anything can be called there.
-    before = {name: os.environ.get(name) for name in _NUM_THREADS}
-    os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
-    try:
-        # Not by fork: torch's threads do not survive one.
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
-            _start_processes(executor, jobs)
-            yield executor
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _start_processes(executor: Executor, jobs: int) -> None:
-    """Start them all, such that they ignore Ctrl-C from the first: this one says what becomes of the others."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        for _ in range(jobs):
-            executor.submit(int)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _executor(jobs: int) -> AbstractContextManager[Executor]:
+    return nullcontext(_Here()) if jobs == 1 else start_workers(jobs)

@@ -1,0 +1,58 @@
+"""Processes that share long work: one thread each, deaf to Ctrl-C, gone when the one that started them is."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+_NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def start_workers(jobs: int) -> Iterator[Executor]:
+    """So many processes, until the context ends. Ctrl-C reaches the process that started them alone."""
+    # Read by torch when a process loads it, which is before anything can be called there.
+    before = {name: os.environ.get(name) for name in _NUM_THREADS}
+    os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
+    try:
+        # Not by fork: torch's threads do not survive one.
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with_parent) as executor:
+            _start_processes(executor, jobs)
+            yield executor
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _start_processes(executor: Executor, jobs: int) -> None:
+    """Start them all, such that they ignore Ctrl-C from the first: this one says what becomes of the others."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for _ in range(jobs):
+            executor.submit(int)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_with_parent() -> None:
+    """A process whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_and_exit, args=(parent.sentinel,), daemon=True).start()
+
+
+def _wait_and_exit(sentinel: int) -> None:
+    from multiprocessing.connection import wait
+
+    wait([sentinel])
+    os._exit(1)
