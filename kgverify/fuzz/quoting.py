@@ -30,6 +30,14 @@ def escape(text: str) -> str:
     return "".join(map(show, text))
 
 
+def escape_line(text: str) -> str:
+    """The same, for a value of which blanks at the ends are stripped where it is read."""
+    escaped = escape(text)
+    if escaped.startswith(" "):
+        escaped = f"\\x20\\{escaped[1:]}"
+    return f"{escaped[:-1]}\\x20\\" if escaped.endswith(" ") else escaped
+
+
 def unescape(text: str) -> str:
     """The text that `escape` was given."""
 

@@ -13,7 +13,7 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.fuzz.engine_spec import COMPILED
 from kgverify.fuzz.problem import NO_SPREAD, PolicySpec
-from kgverify.fuzz.quoting import VARIABLE, escape, quote
+from kgverify.fuzz.quoting import VARIABLE, escape_line, quote
 from kgverify.fuzz.reproducer import Reproducer
 from kgverify.fuzz.reproducer_parser import FIRST_LINE, parse_reproducer
 from kgverify.fuzz.shrink_terms import rename_variables
@@ -27,7 +27,7 @@ SUFFIX: Final = ".kg"
 def render_reproducer(reproducer: Reproducer) -> str:
     """The text of a reproducer; `parse_reproducer` reads it back, with variables renamed that have unusual names."""
     problem = reproducer.problem
-    lines = [FIRST_LINE, *(f"note: {escape(note)}" for note in reproducer.notes), ""]
+    lines = [FIRST_LINE, *(f"note: {escape_line(note)}" for note in reproducer.notes), ""]
     lines += [f"{_atom(fact)}." for fact in problem.facts]
     lines += [_clause(rule) for rule in problem.rules]
     lines += [f"?- ranked {_atom(query)}." for query in problem.queries]
@@ -50,13 +50,13 @@ def render_reproducer(reproducer: Reproducer) -> str:
     lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {kind}"]
     lines += _optional("situation", situation) + _optional("candidate", reproducer.candidate)
     lines += [f"step: {reproducer.step}"] if reproducer.step >= 0 else []
-    lines += [f"expected: {escape(line)}".rstrip() for line in reproducer.expected]
-    lines += [f"actual: {escape(line)}".rstrip() for line in reproducer.actual]
+    lines += [f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected]
+    lines += [f"actual: {escape_line(line)}".rstrip() for line in reproducer.actual]
     lines += _optional("message", reproducer.message)
     lines.append(f"compared: {'in lockstep' if reproducer.lockstep else 'free-running'}")
     lines += _optional("neighbour", reproducer.neighbour)
     engine = reproducer.engine
-    lines += ["", f"engine: {escape(engine.name)}"]
+    lines += ["", f"engine: {escape_line(engine.name)}"]
     if engine.name == COMPILED:
         lines += [f"mode: {engine.mode}", f"device: {engine.device}"]
     lines += _optional("faults", ", ".join(engine.faults))
@@ -103,7 +103,7 @@ def _atom(atom: NamedAtom) -> str:
 
 
 def _optional(key: str, value: str) -> list[str]:
-    return [f"{key}: {escape(value)}"] if value else []
+    return [f"{key}: {escape_line(value)}"] if value else []
 
 
 def _pairs(values: dict[str, Any]) -> str:

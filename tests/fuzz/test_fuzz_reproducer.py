@@ -17,6 +17,7 @@ from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import CRASH, Failure, Signature
 from kgverify.fuzz.problem import PolicySpec, Problem, Sizes, Spread
 from kgverify.fuzz.pytest_file import write_test
+from kgverify.fuzz.quoting import escape_line, unescape
 from kgverify.fuzz.reproducer import Reproducer, assert_agrees, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import read_reproducer, render_reproducer, write_reproducer
@@ -70,6 +71,12 @@ def problems(draw):
         sizes=Sizes(3, 1, 2, 4, 5, 6),
         spread=draw(st.sampled_from([Spread(), Spread(254, 1, 2)])),
     )
+
+
+@pytest.mark.parametrize("text", [" ", "  ", " a ", "a", "", "\\ ", "a\u00a0"])
+def test_blanks_at_the_ends_of_a_value_are_kept(text: str):
+    assert unescape(escape_line(text)) == text
+    assert escape_line(text) == escape_line(text).strip()
 
 
 @settings(max_examples=150, deadline=None)
