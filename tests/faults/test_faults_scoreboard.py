@@ -47,7 +47,11 @@ def test_without_a_fault_there_is_no_alarm():
 
 
 def test_lockstep_lists_both_faults_of_a_pair(stand: Stand):
-    for faults in (("rule-cap", "last-argmax"), ("stream-per-chunk", "rule-cap"), ("optimistic-ties", "stale-resolvents")):
+    for faults in (
+        ("rule-cap", "last-argmax"),
+        ("stream-per-chunk", "rule-cap"),
+        ("optimistic-ties", "stale-resolvents"),
+    ):
         pair = stand.try_pair(faults)
         assert pair.is_visible
         assert pair.is_listed, pair.found
