@@ -58,7 +58,9 @@ def compare_rankings(
     if comparison.level is not None:
         levels.append(comparison.level)
     if differing and (comparison.divergences or found):
-        metric = not np.isclose(_mrr(expected.rankings), _mrr(actual.rankings), rtol=0, atol=1e-12)
+        metric = not np.isclose(
+            mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings), rtol=0, atol=1e-12
+        )
         levels.append(Level.METRIC if metric else Level.RANK)
     notes = comparison.notes
     if differing and not (comparison.divergences or found):
@@ -165,6 +167,7 @@ def _render(ranks: _Ranks | None) -> str:
     return f"optimistic {ranks.optimistic:g}, pessimistic {ranks.pessimistic:g}, of {ranks.num_ranked}"
 
 
-def _mrr(rankings: Rankings) -> float:
+def mean_reciprocal_rank(rankings: Rankings) -> float:
+    """MRR of the realistic ranks over both sides; 0 where nothing was ranked."""
     ranks = (rankings.optimistic + rankings.pessimistic) / 2
     return float(np.mean(1 / ranks)) if len(ranks) else 0.0

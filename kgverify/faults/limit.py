@@ -1,5 +1,7 @@
 """Faults of the stage `limit`: what is kept of the resolvents, and where."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -10,42 +12,27 @@ from kgverify.faults.plant import Plant
 
 def drop_at_max_atoms(plant: Plant) -> Plant:
     """Drop resolvents of exactly `max_atoms` atoms as well."""
-    sound = plant.stages.limit
-
-    def limit(
-        is_survivor: Tensor,
-        num_atoms: Tensor,
-        items: Items,
-        held: Tensor,
-        work: Work,
-        max_atoms: int,
-        max_resolvents: int,
-    ) -> Placement:
-        return sound(is_survivor, num_atoms, items, held, work, max_atoms - 1, max_resolvents)
-
-    return plant.with_stages(limit=limit)
+    return _with_arguments(
+        plant, lambda num_atoms, max_atoms, max_resolvents: (num_atoms, max_atoms - 1, max_resolvents)
+    )
 
 
 def drop_at_max_resolvents(plant: Plant) -> Plant:
     """Keep one resolvent fewer than `max_resolvents`."""
-    sound = plant.stages.limit
-
-    def limit(
-        is_survivor: Tensor,
-        num_atoms: Tensor,
-        items: Items,
-        held: Tensor,
-        work: Work,
-        max_atoms: int,
-        max_resolvents: int,
-    ) -> Placement:
-        return sound(is_survivor, num_atoms, items, held, work, max_atoms, max_resolvents - 1)
-
-    return plant.with_stages(limit=limit)
+    return _with_arguments(
+        plant, lambda num_atoms, max_atoms, max_resolvents: (num_atoms, max_atoms, max_resolvents - 1)
+    )
 
 
 def truncate(plant: Plant) -> Plant:
     """Keep resolvents of more atoms than there is room for, without the last ones."""
+    return _with_arguments(
+        plant, lambda num_atoms, max_atoms, max_resolvents: (num_atoms.clamp(max=max_atoms), max_atoms, max_resolvents)
+    )
+
+
+def _with_arguments(plant: Plant, change: Callable[[Tensor, int, int], tuple[Tensor, int, int]]) -> Plant:
+    """Let `limit` go by other numbers of atoms, and by other limits, than it is given."""
     sound = plant.stages.limit
 
     def limit(
@@ -57,7 +44,8 @@ def truncate(plant: Plant) -> Plant:
         max_atoms: int,
         max_resolvents: int,
     ) -> Placement:
-        return sound(is_survivor, num_atoms.clamp(max=max_atoms), items, held, work, max_atoms, max_resolvents)
+        given, most_atoms, most_resolvents = change(num_atoms, max_atoms, max_resolvents)
+        return sound(is_survivor, given, items, held, work, most_atoms, most_resolvents)
 
     return plant.with_stages(limit=limit)
 

@@ -5,7 +5,7 @@ An arena is a graph with the sizes that make faults show: fewer slots than candi
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,7 +22,6 @@ from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
 from kgverify.logic.outcomes import Side
 from kgverify.logic.stages import Stage
-from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import CandidateSet, Columns
 from kgverify.trace.header import EngineInfo
 
@@ -170,10 +169,8 @@ class Stand:
     def _do(self, faults: Sequence[str]) -> bytes:
         """Everything that the evaluator does with the faults in it, ranks included."""
         run, judged = self._run, self._judged(faults)
-        columns = judged.engine.prove(judged.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed))
-        ranks: tuple[Any, ...] = ()
-        if np.isfinite(columns.candidates.log_probability).all():
-            ranks = judged.rank(columns.candidates, run.triples, RANK_TOLERANCE)
+        columns = judged.engine.prove(judged.draw_for(run))
+        ranks = judged.rank_finite(run, columns.candidates) or ()
         every = (*columns.candidates, *columns.steps, *columns.resolvents, *ranks)
         return b"".join(np.ascontiguousarray(column).tobytes() for column in every)
 

@@ -1,17 +1,14 @@
 """Equivalence as a property: many problems in one run on both sides, and each that differs confirmed by itself."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
-
-import numpy as np
 
 from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Divergence, Verdict
 from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure, Signature, sign
+from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.merge import Merged, group_problems, merge
 from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
 from kgverify.fuzz.problem import Problem
@@ -20,7 +17,6 @@ from kgverify.harness.phases import silent_phase
 from kgverify.harness.run import Pipeline, Run, build_trace
 from kgverify.harness.verify import Verification, verify
 from kgverify.ranking.corrupt import ALL
-from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.trace import Trace
 
 MOST_CONFIRMED: Final = 10
@@ -90,7 +86,7 @@ def check_batches(
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
     """The problems of a batch that differ in its run; where the engine raises an exception, those that make it."""
     try:
-        with _without_garbage_collection():
+        with without_garbage_collection():
             places = _differing(batch, make_pipeline, lockstep)
     except _Crashed:
         if len(batch.places) == 1:
@@ -148,30 +144,15 @@ class _Crashed(Exception):
 
 
 def _prepare(places: Sequence[int], problems: Sequence[Problem]) -> Batch:
-    with _without_garbage_collection():
+    with without_garbage_collection():
         merged = merge(problems)
         pipeline = merged.expected
         return Batch(tuple(places), merged, pipeline, _trace(merged.run, pipeline))
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """The reference makes many small tuples and no cycles; looking for these takes longer than the proofs do."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _trace(run: Run, pipeline: Pipeline) -> Trace:
-    candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
-    columns = pipeline.engine.prove(candidates)
-    is_ranked = bool(np.isfinite(columns.candidates.log_probability).all())
-    rankings = pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE) if is_ranked else None
-    return build_trace(run, pipeline.engine, columns, rankings)
+    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    return build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates))
 
 
 def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[int]:

@@ -1,10 +1,8 @@
 """Small-scope certificates: an engine compared with the reference on every program of a scope."""
 
-import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +14,7 @@ from kgverify.diff.compare import Comparer
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.fuzz.check import check_problems
+from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.merge import Merged, merge
 from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
 from kgverify.fuzz.problem import Problem, Sizes
@@ -216,7 +215,7 @@ def _certify_block(
     begin = time.perf_counter()
     findings: list[Finding] = []
     problems = divergent = 0
-    with _without_garbage_collection():
+    with without_garbage_collection():
         merged = merge([program.problem(scope.limits[0]) for program in programs])
         num_queries = len(merged.unranked.query)
         for limits in scope.limits:
@@ -350,15 +349,3 @@ def _append(path: Path, block: _Block) -> None:
 
 def _unusable(where: str, message: str) -> UserError:
     return UserError(message, where=where, fix="give a new path, or delete the file")
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """The reference makes many small tuples and no cycles; looking for these takes longer than the proofs do."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

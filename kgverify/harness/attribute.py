@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.align import align_candidates
+from kgverify.diff.rankings import RankCandidates, mean_reciprocal_rank
 from kgverify.diff.result import Attribution, Cause, Divergence, Share
 from kgverify.logic.stages import Stage
 from kgverify.ranking.metric import MRR
-from kgverify.trace.columns import Candidates, Rankings
+from kgverify.trace.columns import Candidates
 from kgverify.trace.trace import Trace
-
-RankCandidates = Callable[[Candidates], Rankings]
 
 MOST_EXACT: Final = 8
 """Causes up to which every subset is evaluated."""
@@ -124,12 +123,6 @@ class _Counterfactuals:
         merged = Candidates(*columns)
         rank = self._ranks[bool(repaired & self._rank_causes)]
         return mean_reciprocal_rank(rank(merged))
-
-
-def mean_reciprocal_rank(rankings: Rankings) -> float:
-    """MRR of the realistic ranks over both sides; 0 where nothing was ranked."""
-    ranks = (rankings.optimistic + rankings.pessimistic) / 2
-    return float(np.mean(1 / ranks)) if len(ranks) else 0.0
 
 
 def _exact_shares(num: int, value: Callable[[int], float]) -> list[float]:

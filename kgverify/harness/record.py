@@ -46,7 +46,7 @@ def record(
     Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. UserError
     for a path that cannot be written, or a `.partial` of another run.
     """
-    candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    candidates = pipeline.draw_for(run)
     program = run.graph.program
     proved: list[Columns] = []
     num_steps = 0

@@ -77,6 +77,16 @@ class Pipeline(NamedTuple):
     draw: Draw
     rank: Rank
 
+    def draw_for(self, run: Run) -> CandidateSet:
+        """The candidates of a run."""
+        return self.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+
+    def rank_finite(self, run: Run, candidates: Candidates) -> Rankings | None:
+        """The ranks; None where a log-probability is no number, and so has no rank."""
+        if not np.isfinite(candidates.log_probability).all():
+            return None
+        return self.rank(candidates, run.triples, RANK_TOLERANCE)
+
 
 def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:
     """`shortest`; `two_tower`, random by the seed; `trained`, shipped; or the path of a safetensors file.

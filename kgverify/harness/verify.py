@@ -169,17 +169,14 @@ def _note_proofs(comparison: Comparison, expected: Trace, actual: Trace) -> Comp
 def _run_pipeline(
     run: Run, pipeline: Pipeline, title: str, check_determinism: bool, phase: Phase
 ) -> tuple[Trace, bool | None]:
-    candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    candidates = pipeline.draw_for(run)
     with phase(title, len(candidates.query)) as progress:
         columns = pipeline.engine.prove(candidates, progress)
     same = None
     if check_determinism:
         with phase(f"{title}, again", len(candidates.query)) as progress:
             same = _is_same(columns, pipeline.engine.prove(candidates, progress))
-    # A log-probability that is no number has no rank; the comparison reports it.
-    is_ranked = bool(np.isfinite(columns.candidates.log_probability).all())
-    rankings = pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE) if is_ranked else None
-    return build_trace(run, pipeline.engine, columns, rankings), same
+    return build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates)), same
 
 
 def _is_same(first: Columns, second: Columns) -> bool:

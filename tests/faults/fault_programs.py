@@ -1,13 +1,18 @@
 """For each fault a program in which it manifests, as small as possible."""
 
+import os
 import re
 from typing import NamedTuple
+
+import pytest
 
 from kgverify.harness.run import Run, load_policy
 from kgverify.kg.graph import KnowledgeGraph
 from kgverify.logic.atoms import NamedAtom, Variable
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import NamedRule
+
+needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 
 ATOM = re.compile(r"(\w+)\((\w+), (\w+)\)")
 

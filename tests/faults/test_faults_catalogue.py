@@ -1,6 +1,5 @@
 """The catalogue: every fault manifests, where the truth says and in the stage that it names; none does unasked."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from fault_programs import CASES, WALKS, WIDE, Case, case_of
+from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
 
 from kgverify.diff.result import DifferenceClass
 from kgverify.errors import UserError
@@ -24,8 +23,6 @@ from kgverify.logic.outcomes import Outcome
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import Columns, Rankings
-
-needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 
 SCORE_TOLERANCE = 1e-6
 """Above what float32 and float64 differ by on these programs, below what any fault of `score` does."""

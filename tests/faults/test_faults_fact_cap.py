@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fault_programs import needs_data
 
 from kgverify.diff.result import Level, Verdict
 from kgverify.errors import UserError
@@ -21,8 +22,6 @@ from kgverify.logic.outcomes import Outcome
 from kgverify.logic.program import NamedRule
 from kgverify.logic.stages import Stage
 from kgverify.ranking.metric import MRR
-
-needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 
 
 def verify_with_fault(run: Run, slots: int, *, lockstep: bool = False) -> Verification:

@@ -1,9 +1,9 @@
 """The case that kgverify is for, as docs/flagship.md tells it: every block and table of the page is made again."""
 
-import os
 from pathlib import Path
 
 import pytest
+from fault_programs import needs_data
 from flagship_page import (
     BLOCKS,
     TABLES,
@@ -29,8 +29,6 @@ PUBLISHED = "kgverify diff --graph countries_s3 --policy s3.safetensors --querie
 SHIPPED = "kgverify diff --policy trained --queries 24 --corruptions 4 --fault fact-cap"
 FIRST_COMPILED = "kgverify diff --policy trained --queries 24 --corruptions 4 --max-resolvents 3 --fault first-compiled"
 V10 = "kgverify diff --graph family --queries 9 --corruptions 10 --slots 64 --fault v10"
-
-needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 
 
 def check_accounts(finished: Finished) -> None:

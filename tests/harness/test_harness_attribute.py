@@ -6,12 +6,13 @@ from harness_engines import countries_run, eager_pipeline
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgverify.diff.rankings import mean_reciprocal_rank
 from kgverify.diff.result import Cause, DifferenceClass, Divergence, Level
 from kgverify.engines.compiled.choose import SCORES
 from kgverify.engines.compiled.resolve import left_align
 from kgverify.engines.compiled.stages import build_stages
 from kgverify.engines.compiled.state import PAD
-from kgverify.harness.attribute import ROUNDING, attribute_loss, mean_reciprocal_rank
+from kgverify.harness.attribute import ROUNDING, attribute_loss
 from kgverify.harness.run import build_trace, reference_pipeline
 from kgverify.harness.verify import verify
 from kgverify.ranking.metric import MRR
