@@ -39,7 +39,7 @@ from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
 from kgverify.fuzz.shrink import MAX_CALLS
 from kgverify.harness.workers import start_workers
 
-BLOCK_SIZE: Final = 512
+BLOCK_SIZE: Final = 1024
 """Problems of a block."""
 COMPILED_BLOCK_SIZE: Final = 2048
 """The same where each run is a compilation."""

@@ -10,6 +10,7 @@ from kgverify.fuzz.decode import draw_problems
 from kgverify.fuzz.distribution import measure_distribution
 from kgverify.fuzz.engine_spec import EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Failure, Signature
+from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer
@@ -22,6 +23,7 @@ MEASURED_EVERY: Final = 8
 """Features are counted in the first few blocks, and in each so-manieth: counting takes as long as comparing."""
 
 
+@without_garbage_collection()
 def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
     """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen."""
     make = make_pipeline(engine)
