@@ -7,8 +7,10 @@ from typing import Final, NamedTuple
 from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Divergence, Verdict
+from kgverify.errors import UserError
 from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure, Signature, sign
 from kgverify.fuzz.garbage import without_garbage_collection
+from kgverify.fuzz.guard import EngineCrash, guard, save_bug
 from kgverify.fuzz.merge import Merged, group_problems, merge
 from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
 from kgverify.fuzz.problem import Problem
@@ -88,7 +90,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
     try:
         with without_garbage_collection():
             places = _differing(batch, make_pipeline, lockstep)
-    except _Crashed:
+    except EngineCrash:
         if len(batch.places) == 1:
             return [Suspect(batch, 0)]
         found = []
@@ -139,10 +141,6 @@ def verify_problems(
     return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False)
 
 
-class _Crashed(Exception):
-    """The engine under test raised an exception, which is the cause."""
-
-
 def _prepare(places: Sequence[int], problems: Sequence[Problem]) -> Batch:
     with without_garbage_collection():
         merged = merge(problems)
@@ -152,27 +150,41 @@ def _prepare(places: Sequence[int], problems: Sequence[Problem]) -> Batch:
 
 def _trace(run: Run, pipeline: Pipeline) -> Trace:
     columns = pipeline.engine.prove(pipeline.draw_for(run))
-    return build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates))
+    # Only columns that are consistent can be ranked.
+    trace = build_trace(run, pipeline.engine, columns, None)
+    return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
 
 
 def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[int]:
-    """The places in the batch of the problems that differ. _Crashed if the engine under test raises an exception."""
-    merged, run, expected = batch.merged, batch.merged.run, batch.expected
-    try:
-        pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
-        actual = _trace(run, pipeline)
-    except Exception as error:
-        raise _Crashed from error
+    """The places in the batch of the problems that differ. EngineCrash if the engine under test raises an exception.
 
+    InternalError, with the problems saved, for an exception of kgverify's own.
+    """
+    guarded = guard(make_pipeline)
+    try:
+        return _compare(batch, guarded, lockstep)
+    except EngineCrash:
+        raise
+    except UserError as error:
+        # What the engine gave is inconsistent.
+        raise EngineCrash(str(error), type(error).__name__) from error
+    except Exception as error:
+
+        def again(part: Sequence[Problem]) -> object:
+            return _compare(_prepare(range(len(part)), part), guarded, lockstep)
+
+        raise save_bug(batch.merged.problems, error, again) from error
+
+
+def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[int]:
+    merged, run, expected = batch.merged, batch.merged.run, batch.expected
+    pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
+    actual = _trace(run, pipeline)
     comparer = Comparer(expected, actual)
     comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
     found = _places(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
-        try:
-            stepped = lockstep_comparer(run, expected, pipeline, silent_phase)
-        except Exception as error:
-            raise _Crashed from error
-        found |= _places(merged, stepped.compare())
+        found |= _places(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare())
     return sorted(found)
 
 
@@ -204,12 +216,18 @@ def _judge_company(
             message=message,
         )
 
+    guarded = guard(make_pipeline)
     try:
-        report = verify_problems(company, make_pipeline, lockstep=lockstep).report
+        report = verify_problems(company, guarded, lockstep=lockstep).report
         if lockstep and not report.divergences:
-            report = verify_problems(company, make_pipeline).report
-    except Exception as error:
+            report = verify_problems(company, guarded).report
+    except EngineCrash as crash:
+        return failure(Signature("", "", CRASH, crash.situation), message=str(crash))
+    except UserError as error:
+        # What the engine gave is inconsistent.
         return failure(Signature("", "", CRASH, type(error).__name__), message=str(error))
+    except Exception as error:
+        raise save_bug(company, error) from error
     own = [divergence for divergence in report.divergences if _owner(merged, divergence) == place]
     divergence = next(iter(own or report.divergences), None)
     if divergence is not None:
@@ -233,7 +251,7 @@ def _shrink_company(
             part = company[begin:end]
             try:
                 found = _differing(_prepare(range(len(part)), part), make_pipeline, lockstep)
-            except _Crashed:
+            except EngineCrash:
                 found = [0]
             if found:
                 company, blamed = part, blamed - begin if blamed - begin in found else found[0]

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -176,7 +176,9 @@ def _run_pipeline(
     if check_determinism:
         with phase(f"{title}, again", len(candidates.query)) as progress:
             same = _is_same(columns, pipeline.engine.prove(candidates, progress))
-    return build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates)), same
+    # Only columns that are consistent can be ranked.
+    trace = build_trace(run, pipeline.engine, columns, None)
+    return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates)), same
 
 
 def _is_same(first: Columns, second: Columns) -> bool:

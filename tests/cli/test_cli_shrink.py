@@ -5,14 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 from cli_runs import EAGER, SMALL
 
+from kgverify.diff.compare import Comparer
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import read_reproducer
+from kgverify.harness import verify
 from kgverify.harness.save import REPORT
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproducers.md").read_text(encoding="utf-8")
@@ -47,6 +50,26 @@ def test_a_saved_run_becomes_a_reproducer_and_a_test(command, saved, tmp_path):
     assert (fixed.code, "IT DOES NOT FAIL" in fixed.out) == (0, True)
     other = command("replay", file, "--fault", "query-matched")
     assert other.code == 0
+
+
+def test_a_bug_of_ours_while_replaying_exits_with_70_and_says_where_the_problem_is_saved(
+    command, saved, tmp_path, monkeypatch
+):
+    folder = saved("--fault", "last-fact-lost")
+    assert command("shrink", folder).code == 0
+
+    class Failing(Comparer):
+        def compare(self):
+            raise LookupError("a bug")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verify, "Comparer", Failing)
+    failed = command("replay", folder / "divergence-1.kg")
+    assert failed.code == 70
+    assert "Traceback" in failed.err
+    (file,) = tmp_path.glob("kgverify-bug-*/*.kg")
+    assert str(file.parent) in failed.err
+    assert read_reproducer(file).problem == read_reproducer(folder / "divergence-1.kg").problem
 
 
 def test_a_run_in_lockstep_and_one_with_weights_become_reproducers(command, saved):

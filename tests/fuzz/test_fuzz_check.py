@@ -1,16 +1,24 @@
 """Checking problems: no false alarm, failures confirmed alone or in the smallest company, every kind of trouble told."""
 
+import tempfile
 from itertools import islice
 
 import pytest
 
+from kgverify.diff.compare import Comparer
+from kgverify.errors import InternalError
+from kgverify.fuzz import check
 from kgverify.fuzz.check import check_problems, judge, verify_problems
 from kgverify.fuzz.decode import draw_problems
 from kgverify.fuzz.failure import CRASH
 from kgverify.fuzz.pipelines import compiled_maker, engine_maker
 from kgverify.fuzz.problem import Problem
+from kgverify.fuzz.reproducer_text import read_reproducer
+from kgverify.harness import verify as verify_module
+from kgverify.harness.run import reference_pipeline
 from kgverify.logic.atoms import NamedAtom, Variable
 from kgverify.logic.program import NamedRule
+from kgverify.trace.columns import empty_columns
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 
@@ -71,3 +79,90 @@ def test_unranked_queries_are_compared():
     failure = judge(problem, compiled_maker(faults=["last-fact-lost"]))
     assert failure is not None
     assert failure.signature.stage == "match_facts"
+
+
+class Raising:
+    """The reference, which raises an exception where it is told to."""
+
+    def __init__(self, engine, method):
+        self._engine, self._method = engine, method
+        self.info = engine.info
+
+    def prove(self, candidates, progress=lambda finished: None):
+        return self._do("prove", candidates)
+
+    def step(self, positions):
+        return self._do("step", positions)
+
+    def _do(self, method, given):
+        if method == self._method:
+            raise IndexError("no room")
+        return getattr(self._engine, method)(given)
+
+
+@pytest.mark.parametrize("method", ["prove", "step", "draw", "rank"])
+def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_crash(method):
+    def make(run, sizes):
+        def fail(*arguments):
+            raise IndexError("no room")
+
+        sound = reference_pipeline(run)
+        parts = {method: fail} if method in sound._fields else {}
+        return sound._replace(engine=Raising(sound.engine, method), **parts)
+
+    problem = next(each for each in PROBLEMS if each.queries)
+    (failure,) = check_problems([problem], make, lockstep=True)
+    assert failure.signature == ("", "", CRASH, "IndexError")
+    assert failure.message == "no room"
+
+
+@pytest.mark.parametrize("columns", [None, empty_columns()._replace(steps=None)])
+def test_an_engine_that_gives_no_columns_is_its_crash(columns):
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+        engine.prove = lambda candidates, progress=None: columns
+        return sound._replace(engine=engine)
+
+    (failure,) = check_problems(PROBLEMS[:1], make)
+    assert failure.signature[:3] == ("", "", CRASH)
+
+
+def test_columns_that_are_inconsistent_are_the_engines_crash_though_they_cannot_be_ranked():
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+
+        def prove(candidates, progress=None):
+            columns = sound.engine.prove(candidates)
+            return columns._replace(candidates=columns.candidates._replace(side=columns.candidates.side[:-1]))
+
+        engine.prove = prove
+        return sound._replace(engine=engine)
+
+    (failure,) = check_problems(PROBLEMS[:1], make)
+    assert failure.signature == ("", "", CRASH, "UserError")
+    assert "lengths differ" in failure.message
+
+
+def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
+
+    class Failing(Comparer):
+        def compare(self):
+            if any(name.endswith("poison") for name in self.expected.symbols.constants):
+                raise LookupError("a bug")
+            return super().compare()
+
+    monkeypatch.setattr(check, "Comparer", Failing)
+    monkeypatch.setattr(verify_module, "Comparer", Failing)
+    with pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"):
+        check_problems([*PROBLEMS[:20], poisoned])
+    with pytest.raises(InternalError, match="a bug") as raised:
+        judge(poisoned)
+    assert isinstance(raised.value.__cause__, LookupError)
+    saved = [read_reproducer(path) for path in sorted(tmp_path.rglob("*.kg"))]
+    assert [each.problem for each in saved] == [poisoned, poisoned]
+    assert "kgverify itself failed" in saved[0].notes[0]
+    assert check_problems(PROBLEMS[:4]) == []
