@@ -1,6 +1,8 @@
 """The conformance suite for engines: laws and equivalence over a bounded set of problems, with a readable report."""
 
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -8,23 +10,35 @@ from time import monotonic
 from typing import Final
 
 from kgverify.diff.result import Value
+from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError
-from kgverify.fuzz.check import check_problems
+from kgverify.fuzz.check import check_problems, verify_problems
 from kgverify.fuzz.decode import draw_problems
 from kgverify.fuzz.engine_spec import EngineSpec
-from kgverify.fuzz.failure import Failure, Signature
-from kgverify.fuzz.merge import merge
+from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure, Signature
 from kgverify.fuzz.pipelines import MakePipeline
-from kgverify.fuzz.problem import PolicySpec, Problem
+from kgverify.fuzz.problem import Problem
 from kgverify.fuzz.reproducer import Reproducer, reproducer_of
 from kgverify.fuzz.reproducer_text import write_reproducer
 from kgverify.fuzz.shrink import shrink
+from kgverify.fuzz.third_party import Factory, KnownPolicies, as_maker, make_once
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
+from kgverify.laws.staged import Clause, StagedEngine, engine_of
 from kgverify.laws.stepwise import Resolvent, StepwiseEngine, Taken
-from kgverify.laws.third_party import Factory, as_maker
 
-__all__ = ["Conformance", "NotConforming", "Resolvent", "StepwiseEngine", "Taken", "check_engine", "save_reproducer"]
+__all__ = [
+    "Clause",
+    "Conformance",
+    "NotConforming",
+    "Resolvent",
+    "StagedEngine",
+    "StepwiseEngine",
+    "Taken",
+    "check_engine",
+    "engine_of",
+    "save_reproducer",
+]
 
 EXAMPLES: Final = 300
 """Problems of a check unless another number is given."""
@@ -36,6 +50,8 @@ LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
 SHRINK_CALLS: Final = 600
 SHRINK_SECONDS: Final = 15.0
+MOST_FRAMES: Final = 4
+"""Places of a crash that a report names."""
 MOST_LINES: Final = 24
 """Lines of a problem that a report shows."""
 
@@ -57,6 +73,7 @@ class Conformance:
     laws:         names of the laws that were checked
     failure:      the first problem on which the engine differs from the reference, made small
     neighbour:    what to change in that problem so that both sides agree; empty where that is not known
+    exception:    what the engine raised on that problem, with its trace
     violations:   of laws, one for each that is broken
     """
 
@@ -67,6 +84,7 @@ class Conformance:
     failure: Failure | None
     violations: tuple[Violation, ...]
     neighbour: str = ""
+    exception: BaseException | None = None
 
     @property
     def is_conforming(self) -> bool:
@@ -83,7 +101,7 @@ class Conformance:
     def raise_if_broken(self) -> None:
         """NotConforming unless the engine conforms."""
         if not self.is_conforming:
-            raise NotConforming(self)
+            raise NotConforming(self) from self.exception
 
     def __str__(self) -> str:
         """The first cause, the laws broken, and the problem that shows it."""
@@ -96,6 +114,9 @@ class Conformance:
         lines = [f"{self.engine} does not conform: {checked}", ""]
         if self.failure is not None:
             lines += describe_failure(self.failure)
+            if self.exception is not None:
+                places = _places_of(self.exception)[:MOST_FRAMES]
+                lines += [f"{'' if i else 'raised at:':<10} {place}" for i, place in enumerate(places)]
             if self.neighbour:
                 lines.append(f"agrees if: {self.neighbour}")
             if self.violations:
@@ -134,14 +155,11 @@ def check_engine(
     make_pipeline = as_maker(factory)
     decoded = problems if problems is not None else islice(draw_problems(seed), examples)
     every = [*first, *decoded]
-    known: dict[PolicySpec, bool] = {}
-    name = getattr(factory, "__name__", type(factory).__name__)
-    kept = []
-    for problem in every:
-        if problem.policy not in known:
-            known[problem.policy] = _knows_policy(make_pipeline, problem)
-        if known[problem.policy]:
-            kept.append(problem)
+    for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
+        with suppress(NotImplementedError):
+            make_once(make_pipeline, problem)
+    known = KnownPolicies(make_pipeline)
+    kept = [problem for problem in every if problem in known]
     chosen = list(LAWS.values()) if laws is None else list(laws)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None
@@ -151,21 +169,26 @@ def check_engine(
         part, at = kept[done : done + size], monotonic()
         failures = check_problems(part, make_pipeline, lockstep=lockstep, most=1)
         failure = replace(failures[0], index=done + failures[0].index) if failures else None
-        violations = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
-        violations = [replace(each, index=done + each.index) for each in violations]
+        if failure is None or failure.divergence is not None:
+            # What raises an exception breaks every law.
+            violations = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
+            violations = [replace(each, index=done + each.index) for each in violations]
         done += len(part)
         if monotonic() - at < PART_SECONDS:
             size = min(2 * size, LARGEST_PART)
-    if failure is not None and failure.divergence is not None:
+    crash: BaseException | None = None
+    if failure is not None and failure.signature.kind != UNDECIDED:
         failure, neighbour = _shrink(failure, make_pipeline, lockstep)
+        crash = _find_exception(failure, make_pipeline) if failure.signature.kind == CRASH else None
     return Conformance(
-        engine=name,
+        engine=getattr(factory, "__name__", type(factory).__name__),
         num_problems=done,
         num_skipped=len(every) - len(kept),
         laws=tuple(law.name for law in chosen),
         failure=failure,
         violations=tuple(violations),
         neighbour=neighbour,
+        exception=crash,
     )
 
 
@@ -211,11 +234,21 @@ def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tu
     return shrunk.failure, shrunk.neighbour.change if shrunk.neighbour is not None else ""
 
 
+def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseException | None:
+    """What the engine raises on the problem of a crash; None where it does not do so again."""
+    try:
+        verify_problems(failure.company, make_pipeline, lockstep=True)
+    except Exception as error:
+        return error
+    return None
+
+
 def describe_failure(failure: Failure) -> list[str]:
     """Lines that tell the first cause of a failure, both values in names, and the problem."""
     divergence = failure.divergence
     if divergence is None:
-        lines = [f"{failure.signature.kind}: {failure.signature.situation}", f"   {failure.message}"]
+        lines = [f"{failure.signature.kind}: {failure.signature.situation}"]
+        lines += [f"   {line}" for line in failure.message.splitlines()]
     else:
         where = f" at step {divergence.step}" if divergence.step >= 0 else ""
         lines = [f"first divergence: {divergence.stage}{where}", f"   candidate   {divergence.atom}"]
@@ -226,6 +259,14 @@ def describe_failure(failure: Failure) -> list[str]:
     if not failure.is_alone:
         lines.append(f"   only in one run with {len(failure.company) - 1} other problems")
     return [*lines, "problem:", *problem_lines(failure.problem)]
+
+
+def _places_of(error: BaseException) -> list[str]:
+    """Where the engine raised an exception: the frames below the last one of kgverify, the innermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).parent)
+    first = max((i for i, frame in enumerate(frames) if frame.filename.startswith(ours)), default=-1)
+    return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(frames[first + 1 :])]
 
 
 def problem_lines(problem: Problem) -> list[str]:
@@ -240,16 +281,3 @@ def problem_lines(problem: Problem) -> list[str]:
 def _value_lines(title: str, value: Value) -> list[str]:
     lines = [str(line) for line in value] if isinstance(value, list | tuple) else str(value).splitlines()
     return [f"   {title if not i else '':<12}{line}" for i, line in enumerate(lines or ["nothing"])]
-
-
-def _knows_policy(make_pipeline: MakePipeline, problem: Problem) -> bool:
-    merged = merge([problem])
-    try:
-        make_pipeline(merged.run, merged.sizes)
-    except NotImplementedError:
-        return False
-    except UserError:
-        if problem.policy.name == "shortest":
-            raise
-        return False
-    return True

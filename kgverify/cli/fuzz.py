@@ -182,6 +182,8 @@ def _lines(result: CampaignResult) -> Iterator[str]:
     first = (
         "NOTHING NEW"
         if result.is_passed
+        else "NOTHING COMPARED"
+        if result.is_vacuous
         else _count(len(new), "NEW DIVERGENCE")
         if new
         else "KNOWN DIVERGENCES TO REVIEW"
@@ -192,6 +194,8 @@ def _lines(result: CampaignResult) -> Iterator[str]:
         f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"
         f" {_count(result.num_resolvents, 'resolvent')} of seed {result.seed}"
     )
+    if result.num_skipped:
+        yield f"   skipped     {_count(result.num_skipped, 'problem')} whose policy the engine does not know"
     yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
     yield from _coverage(result)
     if result.num_differing:

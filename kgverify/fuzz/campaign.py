@@ -29,14 +29,14 @@ from kgverify.fuzz.corpus import (
     without_mark,
 )
 from kgverify.fuzz.decode import SIZE, decode_problem
-from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Signature
 from kgverify.fuzz.hunt import MOST_EXAMPLES
 from kgverify.fuzz.known import KnownDivergence
-from kgverify.fuzz.merge import merge
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
 from kgverify.fuzz.shrink import MAX_CALLS
+from kgverify.fuzz.third_party import make_once
 from kgverify.harness.workers import start_workers
 
 BLOCK_SIZE: Final = 1024
@@ -144,14 +144,12 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
 def _check_engine(engine: EngineSpec) -> None:
     """UserError for what cannot be made; told at once, since in a problem it would be taken for a crash."""
     make = make_pipeline(engine)
-    if engine.name == COMPILED:
-        merged = merge([decode_problem(bytes(SIZE))])
-        try:
-            make(merged.run, merged.sizes)
-        except UserError:
-            raise
-        except Exception:
-            return  # A crash, of which the problems tell.
+    try:
+        make_once(make, decode_problem(bytes(SIZE)))
+    except UserError:
+        raise
+    except Exception:
+        return  # A crash, of which the problems tell, or a policy that the engine does not know.
 
 
 class _Run:

@@ -66,6 +66,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     """What a campaign came to, the blocks of earlier campaigns that it goes on with included.
 
     num_resumed:   of the problems, those tried by earlier campaigns
+    num_skipped:   of the problems, those whose policy the engine does not know
     num_differing: problems that differ in the run of their block
     num_confirmed: of these, those run by themselves: of the others no signature is known
     seconds:       of trying, in this campaign
@@ -80,6 +81,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     is_interrupted: bool
     num_problems: int
     num_resumed: int
+    num_skipped: int
     num_candidates: int
     num_steps: int
     num_resolvents: int
@@ -106,9 +108,14 @@ class CampaignResult(msgspec.Struct, kw_only=True):
         return [name for name, count in self.features.items() if not count]
 
     @property
+    def is_vacuous(self) -> bool:
+        """Whether nothing was compared, since the engine knows no policy."""
+        return 0 < self.num_problems == self.num_skipped
+
+    @property
     def is_passed(self) -> bool:
-        """Whether there is nothing new, and each known divergence is as its entry says."""
-        return not self.new and not any(each.fails for each in self.known)
+        """Whether something was compared, there is nothing new, and each known divergence is as its entry says."""
+        return not self.is_vacuous and not self.new and not any(each.fails for each in self.known)
 
 
 def summarise(
@@ -176,6 +183,7 @@ def summarise(
         is_interrupted=is_interrupted,
         num_problems=num_problems,
         num_resumed=num_resumed,
+        num_skipped=sum(block.num_skipped for block in blocks),
         num_candidates=sum(block.num_candidates for block in blocks),
         num_steps=sum(block.num_steps for block in blocks),
         num_resolvents=sum(block.num_resolvents for block in blocks),

@@ -8,13 +8,14 @@ from kgverify.fuzz.check import confirm, find_suspects, judge, prepare_batches
 from kgverify.fuzz.corpus import NOT_SHRUNK, Block, Sighting, without_mark
 from kgverify.fuzz.decode import draw_problems
 from kgverify.fuzz.distribution import measure_distribution
-from kgverify.fuzz.engine_spec import EngineSpec, make_pipeline
+from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Failure, Signature
 from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer
 from kgverify.fuzz.shrink import joined_problems, shrink
+from kgverify.fuzz.third_party import KnownPolicies
 
 PATIENCE: Final = 12
 """Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
@@ -28,7 +29,11 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
     """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen."""
     make = make_pipeline(engine)
     first = number * size
-    problems = list(islice(draw_problems(seed, first), num_problems))
+    drawn = list(islice(draw_problems(seed, first), num_problems))
+    known = KnownPolicies(make)
+    # The evaluator knows every policy: what it raises is a mistake.
+    places = [place for place, problem in enumerate(drawn) if engine.name == COMPILED or problem in known]
+    problems = [drawn[place] for place in places]
     batches = prepare_batches(problems)
     suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
     suspects.sort(key=lambda suspect: suspect.number)
@@ -41,7 +46,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
         num_confirmed, patience = num_confirmed + 1, patience + 1
         if failure.signature not in sightings:
             patience = 0
-            place = first + suspect.number
+            place = first + places[suspect.number]
             note = f"problem {place} of seed {seed}"
             made = _make_reproducer(failure, engine, lockstep)
             text = render_reproducer(replace(made, notes=(note, NOT_SHRUNK))) if made else ""
@@ -50,6 +55,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
     block = Block(
         number=number,
         num_problems=num_problems,
+        num_skipped=num_problems - len(problems),
         num_candidates=sum(len(batch.expected.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.expected.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.expected.columns.resolvents.kind) for batch in batches),
@@ -58,7 +64,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
         sightings=list(sightings.values()),
     )
     if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
-        block.num_measured = num_problems
+        block.num_measured = len(problems)
         block.features = measure_distribution(problems).problems
     return block
 

@@ -40,6 +40,7 @@ class Block(msgspec.Struct, kw_only=True):
 
     number:        of the block
     num_problems:  that were tried; fewer than a whole block at the end of a campaign
+    num_skipped:   of these, problems whose policy the engine does not know
     num_differing: problems that differ in the run of the block
     num_confirmed: of these, those that were run by themselves
     num_measured:  problems whose features were counted: all, or 0
@@ -48,6 +49,7 @@ class Block(msgspec.Struct, kw_only=True):
 
     number: int
     num_problems: int
+    num_skipped: int = 0
     num_candidates: int = 0
     num_steps: int = 0
     num_resolvents: int = 0

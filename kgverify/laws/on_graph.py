@@ -8,11 +8,11 @@ from rich.console import Console
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.fuzz.problem import DEFAULT_SIZES
+from kgverify.fuzz.third_party import Factory, as_maker
 from kgverify.harness.run import Run, reference_pipeline
 from kgverify.harness.verify import verify
 from kgverify.kg.graph import KnowledgeGraph
 from kgverify.kg.load import load_graph
-from kgverify.laws.third_party import Factory, as_maker
 from kgverify.report.terminal import print_report
 
 SLOTS = 64

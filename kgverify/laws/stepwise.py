@@ -16,8 +16,11 @@ from kgverify.logic.program import Program
 from kgverify.trace.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.header import EngineInfo
 
-Goal: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Atoms in ids: predicate, first, second; variable v is -1 - v."""
+AtomIds: TypeAlias = tuple[int, int, int]
+"""Predicate, first, second; an argument below 0 is a variable, number v being -1 - v."""
+
+Goal: TypeAlias = tuple[AtomIds, ...]
+"""Atoms left to prove."""
 
 
 class Resolvent(NamedTuple):
@@ -51,10 +54,13 @@ class _Step(NamedTuple):
 
 
 class StepwiseEngine:
-    """Proves one candidate after the other; a subclass says in `take_step` what the resolvents of a step are.
+    """Proves whatever it is given; a subclass says in `take_step` what the resolvents of a step are.
 
     program, limits, policy: as given, for `take_step` to use
     policies: names of those that it knows; NotImplementedError for another one
+
+    A prover that takes many steps at once overrides `take_steps` instead. One that has some stages of a step, and not all, is
+    a `StagedEngine`.
     """
 
     policies: ClassVar[tuple[str, ...]] = ("shortest",)
@@ -66,9 +72,13 @@ class StepwiseEngine:
         self.limits = limits
         self.policy = policy
 
-    def take_step(self, query: tuple[int, int, int], visited: Sequence[Goal]) -> Taken:
+    def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
         """The resolvents of the last visited goal, after the stage `limit`, each with its score; at least one."""
         raise NotImplementedError
+
+    def take_steps(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
+        """A step of each of so many derivations: those that are still open, whatever their depth."""
+        return [self.take_step(query, goals) for query, goals in zip(queries, visited, strict=True)]
 
     @property
     def info(self) -> EngineInfo:
@@ -76,42 +86,63 @@ class StepwiseEngine:
         return EngineInfo(name=type(self).__name__, mode="python")
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Run every candidate to its end. UserError where `take_step` gives no resolvent."""
-        derivations = []
-        for predicate, first, second in candidates.atom.tolist():
-            query = (predicate, first, second)
-            visited: list[Goal] = [(query,)]
-            steps: list[_Step] = []
-            while not steps or steps[-1].outcome is Outcome.OPEN:
-                steps.append(self._choose(query, visited, len(steps)))
-                visited.append(steps[-1].taken.resolvents[steps[-1].choice].atoms)
-            derivations.append(steps)
-            progress(1)
-        return _collect(candidates, derivations)
+        """Run every candidate to its end, a step of all of them at a time. UserError where a step gives no resolvent."""
+        queries = [(predicate, first, second) for predicate, first, second in candidates.atom.tolist()]
+        visited: list[list[Goal]] = [[(query,)] for query in queries]
+        steps: list[list[_Step]] = [[] for _ in queries]
+        is_open = list(range(len(queries)))
+        while is_open:
+            taken = self._take_all([queries[i] for i in is_open], [visited[i] for i in is_open])
+            for i, each in zip(is_open, taken, strict=True):
+                steps[i].append(self._choose(visited[i][-1], len(steps[i]), each))
+                visited[i].append(each.resolvents[steps[i][-1].choice].atoms)
+            still_open = [i for i in is_open if steps[i][-1].outcome is Outcome.OPEN]
+            progress(len(is_open) - len(still_open))
+            is_open = still_open
+        return _collect(candidates, steps)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        atoms = [(p, a, b) for p, a, b in positions.atoms.tolist()]
-        goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(positions.num_atoms).tolist())]
-        taken = []
-        bounds = pairwise(starts_of(positions.num_goals).tolist())
-        for (begin, end), depth, (p, a, b) in zip(
-            bounds, positions.depth.tolist(), positions.candidates.atom.tolist(), strict=True
-        ):
-            taken.append([self._choose((p, a, b), goals[begin:end], depth)])
-        return _collect(positions.candidates, taken)
+        queries, visited = read_positions(positions)
+        taken = self._take_all(queries, visited)
+        chosen = [
+            [self._choose(goals[-1], depth, each)]
+            for goals, depth, each in zip(visited, positions.depth.tolist(), taken, strict=True)
+        ]
+        return _collect(positions.candidates, chosen)
 
-    def _choose(self, query: tuple[int, int, int], visited: Sequence[Goal], depth: int) -> _Step:
-        taken = self.take_step(query, visited)
-        if not taken.resolvents:
-            raise UserError("a step without a resolvent", where="take_step", fix="give FALSE where nothing is left")
+    def _take_all(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
+        taken = self.take_steps(queries, visited)
+        if len(taken) != len(queries):
+            raise UserError(
+                f"expected {len(queries)} steps, found {len(taken)}",
+                where=f"{type(self).__name__}.take_steps",
+                fix="give one for each query, in the same order",
+            )
+        if not all(each.resolvents for each in taken):
+            raise UserError(
+                "expected a resolvent or more of each step, found none",
+                where=f"{type(self).__name__}.take_step",
+                fix="give Resolvent((), Origin.NONE, 0, GoalKind.FALSE) where nothing is left",
+            )
+        return taken
+
+    def _choose(self, goal: Goal, depth: int, taken: Taken) -> _Step:
         scores = [each.score for each in taken.resolvents]
         choice = scores.index(max(scores))
         total = math.fsum(math.exp(score - scores[choice]) for score in scores)
         ends = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED}
         is_last = depth + 1 >= self.limits.max_depth
         outcome = ends.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
-        return _Step(visited[-1], depth, taken, choice, outcome, -math.log(total))
+        return _Step(goal, depth, taken, choice, outcome, -math.log(total))
+
+
+def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:
+    """The query of each position, and the goals visited, the current one last."""
+    queries = [(predicate, first, second) for predicate, first, second in positions.candidates.atom.tolist()]
+    atoms = [(predicate, first, second) for predicate, first, second in positions.atoms.tolist()]
+    goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(positions.num_atoms).tolist())]
+    return queries, [goals[a:b] for a, b in pairwise(starts_of(positions.num_goals).tolist())]
 
 
 def _collect(candidates: CandidateSet, derivations: list[list[_Step]]) -> Columns:

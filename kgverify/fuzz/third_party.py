@@ -4,9 +4,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, StageOutputs, no_progress
 from kgverify.errors import UserError
+from kgverify.fuzz.merge import merge
 from kgverify.fuzz.pipelines import MakePipeline, engine_maker
+from kgverify.fuzz.problem import PolicySpec, Problem
 from kgverify.trace.columns import CandidateSet, Columns
 from kgverify.trace.header import EngineInfo
 
@@ -14,7 +17,7 @@ Factory: TypeAlias = Callable[..., Any]
 """(program, limits, policy) -> engine, or (run, sizes) -> pipeline."""
 
 
-def as_maker(factory: Factory) -> MakePipeline:
+def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
     """The maker of pipelines that a factory is, or stands for. UserError for what is neither."""
     num = _count_parameters(factory)
     if num == 2:
@@ -23,7 +26,7 @@ def as_maker(factory: Factory) -> MakePipeline:
         return engine_maker(lambda program, limits, policy: adapt_engine(factory(program, limits, policy)))
     raise UserError(
         f"expected a callable of (program, limits, policy) or of (run, sizes), found {_name(factory)}",
-        where="engine",
+        where=where,
         fix="give a class or a function that makes an engine of a program, limits and a policy",
     )
 
@@ -35,12 +38,48 @@ def adapt_engine(engine: Any) -> Engine:
             raise UserError(
                 f"expected an engine with a method {method}{what}, found none",
                 where=type(engine).__name__,
-                fix="see kgverify.engines.protocol.Engine, or derive the engine from kgverify.conformance.StepwiseEngine",
+                fix="see kgverify.engines.protocol.Engine, or make the engine with kgverify.conformance.engine_of",
             )
     if isinstance(getattr(engine, "info", None), EngineInfo) and _takes_progress(engine):
         whole: Engine = engine
         return whole
     return _Probed(engine) if callable(getattr(engine, "probe", None)) else _Adapted(engine)
+
+
+class KnownPolicies:
+    """The problems that an engine can be asked about: those whose policy it knows. It is made once for each policy.
+
+    One that raises NotImplementedError does not know the policy; nor does one that raises UserError, unless for `shortest`.
+    """
+
+    def __init__(self, make_pipeline: MakePipeline) -> None:
+        self._make = make_pipeline
+        self._known: dict[PolicySpec, bool] = {}
+
+    def __contains__(self, problem: object) -> bool:
+        """Whether the engine knows the policy of a problem; an exception of another kind is for a comparison to tell."""
+        if not isinstance(problem, Problem):
+            return False
+        if problem.policy not in self._known:
+            self._known[problem.policy] = self._knows_policy_of(problem)
+        return self._known[problem.policy]
+
+    def _knows_policy_of(self, problem: Problem) -> bool:
+        try:
+            make_once(self._make, problem)
+        except NotImplementedError:
+            return False
+        except UserError:
+            return problem.policy.name == SHORTEST.name
+        except Exception:
+            return True
+        return True
+
+
+def make_once(make_pipeline: MakePipeline, problem: Problem) -> None:
+    """Make an engine for a problem, and raise what it raises."""
+    merged = merge([problem])
+    make_pipeline(merged.run, merged.sizes)
 
 
 class _Adapted:
