@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from kgverify.errors import UserError
 from kgverify.fuzz.campaign_result import CampaignResult, summarise
-from kgverify.fuzz.campaign_work import replay_text, shrink_text, try_block
+from kgverify.fuzz.campaign_work import check_made, replay_text, shrink_text, try_block
 from kgverify.fuzz.corpus import (
     Block,
     BlockLog,
@@ -28,15 +28,13 @@ from kgverify.fuzz.corpus import (
     is_shrunk,
     without_mark,
 )
-from kgverify.fuzz.decode import SIZE, decode_problem
-from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Signature
 from kgverify.fuzz.hunt import MOST_EXAMPLES
 from kgverify.fuzz.known import KnownDivergence
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer, write_reproducer
 from kgverify.fuzz.shrink import MAX_CALLS
-from kgverify.fuzz.third_party import make_once
 from kgverify.harness.workers import start_workers
 
 BLOCK_SIZE: Final = 1024
@@ -112,7 +110,10 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     On KeyboardInterrupt the blocks begun are ended, and the result says that it was interrupted; on a second one, it is
     raised. UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    _check_engine(campaign.engine)
+    make = make_pipeline(campaign.engine)
+    if campaign.engine.name == COMPILED:
+        # Another engine might take this process with it.
+        check_made(make)
     run = _Run(campaign, watch)
     try:
         with _executor(campaign.jobs) as executor:
@@ -139,17 +140,6 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
         today=today or date.today(),
         is_interrupted=run.is_interrupted,
     )
-
-
-def _check_engine(engine: EngineSpec) -> None:
-    """UserError for what cannot be made; told at once, since in a problem it would be taken for a crash."""
-    make = make_pipeline(engine)
-    try:
-        make_once(make, decode_problem(bytes(SIZE)))
-    except UserError:
-        raise
-    except Exception:
-        return  # A crash, of which the problems tell, or a policy that the engine does not know.
 
 
 class _Run:

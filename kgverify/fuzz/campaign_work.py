@@ -4,18 +4,20 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from kgverify.errors import UserError
 from kgverify.fuzz.check import confirm, find_suspects, judge, prepare_batches
 from kgverify.fuzz.corpus import NOT_SHRUNK, Block, Sighting, without_mark
-from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.decode import SIZE, decode_problem, draw_problems
 from kgverify.fuzz.distribution import measure_distribution
 from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Failure, Signature
 from kgverify.fuzz.garbage import without_garbage_collection
+from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer
 from kgverify.fuzz.shrink import joined_problems, shrink
-from kgverify.fuzz.third_party import KnownPolicies
+from kgverify.fuzz.third_party import KnownPolicies, make_once
 
 PATIENCE: Final = 12
 """Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
@@ -25,14 +27,29 @@ MEASURED_EVERY: Final = 8
 
 
 @without_garbage_collection()
+def check_made(make: MakePipeline) -> None:
+    """UserError for an engine that cannot be made, even for the simplest problem; which would be taken for a crash."""
+    try:
+        make_once(make, decode_problem(bytes(SIZE)))
+    except UserError:
+        raise
+    except Exception:
+        return  # A crash, of which the problems tell, or a policy that the engine does not know.
+
+
 def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
-    """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen."""
+    """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen.
+
+    UserError for an engine of one's own that cannot be made.
+    """
     make = make_pipeline(engine)
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
-    known = KnownPolicies(make)
-    # The evaluator knows every policy: what it raises is a mistake.
-    places = [place for place, problem in enumerate(drawn) if engine.name == COMPILED or problem in known]
+    places = list(range(num_problems))
+    if engine.name != COMPILED:
+        check_made(make)
+        known = KnownPolicies(make)
+        places = [place for place in places if drawn[place] in known]
     problems = [drawn[place] for place in places]
     batches = prepare_batches(problems)
     suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
