@@ -24,7 +24,7 @@ from kgverify.cli.progress import (
 from kgverify.errors import UserError
 from kgverify.fuzz.campaign import Campaign, Tally, Watch, run_campaign
 from kgverify.fuzz.campaign_result import CampaignResult, FoundDivergence
-from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
+from kgverify.fuzz.engine_spec import COMPILED, EngineSpec
 from kgverify.fuzz.features import ALL_FEATURES
 from kgverify.fuzz.known import KnownStatus, read_known
 
@@ -83,7 +83,7 @@ def fuzz(
     if exhaustive is not None:
         if duration is not None or examples is not None:
             raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
-        raise typer.Exit(_certify_scope(exhaustive, spec, state, json_path))
+        raise typer.Exit(_certify_scope(exhaustive, spec, state, jobs, json_path))
     if state is not None:
         raise UserError("is of no use to a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
@@ -115,14 +115,14 @@ def fuzz(
     raise typer.Exit(0 if result.is_passed else 1)
 
 
-def _certify_scope(name: str, engine: EngineSpec, state: Path | None, json_path: str | None) -> int:
+def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and give the exit code."""
     from kgverify.fuzz.exhaustive import certify, count_programs, find_scope
 
-    scope, make = find_scope(name), make_pipeline(engine)
+    scope = find_scope(name)
     try:
         with show_phase("problems", count_programs(scope).problems) as progress:
-            certificate = certify(scope, make, state=state, progress=progress)
+            certificate = certify(scope, engine, state=state, progress=progress, jobs=jobs)
     except KeyboardInterrupt:
         how = f"this goes on with it: {typed_command()}" if state else "give --state FILE to go on with it another time"
         make_error_console().print(f"interrupted; {how}", markup=False, highlight=False, soft_wrap=True)

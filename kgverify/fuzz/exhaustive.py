@@ -1,23 +1,32 @@
-"""Small-scope certificates: an engine compared with the reference on every program of a scope."""
+"""Small-scope certificates: an engine compared with the reference on every program of a scope.
 
-import json
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+A block of programs is the work of one process. What comes of it depends on nothing else, so that a certificate is the same,
+but for its seconds, for any number of processes.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.diff.compare import Comparer
-from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
-from kgverify.fuzz.check import check_problems
-from kgverify.fuzz.garbage import without_garbage_collection
-from kgverify.fuzz.merge import Merged, merge
-from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
-from kgverify.fuzz.problem import Problem, Sizes
+from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.exhaustive_state import Opening, append_block, open_state, unusable
+from kgverify.fuzz.exhaustive_work import (
+    MOST_SHOWN,
+    Block,
+    Finding,
+    ShowProgress,
+    certify_block,
+    certify_spec,
+    describe_engine,
+)
+from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.scope import (
     SCOPES,
     Count,
@@ -27,11 +36,7 @@ from kgverify.fuzz.scope import (
     enumerate_programs,
     find_scope,
 )
-from kgverify.harness.lockstep import follow_near_ties
-from kgverify.harness.phases import silent_phase
-from kgverify.harness.run import Pipeline, build_trace, reference_pipeline
-from kgverify.logic.limits import Limits
-from kgverify.trace.header import EngineInfo
+from kgverify.harness.workers import start_workers
 
 __all__ = [
     "SCOPES",
@@ -49,29 +54,7 @@ __all__ = [
 PROGRAMS_AT_ONCE: Final = 1000
 """Programs of a block, which share a run under each setting of limits. More of them are hardly faster."""
 
-MOST_SHOWN: Final = 10
-"""Findings of a block that are told; all are counted."""
-
-_SLOTS: Final = 4096
 _FORMAT: Final = 1
-
-ShowProgress: TypeAlias = Callable[[int], None]
-"""Called with the number of problems done since the last call; at first with those of an earlier run."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """A problem on which the engine differs from the reference.
-
-    program:   its place among the scope's programs
-    limits:    the setting
-    signature: of its first divergence
-    problem:   as text
-    """
-
-    program: int
-    limits: dict[str, int | bool]
-    signature: str
-    problem: str
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +63,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     expected: what the scope holds, counted by Burnside's lemma
     compared: programs enumerated, problems compared; those of a run in which the engine failed are not
     divergent: problems that differ, and one for each run that failed; `findings` tells of the first of each block
-    seconds:  spent on the comparison, earlier runs included
+    seconds:  spent on the comparison by all processes together, earlier runs included
     engine:   what was compared with the reference
     """
 
@@ -129,34 +112,23 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         return f"no divergence found{left}" if left else "no divergence exists in this scope"
 
 
-class _Opening(msgspec.Struct, frozen=True):
-    """The first line of a state file."""
+class _Task(NamedTuple):
+    """A block that is to be done."""
 
-    format: int
-    scope: str
-    programs_at_once: int
-    engine: dict[str, str]
-
-
-class _Block(msgspec.Struct, frozen=True):
-    """A further line: a finished block."""
-
-    block: int
-    programs: int
-    problems: int
-    divergent: int
-    findings: tuple[Finding, ...]
-    seconds: float
+    number: int
+    first: int
+    programs: list[ScopedProgram]
 
 
 def certify(
     scope: Scope,
-    make_pipeline: MakePipeline | None = None,
+    engine: EngineSpec | MakePipeline = EAGER,
     *,
     state: str | Path | None = None,
-    progress: ShowProgress | None = None,
+    progress: ShowProgress = lambda num_problems: None,
     programs_at_once: int = PROGRAMS_AT_ONCE,
     most_blocks: int | None = None,
+    jobs: int = 1,
 ) -> Certificate:
     """Compare an engine (the eager evaluator, if none is given) with the reference on every problem of a scope.
 
@@ -164,141 +136,55 @@ def certify(
 
     state:       a file with a line for each finished block, from which an interrupted run is taken up again
     most_blocks: stop after so many further blocks; the certificate is then incomplete
+    jobs:        processes; with 1 the work is done in this one. More of them need an `EngineSpec`, to make the engine each
 
-    UserError for a state file of another scope, engine or block size, or of a file that is none.
+    On KeyboardInterrupt the blocks that processes are at are ended and noted, and it is raised; on a second one, at once.
+    UserError for a state file of another scope, engine or block size, or of a file that is none; and for a process that died.
     """
-    make = make_pipeline or compiled_maker()
-    engine = _describe_engine(scope, make)
-    opening = _Opening(_FORMAT, scope.digest, programs_at_once, engine)
+    make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
+    described = describe_engine(scope, make)
     path = None if state is None else Path(state)
-    blocks = {} if path is None else _open_state(path, opening)
-    if progress is not None and blocks:
+    blocks = {} if path is None else open_state(path, Opening(_FORMAT, scope.digest, programs_at_once, described))
+    if blocks:
         progress(sum(block.problems for block in blocks.values()))
-    num_new = 0
-    for number, programs in enumerate(_in_blocks(enumerate_programs(scope), programs_at_once)):
-        if number in blocks:
-            if blocks[number].programs != len(programs):
-                raise _unusable(
-                    str(path), f"block {number} has {blocks[number].programs} programs, not {len(programs)}"
-                )
-            continue
-        if num_new == most_blocks:
-            break
-        blocks[number] = block = _certify_block(scope, number, number * programs_at_once, programs, make, progress)
-        num_new += 1
+    expected = count_programs(scope)
+    num_left = -(-expected.programs // programs_at_once) - len(blocks)
+    work = _Work(
+        scope=scope,
+        engine=engine,
+        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(path)), most_blocks),
+        progress=progress,
+        jobs=min(jobs, max(1, num_left)),
+        is_kept=path is not None,
+    )
+    for block in work.blocks():
+        blocks[block.block] = block
         if path is not None:
-            _append(path, block)
-    done = blocks.values()
+            append_block(path, block)
+    done = [block for _, block in sorted(blocks.items())]
     return Certificate(
         scope=scope.name,
         description=str(scope),
         digest=scope.digest,
-        engine=engine,
-        expected=count_programs(scope),
+        engine=described,
+        expected=expected,
         compared=Count(sum(block.programs for block in done), sum(block.problems for block in done)),
         limits=len(scope.limits),
         divergent=sum(block.divergent for block in done),
-        findings=tuple(finding for _, block in sorted(blocks.items()) for finding in block.findings),
+        findings=tuple(finding for block in done for finding in block.findings),
         seconds=sum(block.seconds for block in done),
     )
 
 
-def _certify_block(
-    scope: Scope,
-    number: int,
-    first: int,
-    programs: Sequence[ScopedProgram],
-    make: MakePipeline,
-    progress: ShowProgress | None,
-) -> _Block:
-    """All settings of limits; they share one program, made of all, renamed apart."""
-    begin = time.perf_counter()
-    findings: list[Finding] = []
-    problems = divergent = 0
-    with without_garbage_collection():
-        merged = merge([program.problem(scope.limits[0]) for program in programs])
-        num_queries = len(merged.unranked.query)
-        for limits in scope.limits:
-            differing = _find_differing(merged, limits, make)
-            if differing is None:
-                places = [_find_undecided(programs, limits, make)]
-                divergent += 1
-            else:
-                places = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
-                divergent += len(differing)
-                problems += num_queries
-            told = places[: MOST_SHOWN - len(findings)]
-            findings += [_tell(first + place, programs[place].problem(limits), make) for place in told]
-            if progress is not None:
-                progress(num_queries)
-    seconds = round(time.perf_counter() - begin, 3)
-    return _Block(number, len(programs), problems, divergent, tuple(findings), seconds)
-
-
-def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[int] | None:
-    """The rows of the candidates that differ; None where the engine fails or nothing can be compared."""
-    run = replace(merged.run, limits=limits)
-    candidates = merged.unranked
-    num = len(candidates.query)
-    reference = reference_pipeline(run).engine
-    expected = build_trace(run, reference, reference.prove(candidates), None)
-    try:
-        pipeline = make(run, _sizes(num))
-        actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
-    except Exception:
-        # What the engine raised is told of the program that makes it do so.
-        return None
-    comparer = Comparer(expected, actual)
-    comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-    rows = sorted({row for each in comparison.divergences if 0 <= (row := each.candidate) < num})
-    if not rows and (comparison.verdict is not Verdict.AGREE or comparison.coverage.candidates != num):
-        return None
-    return rows
-
-
-def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: MakePipeline) -> int:
-    """The place of a program that the engine fails on, by halving; the first of those that it fails on together."""
-    first, last = 0, len(programs)
-    while last - first > 1:
-        middle = (first + last) // 2
-        for half in ((first, middle), (middle, last)):
-            merged = merge([program.problem(limits) for program in programs[slice(*half)]])
-            if _find_differing(merged, limits, make) is None:
-                first, last = half
-                break
-        else:
-            break
-    return first
-
-
-def _tell(program: int, problem: Problem, make: MakePipeline) -> Finding:
-    """The first failure of a program by itself, one query at a time."""
-    limits = msgspec.structs.asdict(problem.limits)
-    for query in problem.unranked:
-        alone = replace(problem, unranked=(query,))
-        for failure in check_problems([alone], make, most=1):
-            return Finding(program, limits, str(failure.signature), str(failure.problem))
-    return Finding(program, limits, "in company only", str(problem))
-
-
-def _sizes(num_candidates: int) -> Sizes:
-    slots = min(_SLOTS, num_candidates)
-    return Sizes(slots=slots, match_window=2 * slots, score_window=2 * slots, pool=num_candidates)
-
-
-def _describe_engine(scope: Scope, make: MakePipeline) -> dict[str, str]:
-    """What must stay the same for a run to be taken up again: the engine and its versions, not the sizes of its batch."""
-    merged = merge([next(enumerate_programs(scope)).problem(scope.limits[0])])
-    pipeline: Pipeline = make(merged.run, _sizes(len(merged.unranked.query)))
-    info: EngineInfo = pipeline.engine.info
-    return {
-        "name": info.name,
-        "mode": info.mode,
-        "device": info.device,
-        "precision": info.precision,
-        "faults": ", ".join(info.faults),
-        **{f"version of {name}": version for name, version in sorted(info.versions.items())},
-    }
+def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -> Iterator[_Task]:
+    """The blocks that are not done, in order. UserError where one that is done has another number of programs."""
+    # What is noted while the blocks are worked on is not to be judged.
+    num_programs = {number: block.programs for number, block in done.items()}
+    for number, programs in enumerate(_in_blocks(enumerate_programs(scope), size)):
+        if number not in num_programs:
+            yield _Task(number, number * size, programs)
+        elif num_programs[number] != len(programs):
+            raise unusable(where, f"block {number} has {num_programs[number]} programs, not {len(programs)}")
 
 
 def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[ScopedProgram]]:
@@ -306,46 +192,58 @@ def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[Sc
         yield block
 
 
-def _open_state(path: Path, opening: _Opening) -> dict[int, _Block]:
-    """The blocks that a state file has; a new file is begun. A last line that was not finished is cut off."""
-    try:
-        content = path.read_bytes() if path.exists() else b""
-        end = content.rfind(b"\n") + 1
-        if not end:
-            if content and not msgspec.json.encode(opening).startswith(content):
-                raise _unusable(str(path), "it is no state of a certificate")
-            path.write_bytes(msgspec.json.encode(opening) + b"\n")
-            return {}
-        first, *lines = content[:end].splitlines()
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The blocks to be done, and by how many processes.
+
+    is_kept: whether a block that is done is of use after an interrupt
+    """
+
+    scope: Scope
+    engine: EngineSpec | MakePipeline
+    tasks: Iterator[_Task]
+    progress: ShowProgress
+    jobs: int
+    is_kept: bool
+
+    def blocks(self) -> Iterator[Block]:
+        """What came of each, as they end."""
+        if self.jobs == 1:
+            make = make_pipeline(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
+            for task in self.tasks:
+                yield certify_block(self.scope, *task, make, self.progress)
+            return
+        if not isinstance(self.engine, EngineSpec):
+            raise UserError(
+                "an engine cannot be handed to other processes, only its name", where="jobs", fix="give an EngineSpec"
+            )
         try:
-            found = msgspec.json.decode(first, type=_Opening)
-            blocks = [msgspec.json.decode(line, type=_Block) for line in lines]
-        except msgspec.DecodeError as error:
-            raise _unusable(str(path), f"it is no state of a certificate: {error}") from None
-        for name, what in (
-            ("format", "format"),
-            ("scope", "scope"),
-            ("programs_at_once", "block size"),
-            ("engine", "engine"),
-        ):
-            if getattr(found, name) != getattr(opening, name):
-                expected, actual = (json.dumps(getattr(each, name)) for each in (opening, found))
-                raise _unusable(str(path), f"it is of another {what}: expected {expected}, found {actual}")
-        if end < len(content):
-            with path.open("r+b") as file:
-                file.truncate(end)
-    except OSError as error:
-        raise UserError(f"cannot be used: {error.strerror}", where=str(path), fix="give another path") from None
-    return {block.block: block for block in blocks}
+            with start_workers(self.jobs) as executor:
+                yield from self._share(executor, self.engine)
+        except BrokenProcessPool:
+            raise UserError(
+                "a process died without a word", where=str(self.engine), fix="run again with --jobs 1 to see it die"
+            ) from None
 
-
-def _append(path: Path, block: _Block) -> None:
-    try:
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(block) + b"\n")
-    except OSError as error:
-        raise UserError(f"cannot be written: {error.strerror}", where=str(path), fix="give another path") from None
-
-
-def _unusable(where: str, message: str) -> UserError:
-    return UserError(message, where=where, fix="give a new path, or delete the file")
+    def _share(self, executor: Executor, engine: EngineSpec) -> Iterator[Block]:
+        """Side by side; after a KeyboardInterrupt those begun, and then it is raised."""
+        running: set[Future[Block]] = set()
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                # One more than there are processes, so that none waits for the next.
+                while interrupt is None and len(running) <= self.jobs and (task := next(self.tasks, None)) is not None:
+                    running.add(executor.submit(certify_spec, self.scope, *task, engine))
+                if not running:
+                    break
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt as pressed:
+                if interrupt is not None or not self.is_kept:
+                    raise
+                interrupt, running = pressed, {future for future in running if not future.cancel()}
+                continue
+            for block in sorted((future.result() for future in finished), key=lambda block: block.block):
+                self.progress(block.problems)
+                yield block
+        if interrupt is not None:
+            raise interrupt

@@ -14,7 +14,10 @@ _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @contextmanager
 def start_workers(jobs: int) -> Iterator[Executor]:
-    """So many processes, until the context ends. Ctrl-C reaches the process that started them alone."""
+    """So many processes, until the context ends. Ctrl-C reaches the process that started them alone.
+
+    A KeyboardInterrupt that leaves the context ends them at once, whatever they are at.
+    """
     # Read by torch when a process loads it, which is before anything can be called there.
     before = {name: os.environ.get(name) for name in _NUM_THREADS}
     os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
@@ -23,7 +26,12 @@ def start_workers(jobs: int) -> Iterator[Executor]:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with_parent) as executor:
             _start_processes(executor, jobs)
-            yield executor
+            try:
+                yield executor
+            except KeyboardInterrupt:
+                # What they are at is of no use to anybody, and would be waited for.
+                _end_processes(executor)
+                raise
     finally:
         for name, value in before.items():
             if value is None:
@@ -42,6 +50,14 @@ def _start_processes(executor: Executor, jobs: int) -> None:
             executor.submit(int)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _end_processes(executor: ProcessPoolExecutor) -> None:
+    # Public from Python 3.14 on, as `terminate_workers`. To shut down forgets them.
+    processes = list((executor._processes or {}).values())
+    executor.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.terminate()
 
 
 def _end_with_parent() -> None:

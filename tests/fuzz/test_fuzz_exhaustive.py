@@ -1,11 +1,16 @@
 """Every program of a scope, once; as many as Burnside's lemma counts; and what a certificate says."""
 
+from concurrent.futures import Future, wait
 from itertools import islice, permutations
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from kgverify.errors import UserError
+from kgverify.fuzz import exhaustive
+from kgverify.fuzz.engine_spec import EAGER, EngineSpec
 from kgverify.fuzz.exhaustive import SCOPES, Certificate, Scope, certify, count_programs, enumerate_programs, find_scope
 from kgverify.fuzz.merge import merge
 from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
@@ -131,6 +136,63 @@ def test_an_interrupted_run_is_taken_up_again(tmp_path: Path) -> None:
     assert second.is_proof
     third = _state(path)
     assert third == second
+
+
+def told(certificate: Certificate) -> Certificate:
+    """What must not depend on the clock."""
+    return msgspec.structs.replace(certificate, seconds=0.0)
+
+
+@pytest.mark.slow
+def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    spec = EngineSpec(faults=("no-revisit-check",))
+    calls: list[int] = []
+
+    def run(jobs: int, most_blocks: int | None = None) -> Certificate:
+        path = tmp_path / f"{jobs}.jsonl"
+        return certify(
+            SMALL, spec, state=path, programs_at_once=80, most_blocks=most_blocks, jobs=jobs, progress=calls.append
+        )
+
+    alone = run(1)
+    assert alone.divergent
+    assert len(alone.findings) > 10
+    part = run(2, most_blocks=2)
+    assert not part.is_complete
+    calls.clear()
+    assert told(run(2)) == told(alone)
+    assert sum(calls) == alone.compared.problems
+    assert calls[0] == part.compared.problems
+    assert sorted(blocks_of(tmp_path / "2.jsonl")) == list(range(-(-alone.compared.programs // 80)))
+    # A state is gone on with by any number of processes.
+    assert told(certify(SMALL, spec, state=tmp_path / "2.jsonl", programs_at_once=80)) == told(alone)
+
+
+def blocks_of(path: Path) -> list[int]:
+    return [msgspec.json.decode(line)["block"] for line in path.read_bytes().splitlines()[1:]]
+
+
+@pytest.mark.slow
+def test_ctrl_c_notes_the_blocks_that_processes_are_at(tmp_path: Path) -> None:
+    path = tmp_path / "state.jsonl"
+
+    def pressed_while_waiting(futures: set[Future[object]], **named: Any) -> object:
+        monkeypatch.undo()
+        wait(futures, **named)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(exhaustive, "wait", pressed_while_waiting)
+        with pytest.raises(KeyboardInterrupt):
+            certify(SMALL, EAGER, state=path, programs_at_once=80, jobs=2)
+    # Of the three handed over those that were begun, the one that was done before among them.
+    assert set() < set(blocks_of(path)) <= {0, 1, 2}
+    assert certify(SMALL, EAGER, state=path, programs_at_once=80, jobs=2).is_proof
+
+
+def test_processes_can_only_be_told_of_an_engine() -> None:
+    with pytest.raises(UserError, match="only its name"):
+        certify(SMALL, compiled_maker(), programs_at_once=80, jobs=2)
 
 
 def test_a_file_of_another_scope_engine_or_block_size_is_refused(tmp_path: Path) -> None:

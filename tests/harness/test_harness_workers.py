@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from kgverify.harness.workers import start_workers
 
 
@@ -29,11 +31,16 @@ def test_workers_end_when_the_process_that_started_them_is_killed():
         worker = int(parent.stdout.readline())
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
+    assert is_ended(worker)
+
+
+def is_ended(pid: int) -> bool:
+    """Whether a process ends within seconds."""
     for _ in range(100):
-        if not is_running(worker):
-            return
+        if not is_running(pid):
+            return True
         time.sleep(0.1)
-    raise AssertionError("the worker goes on waiting for work")
+    return False
 
 
 def is_running(pid: int) -> bool:
@@ -43,3 +50,13 @@ def is_running(pid: int) -> bool:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_ctrl_c_that_is_not_caught_ends_workers_at_once():
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), start_workers(1) as executor:  # noqa: PT012 - what runs is what is ended
+        worker = executor.submit(os.getpid).result()
+        executor.submit(time.sleep, 60)
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 30
+    assert is_ended(worker)
