@@ -28,11 +28,6 @@ def variable(number: int) -> int:
     return -1 - number
 
 
-def is_variable(term: int) -> bool:
-    """Whether a term is a variable, not a constant."""
-    return term < 0
-
-
 def is_ground(atom: Atom) -> bool:
     """Whether an atom holds no variable."""
     return atom.first >= 0 and atom.second >= 0

@@ -54,6 +54,14 @@ def test_buffers_beyond_the_memory_budget_are_refused_before_they_are_allocated(
         choose_layout(Limits(max_resolvents=1 << 20), slots=4096)
 
 
+def test_the_memory_budget_counts_two_buffers_of_resolvents_and_of_goals_visited() -> None:
+    # Two of 12 bytes an atom, for 6 atoms of 120 resolvents, of a row that nothing is read from, and of 20 goals.
+    most = (8 << 30) // (2 * 12 * 6 * (120 + 1 + 20))
+    assert choose_layout(Limits(), slots=most).slots == most
+    with pytest.raises(UserError, match="more than 8 GiB"):
+        choose_layout(Limits(), slots=most + 1)
+
+
 def drop(policy: Policy, name: str) -> dict[str, np.ndarray]:
     return {key: value for key, value in policy.weights.items() if key != name}
 
