@@ -11,8 +11,8 @@ from kgverify.fuzz.engine_spec import EngineSpec
 from kgverify.fuzz.problem import Problem
 from kgverify.fuzz.pytest_file import write_test
 from kgverify.fuzz.reproducer_text import SUFFIX, write_reproducer
-from kgverify.fuzz.shrink import MAX_CALLS, MAX_SECONDS
-from kgverify.fuzz.shrink_run import ShrunkRun, engines_of, graph_of, make_run_reproducer, shrink_saved
+from kgverify.fuzz.shrink import MAX_SECONDS
+from kgverify.fuzz.shrink_run import MAX_RUN_CALLS, ShrunkRun, engines_of, graph_of, make_run_reproducer, shrink_saved
 from kgverify.harness.save import read_run
 from kgverify.kg.load import load_graph
 
@@ -38,7 +38,7 @@ def shrink(
     engine: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="What makes the engine, for one of your own.")
     ] = None,
-    calls: Annotated[int, typer.Option(help="Most runs of the engine.")] = MAX_CALLS,
+    calls: Annotated[int, typer.Option(help="Most runs of the engine.")] = MAX_RUN_CALLS,
     seconds: Annotated[float, typer.Option(help="Most seconds.")] = MAX_SECONDS,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
@@ -84,7 +84,8 @@ def _print_result(shrunk: ShrunkRun, engine: EngineSpec, is_other: bool) -> None
         f"   ({shrunk.removed:.1%} of the facts left out)",
         f"   minimum    {_count(len(minimum.facts), 'fact')}, {_count(len(minimum.rules), 'rule')},"
         f" {_count(num_queries, 'query', 'queries')}"
-        f"   in {result.calls} runs, {result.seconds:.1f} s" + ("" if result.is_finished else ", cut short"),
+        f"   in {result.calls} runs, {result.seconds:.1f} s"
+        + ("" if result.is_finished else ", the smallest found before --calls or --seconds ran out"),
         "",
     ]
     program = str(minimum).splitlines()

@@ -39,10 +39,14 @@ class Batch:
 
 
 class Suspect(NamedTuple):
-    """A problem that differs in the run of its batch; `place` is that in the batch."""
+    """A problem that differs in the run of its batch; `place` is that in the batch.
+
+    divergence: its first one there, as read off the traces; None where nothing could be compared
+    """
 
     batch: Batch
     place: int
+    divergence: Divergence | None = None
 
     @property
     def number(self) -> int:
@@ -89,7 +93,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
     """The problems of a batch that differ in its run; where the engine raises an exception, those that make it."""
     try:
         with without_garbage_collection():
-            places = _differing(batch, make_pipeline, lockstep)
+            differing = _differing(batch, make_pipeline, lockstep)
     except EngineCrash:
         if len(batch.places) == 1:
             return [Suspect(batch, 0)]
@@ -100,7 +104,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
             found += find_suspects(half, make_pipeline, lockstep=lockstep)
         # One whose parts do no harm: the first problem stands for the company.
         return found or [Suspect(batch, 0)]
-    return [Suspect(batch, place) for place in places]
+    return [Suspect(batch, place, differing[place]) for place in sorted(differing)]
 
 
 def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
@@ -155,10 +159,11 @@ def _trace(run: Run, pipeline: Pipeline) -> Trace:
     return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
 
 
-def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[int]:
-    """The places in the batch of the problems that differ. EngineCrash if the engine under test raises an exception.
+def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
+    """The places in the batch of the problems that differ, each with its first divergence.
 
-    InternalError, with the problems saved, for an exception of kgverify's own.
+    EngineCrash if the engine under test raises an exception; InternalError, with the problems saved, for one of
+    kgverify's own.
     """
     guarded = guard(make_pipeline)
     try:
@@ -176,7 +181,7 @@ def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> lis
         raise save_bug(batch.merged.problems, error, again) from error
 
 
-def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[int]:
+def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
     merged, run, expected = batch.merged, batch.merged.run, batch.expected
     pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
     actual = _trace(run, pipeline)
@@ -184,14 +189,17 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> list[
     comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
     found = _places(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
-        found |= _places(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare())
-    return sorted(found)
+        found = _places(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare()) | found
+    return found
 
 
-def _places(merged: Merged, comparison: Comparison) -> set[int]:
+def _places(merged: Merged, comparison: Comparison) -> dict[int, Divergence | None]:
     if comparison.verdict is Verdict.AGREE:
-        return set()
-    return {_owner(merged, divergence) for divergence in comparison.divergences} or {0}
+        return {}
+    found: dict[int, Divergence | None] = {}
+    for divergence in comparison.divergences:
+        found.setdefault(_owner(merged, divergence), divergence)
+    return found or {0: None}
 
 
 def _owner(merged: Merged, divergence: Divergence) -> int:
@@ -250,7 +258,7 @@ def _shrink_company(
         for begin, end in halves:
             part = company[begin:end]
             try:
-                found = _differing(_prepare(range(len(part)), part), make_pipeline, lockstep)
+                found = sorted(_differing(_prepare(range(len(part)), part), make_pipeline, lockstep))
             except EngineCrash:
                 found = [0]
             if found:

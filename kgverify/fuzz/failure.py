@@ -5,10 +5,14 @@ from typing import Final, NamedTuple
 
 from kgverify.diff.result import Divergence
 from kgverify.fuzz.problem import Problem
+from kgverify.logic.stages import Stage
 from kgverify.report.report import Report
 
 CRASH: Final = "crash"
 """The kind of a failure where the engine raised an exception."""
+
+RESOLVENTS: Final = "resolvents."
+"""How the fields of a step's resolvents begin."""
 
 UNDECIDED: Final = "undecided"
 """The kind of a failure where nothing could be compared."""
@@ -29,6 +33,18 @@ class Signature(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.stage, self.field, self.kind, self.situation) if part)
+
+    @property
+    def held(self) -> "Signature":
+        """What is held fixed: where a step is right alone and wrong among others, not which column of its resolvents
+        is the first to differ."""
+        is_any = self.stage == Stage.RECYCLE and self.field.startswith(RESOLVENTS)
+        return self._replace(field=RESOLVENTS.rstrip(".")) if is_any else self
+
+
+def is_same_way(signature: Signature, other: Signature) -> bool:
+    """Whether two failures are of the same stage, field, class and situation, as far as these are held fixed."""
+    return signature.held == other.held
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,12 +124,16 @@ def joined_problems(company: Sequence[Problem]) -> Iterator[Problem]:
 
 def _run_passes(problem: Problem, oracle: Oracle) -> Iterator[tuple[str, Problem]]:
     """The problem after each pass that made something of it."""
-    last = None
-    while problem != last:
-        last = problem
+    # A pass is not tried again on what it made nothing of.
+    idle: dict[str, Problem] = {}
+    while any(idle.get(each.__name__) != problem for each in PASSES):
         for each in PASSES:
+            if idle.get(each.__name__) == problem:
+                continue
             smaller = each(problem, oracle)
-            if smaller != problem:
+            if smaller == problem:
+                idle[each.__name__] = problem
+            else:
                 problem = smaller
                 yield each.__name__, problem
     for each in LAST_PASSES:

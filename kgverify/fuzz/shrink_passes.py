@@ -7,6 +7,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
+from kgverify.fuzz.delta import counts_down, fewer_of
 from kgverify.fuzz.merge import Merged, merge
 from kgverify.fuzz.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem, Sizes
 from kgverify.fuzz.shrink_oracle import Oracle
@@ -40,11 +41,13 @@ MOST_MERGED: Final = 6
 
 
 def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
-    """Each limit as low as it can be."""
+    """Each limit lower, and when nothing else changes as low as it can be; one that can be neither 1 nor one less is let be."""
     for name in ("max_depth", "max_resolvents", "max_atoms"):
-        while (value := getattr(problem.limits, name)) > 1:
-            values = dict.fromkeys(v for v in (1, 2, value // 4, value // 2, value - 1) if 1 <= v < value)
-            found = oracle.first([_limited(problem, name, v) for v in values], problem)
+        for is_end in (True, False):
+            value = getattr(problem.limits, name)
+            lower = (1, value - 1) if is_end else (2, value // 4, value // 2)
+            attempts = [_limited(problem, name, v) for v in dict.fromkeys(lower) if 1 <= v < value]
+            found = oracle.first(attempts, problem)
             if found is None:
                 break
             problem = found
@@ -70,8 +73,8 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
         problem = oracle.first([*unranked[:32], whole], problem) or problem
     if not problem.queries and problem.num_corruptions:
         problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
-    problem = _fewer_of(problem, oracle, problem.unranked, partial(_with_queries, problem, problem.queries))
-    return _fewer_of(problem, oracle, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+    problem = fewer_of(problem, oracle, problem.unranked, partial(_with_queries, problem, problem.queries))
+    return fewer_of(problem, oracle, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
 
 
 def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
@@ -80,17 +83,24 @@ def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tu
 
 def drop_rules(problem: Problem, oracle: Oracle) -> Problem:
     """As few rules as may be."""
-    return _fewer_of(problem, oracle, problem.rules, lambda kept: replace(problem, rules=kept))
+    return fewer_of(problem, oracle, problem.rules, lambda kept: replace(problem, rules=kept))
 
 
 def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
     """As few facts as may be."""
-    return _fewer_of(problem, oracle, problem.facts, lambda kept: replace(problem, facts=kept))
+    after = problem.spread.after
+
+    def rebuild(kept: tuple[tuple[int, NamedAtom], ...]) -> Problem:
+        # Unused symbols stay between the facts that they stand between.
+        spread = problem.spread._replace(after=sum(place < after for place, _ in kept))
+        return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
+
+    return fewer_of(problem, oracle, tuple(enumerate(problem.facts)), rebuild)
 
 
 def drop_constants(problem: Problem, oracle: Oracle) -> Problem:
     """As few further constants as may be."""
-    return _fewer_of(problem, oracle, problem.constants, lambda kept: replace(problem, constants=kept))
+    return fewer_of(problem, oracle, problem.constants, lambda kept: replace(problem, constants=kept))
 
 
 def drop_body_atoms(problem: Problem, oracle: Oracle) -> Problem:
@@ -117,6 +127,10 @@ def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
 def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
     """As few predicates and constants as may be."""
     problem = _repeat(problem, oracle, merged_predicates)
+    if oracle.takes_company and len(problem.domain) > 2:
+        # Each attempt is proved by itself: what is likely to do goes before what there are many of.
+        one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
+        problem = one if oracle.holds(one) else problem
     while True:
         names = problem.domain
         most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
@@ -125,7 +139,7 @@ def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
         places = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
         # Of each constant the last pair is the one with the first of those that it may become.
         into = list(dict(pairs[i] for i in places).items())
-        attempts = [merge_constants(problem, dict(into[:n])) for n in _counts(len(into))]
+        attempts = [merge_constants(problem, dict(into[:n])) for n in counts_down(len(into))]
         attempts += [merge_constants(problem, dict([pairs[i]])) for i in places]
         found = oracle.first(list(dict.fromkeys(attempts)), problem)
         if found is None:
@@ -140,7 +154,7 @@ def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
         for merged in (*with_fewer_variables(now, 2), *_with_constants_merged(now)):
             yield from with_one_less(merged)
 
-    fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share(problem) else MOST_FOR_PAIRS_ALONE)
+    fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share else MOST_FOR_PAIRS_ALONE)
     return _repeat(problem, oracle, attempts) if fits else problem
 
 
@@ -179,8 +193,11 @@ def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def fewer_slots(problem: Problem, oracle: Oracle) -> Problem:
-    """As few slots as may be, where they matter."""
-    while not oracle.can_share(problem) and (slots := problem.sizes.slots) > 1:
+    """As few slots as may be, where they matter, and windows that are tried faster than wide ones."""
+    plain = DEFAULT_SIZES._replace(slots=problem.sizes.slots, pool=problem.sizes.pool)
+    if oracle.takes_company and problem.sizes != plain:
+        problem = oracle.first([replace(problem, sizes=plain)], problem) or problem
+    while oracle.takes_company and (slots := problem.sizes.slots) > 1:
         fewer = [problem.sizes._replace(slots=v) for v in dict.fromkeys((1, 2, slots // 2, slots - 1)) if v < slots]
         found = oracle.first([replace(problem, sizes=each) for each in fewer], problem)
         if found is None:
@@ -270,72 +287,3 @@ def _repeat(problem: Problem, oracle: Oracle, attempts: Callable[[Problem], Iter
         if found is None:
             return problem
         problem = found
-
-
-def _fewer_of(
-    problem: Problem, oracle: Oracle, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
-) -> Problem:
-    """The problem with as few of the items as may be: blocks of them left out, large ones first.
-
-    Where problems can share a run all blocks of a size are tried in one; then those that can be left out one at a time
-    are left out together, as many as will go. Else one block after the other. Source: delta debugging, Zeller and
-    Hildebrandt, IEEE TSE 28(2), 2002.
-    """
-    kept, size = tuple(items), len(items)
-    while size >= 1 and kept:
-        blocks = [frozenset(range(at, min(at + size, len(kept)))) for at in range(0, len(kept), size)]
-        leave_out = _leave_out_together if oracle.can_share(problem) else _leave_out_in_turn
-        left, smaller = leave_out(problem, oracle, kept, blocks, rebuild)
-        if left == kept:
-            size //= 2
-        else:
-            problem, kept = smaller, left
-            size = min(size, max(1, len(kept) // 2))
-    return problem
-
-
-def _leave_out_together(
-    problem: Problem,
-    oracle: Oracle,
-    kept: tuple[T, ...],
-    blocks: Sequence[frozenset[int]],
-    rebuild: Callable[[tuple[T, ...]], Problem | None],
-) -> tuple[tuple[T, ...], Problem]:
-    singles = [(block, built) for block in blocks if (built := rebuild(_without(kept, block))) is not None]
-    removable = [singles[i][0] for i in oracle.sift([built for _, built in singles], problem)]
-    unions = [frozenset().union(*removable[:n]) for n in _counts(len(removable))]
-    unions += removable[1:]
-    attempts = {rebuilt: left for union in unions if (rebuilt := rebuild(left := _without(kept, union))) is not None}
-    found = oracle.first(list(attempts), problem)
-    return (kept, problem) if found is None else (attempts[found], found)
-
-
-def _leave_out_in_turn(
-    problem: Problem,
-    oracle: Oracle,
-    kept: tuple[T, ...],
-    blocks: Sequence[frozenset[int]],
-    rebuild: Callable[[tuple[T, ...]], Problem | None],
-) -> tuple[tuple[T, ...], Problem]:
-    gone: frozenset[int] = frozenset()
-    for block in blocks:
-        attempt = rebuild(_without(kept, gone | block))
-        if attempt is not None and oracle.holds(attempt):
-            problem, gone = attempt, gone | block
-    return _without(kept, gone), problem
-
-
-def _without(items: tuple[T, ...], places: frozenset[int]) -> tuple[T, ...]:
-    return tuple(item for i, item in enumerate(items) if i not in places)
-
-
-def _counts(num: int) -> list[int]:
-    """How many of `num` blocks to leave out together: all, and ever fewer, down to one."""
-    if num <= 32:
-        return list(range(num, 0, -1))
-    counts = {1, num}
-    n = num
-    while n > 1:
-        n = n * 7 // 8
-        counts.add(n)
-    return sorted(counts - {0}, reverse=True)

@@ -8,10 +8,11 @@ from typing import Final
 from kgverify.errors import UserError
 from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import sign
+from kgverify.fuzz.held_ids import cut_with_ids
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.problem import SHORTEST, PolicySpec, Problem
 from kgverify.fuzz.reproducer import Reproducer, reproducer_of_shrunk
-from kgverify.fuzz.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
+from kgverify.fuzz.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
 from kgverify.fuzz.shrink_oracle import Oracle, OutOfBudget
 from kgverify.fuzz.slice import Slicer
 from kgverify.harness.verify import Verification
@@ -21,6 +22,11 @@ from kgverify.report.report import Report
 
 POLICIES: Final = (SHORTEST, *(PolicySpec("two_tower", seed=seed) for seed in range(4)))
 """A problem has no weights of its own: these stand for whatever policy a run had, the run's kind first."""
+
+MOST_SEEDS_ALONE: Final = 2
+"""Seeds of random weights that are tried where attempts cannot share a run."""
+MAX_RUN_CALLS: Final = 100
+"""Runs of the engine under test that shrinking a divergence on a graph may take unless it is told otherwise."""
 
 
 class NoSlice(UserError):
@@ -51,7 +57,7 @@ def shrink_divergence(
     maker: MakePipeline,
     number: int = 1,
     *,
-    max_calls: int = MAX_CALLS,
+    max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
 ) -> ShrunkRun:
@@ -117,7 +123,7 @@ def shrink_saved(
     engines: Sequence[EngineSpec],
     number: int = 1,
     *,
-    max_calls: int = MAX_CALLS,
+    max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
 ) -> tuple[ShrunkRun, EngineSpec]:
@@ -151,14 +157,19 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
     report = verification.report
     divergence = report.divergences[number - 1]
     is_plain = report.policy.name == SHORTEST.name
-    policies = POLICIES[:1] if is_plain else (*POLICIES[1:], SHORTEST)
+    # Where each attempt is a run of its own, fewer of them.
+    most = MOST_SEEDS_ALONE if oracle.takes_company else len(POLICIES)
+    policies = POLICIES[:1] if is_plain else (*POLICIES[1:][:most], SHORTEST)
     try:
         rounds = [Slicer(verification, graph, policy).slices(divergence) for policy in policies]
         for attempts in (attempts for attempts in zip(*rounds, strict=True)):
             for of_policy in attempts:
                 found = oracle.first(of_policy, None)
-                if found is not None:
+                if found is None:
+                    continue
+                if len(found.facts) < len(graph.train):
                     return found
+                return cut_with_ids(found, Slicer(verification, graph).touched(divergence), oracle)
     except OutOfBudget:
         pass
     raise NoSlice(

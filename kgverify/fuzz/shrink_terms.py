@@ -12,6 +12,8 @@ from kgverify.logic.program import NamedRule
 CONSTANT_NAMES: Final = "abcdefghijklmno"
 PREDICATE_NAMES: Final = "pqrstuvw"
 VARIABLE_NAMES: Final = "XYZUVW"
+MOST_IN_COMPANY: Final = 4
+"""Queries of which one at a time is replaced."""
 
 _Change = Callable[[NamedAtom], NamedAtom]
 
@@ -138,11 +140,16 @@ def with_one_less(problem: Problem) -> Iterator[Problem]:
 
 
 def asked_for(problem: Problem) -> Iterator[Problem]:
-    """The problem without its rules, and asked for one of its facts, with a variable for either argument."""
+    """The problem without its rules, and asked for one of its facts, with a variable for either argument; that query alone
+    or in place of another."""
     x = Variable(VARIABLE_NAMES[0])
     queries = [each for p, a, b in reversed(problem.facts) for each in (NamedAtom(p, x, b), NamedAtom(p, a, x))]
     for query in dict.fromkeys(queries):
         yield replace(problem, rules=(), queries=(), unranked=(query,), num_corruptions=0)
+        # Of a few queries that take each other's company, one.
+        for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
+            others = problem.unranked[:i], problem.unranked[i + 1 :]
+            yield replace(problem, rules=(), unranked=(*others[0], query, *others[1]))
 
 
 def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:

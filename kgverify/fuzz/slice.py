@@ -64,6 +64,11 @@ class Slicer:
             yield from self._of_step(divergence)
         yield from self._of_neighbours(divergence)
 
+    def touched(self, divergence: Divergence) -> tuple[NamedAtom, ...]:
+        """The facts that made resolvents, or deleted atoms, on the way to a divergence of a step."""
+        last = divergence.step if divergence.step >= 0 else None
+        return self._touched([divergence.candidate], last).facts
+
     def _of_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
         row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
         way = self._touched([row], last)
@@ -96,10 +101,12 @@ class Slicer:
             rows = list(range(first, min(first + count, num)))
             touched = self._touched(rows, None)
             queries = tuple(self._candidate(each) for each in rows)
-            slots = dict.fromkeys((1, 2, max(1, count // 2), self._layout.get("slots", 2)))
+            slots = dict.fromkeys((2, self._layout.get("slots", 2)))
             yield [
-                replace(self._problem(facts, touched.rules, queries), sizes=WIDE._replace(slots=n, pool=max(32, count)))
-                for facts in dict.fromkeys((touched.facts, touched.matching))
+                replace(
+                    self._problem(touched.matching, touched.rules, queries),
+                    sizes=WIDE._replace(slots=n, pool=max(32, count)),
+                )
                 for n in slots
             ]
 
