@@ -247,6 +247,14 @@ def test_what_an_earlier_candidate_left_behind_is_not_visited(tables: Tables) ->
     assert not revisits(tables, old, goal((r, a, b)), old, depth=0)
 
 
+def test_where_hashes_collide_the_atoms_decide(tables: Tables) -> None:
+    colliding = tables._replace(hash_keys=torch.zeros_like(tables.hash_keys))
+    visited = goal((p, a, X), (q, X, b))
+    assert revisits(colliding, visited, visited, depth=0)
+    assert not revisits(colliding, goal((p, a, X), (q, X, c)), visited, depth=0)
+    assert not revisits(colliding, goal((p, a, X)), visited, depth=0)
+
+
 # close and limit
 
 

@@ -57,7 +57,7 @@ def tower_by_hand(weights, atoms):
     ]
     embedding = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
     x = [dot(row, embedding) + bias for row, bias in zip(w["input.weight"], w["input.bias"], strict=True)]
-    for block in range(NUM_BLOCKS):
+    for block in range(sum(name.endswith(".norm.bias") for name in w)):
         matrix, bias = w[f"block.{block}.weight"], w[f"block.{block}.bias"]
         x = [value + max(0.0, dot(matrix[i], x) + bias[i]) for i, value in enumerate(x)]
         mean = math.fsum(x) / len(x)
@@ -71,6 +71,12 @@ def test_scores_follow_the_formula(weights):
     goal = tower_by_hand(weights, GOAL)
     expected = [dot(goal, tower_by_hand(weights, r.atoms)) / math.sqrt(WIDTH) for r in RESOLVENTS]
     assert TwoTower(weights).scores(GOAL, RESOLVENTS) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_a_network_without_blocks_is_its_input_layer(weights):
+    plain = {name: array for name, array in weights.items() if not name.startswith("block.")}
+    assert TwoTower(plain).num_blocks == 0
+    assert TwoTower(plain).tower(GOAL) == pytest.approx(tower_by_hand(plain, GOAL), rel=1e-12)
 
 
 def test_a_block_is_the_layer_norm_of_torch(weights):
@@ -120,6 +126,8 @@ def test_weights_of_a_wrong_shape_are_refused(weights):
         TwoTower({name: array for name, array in weights.items() if name != "block.1.norm.bias"})
     with pytest.raises(ValueError, match="not finite"):
         TwoTower(weights | {"input.bias": np.full(WIDTH, np.nan)})
+    with pytest.raises(ValueError, match=r"block\.1\.bias holds a number that is not finite"):
+        TwoTower(weights | {"block.1.bias": np.array([0.0] * (WIDTH - 1) + [np.inf])})
 
 
 def test_a_symbol_without_a_row_is_an_error(weights):
