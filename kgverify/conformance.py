@@ -15,7 +15,7 @@ from kgverify.errors import UserError
 from kgverify.fuzz.check import check_problems, verify_problems
 from kgverify.fuzz.decode import draw_problems
 from kgverify.fuzz.engine_spec import EngineSpec
-from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure, Signature
+from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.problem import Problem
 from kgverify.fuzz.reproducer import Reproducer, reproducer_of
@@ -24,6 +24,8 @@ from kgverify.fuzz.shrink import shrink
 from kgverify.fuzz.third_party import Factory, KnownPolicies, as_maker, make_once
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
+from kgverify.laws.reproducer import reproducer_of_violation
+from kgverify.laws.shrink_law import shrink_violation
 from kgverify.laws.staged import Clause, StagedEngine, engine_of
 from kgverify.laws.stepwise import Resolvent, StepwiseEngine, Taken
 
@@ -72,7 +74,7 @@ class Conformance:
     num_skipped:  whose policy the engine does not know
     laws:         names of the laws that were checked
     failure:      the first problem on which the engine differs from the reference, made small
-    neighbour:    what to change in that problem so that both sides agree; empty where that is not known
+    neighbour:    what to change in that problem so that both sides agree, or the law holds; empty where that is not known
     exception:    what the engine raised on that problem, with its trace
     violations:   of laws, one for each that is broken
     """
@@ -123,6 +125,7 @@ class Conformance:
                 lines += ["", f"laws broken: {', '.join(each.law for each in self.violations)}"]
         else:
             lines += str(self.violations[0]).splitlines()
+            lines += [f"holds if: {self.neighbour}"] if self.neighbour else []
             others = [each.law for each in self.violations[1:]]
             lines += ["", f"other laws broken: {', '.join(others)}"] if others else []
         return "\n".join(lines)
@@ -180,6 +183,8 @@ def check_engine(
     if failure is not None and failure.signature.kind != UNDECIDED:
         failure, neighbour = _shrink(failure, make_pipeline, lockstep)
         crash = _find_exception(failure, make_pipeline) if failure.signature.kind == CRASH else None
+    elif violations and failure is None:
+        violations[0], neighbour = _shrink_violation(violations[0], chosen, make_pipeline)
     return Conformance(
         engine=getattr(factory, "__name__", type(factory).__name__),
         num_problems=done,
@@ -193,7 +198,7 @@ def check_engine(
 
 
 def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lockstep: bool = True) -> None:
-    """Write the problem of a report as a reproducer, which `kgverify.fuzz.reproducer.replay` runs again.
+    """Write the problem of a report as a reproducer, which `kgverify replay` runs again.
 
     UserError for a report without a problem, and where the file cannot be written.
     """
@@ -205,17 +210,7 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
             made = reproducer_of(report.failure, engine, lockstep=lockstep)
         made = replace(made, engine=engine, neighbour=report.neighbour)
     elif report.violations:
-        first = report.violations[0]
-        made = Reproducer(
-            problem=first.problem,
-            signature=Signature(first.stage, first.field, "law", first.law),
-            candidate=first.candidate,
-            step=first.step,
-            expected=(first.expected,),
-            actual=(first.actual,),
-            engine=engine,
-            notes=(f"breaks the law {first.law}: {first.statement}",),
-        )
+        made = reproducer_of_violation(report.violations[0], engine, neighbour=report.neighbour)
     else:
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
     try:
@@ -223,6 +218,18 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
     except OSError as error:
         raise UserError(f"cannot be made: {error.strerror}", where=str(path.parent), fix="give another path") from None
     write_reproducer(made, path)
+
+
+def _shrink_violation(violation: Violation, laws: Sequence[Law], make_pipeline: MakePipeline) -> tuple[Violation, str]:
+    """The violation made small, and the nearest problem on which the law holds; as it is where it does not come again."""
+    law = next(law for law in laws if law.name == violation.law)
+    try:
+        shrunk, smaller = shrink_violation(
+            violation, make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
+        )
+    except UserError:
+        return violation, ""
+    return smaller, shrunk.neighbour.change if shrunk.neighbour is not None else ""
 
 
 def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tuple[Failure, str]:

@@ -8,9 +8,10 @@ import typer
 from kgverify.cli.diff import EXIT_CODES
 from kgverify.cli.progress import make_result_console
 from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.failure import LAW
 from kgverify.fuzz.pytest_file import write_test
-from kgverify.fuzz.reproducer import replay as run_again
 from kgverify.fuzz.reproducer_text import read_reproducer
+from kgverify.laws.reproducer import replay_any
 
 
 def replay(
@@ -37,11 +38,12 @@ def replay(
         spec = EngineSpec(COMPILED, EAGER.mode, EAGER.device, tuple(fault))
     spec = spec._replace(mode=mode or spec.mode, device=device or spec.device)
     where = "--fault" if fault else "--engine" if engine else f"{file}: engine"
-    found = run_again(reproducer, make_pipeline(spec, where))
+    found = replay_any(reproducer, make_pipeline(spec, where))
     console = make_result_console(None)
     console.print(f"{spec}\n{found}", markup=False, highlight=False)
     if reproducer.neighbour and found.is_same:
-        console.print(f"   both sides agree with one change: {reproducer.neighbour}", markup=False, highlight=False)
+        what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
+        console.print(f"   {what} with one change: {reproducer.neighbour}", markup=False, highlight=False)
     if test is not None:
         first = write_test(reproducer.with_engine(spec), test)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"

@@ -12,7 +12,7 @@ import msgspec
 
 from kgverify.errors import UserError
 from kgverify.fuzz.engine_spec import COMPILED, EngineSpec
-from kgverify.fuzz.failure import Signature
+from kgverify.fuzz.failure import LAW, Signature
 from kgverify.fuzz.reproducer import Reproducer
 from kgverify.fuzz.reproducer_text import SUFFIX, read_reproducer, write_reproducer
 
@@ -132,8 +132,12 @@ class Corpus:
             ) from None
 
     def reproducers(self) -> list[tuple[Path, Reproducer]]:
-        """Every reproducer, by name. UserError, with its line, for a file that is none."""
-        return [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
+        """Every reproducer of a divergence, by name. UserError, with its line, for a file that is none.
+
+        One of a law is not for a campaign, which compares: `kgverify replay` judges it.
+        """
+        every = [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
+        return [(path, made) for path, made in every if made.signature.kind != LAW]
 
     def add(self, reproducer: Reproducer) -> Path:
         """Write a reproducer under a name made of its signature, beside those that are there."""

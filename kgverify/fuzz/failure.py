@@ -11,6 +11,9 @@ from kgverify.report.report import Report
 CRASH: Final = "crash"
 """The kind of a failure where the engine raised an exception."""
 
+LAW: Final = "law"
+"""The kind of a failure where the engine breaks a law, whose name is the situation."""
+
 RESOLVENTS: Final = "resolvents."
 """How the fields of a step's resolvents begin."""
 
@@ -22,8 +25,8 @@ class Signature(NamedTuple):
     """What identifies a failure, and must stay the same while its problem is made smaller.
 
     stage, field: of the first divergence: a `Stage`, and a column or `stage.NAME`; empty where there is none
-    kind:         a `DifferenceClass`, or `CRASH`, or `UNDECIDED`
-    situation:    of its cause; the exception's type of a crash
+    kind:         a `DifferenceClass`, or `CRASH`, `UNDECIDED` or `LAW`
+    situation:    of its cause; the exception's type of a crash; the law's name
     """
 
     stage: str
@@ -37,7 +40,9 @@ class Signature(NamedTuple):
     @property
     def held(self) -> "Signature":
         """What is held fixed: where a step is right alone and wrong among others, not which column of its resolvents
-        is the first to differ."""
+        is the first to differ; of a law, where it is broken by what was reported, not where that is."""
+        if self.kind == LAW:
+            return self._replace(stage=LAW if self.stage else "", field="")
         is_any = self.stage == Stage.RECYCLE and self.field.startswith(RESOLVENTS)
         return self._replace(field=RESOLVENTS.rstrip(".")) if is_any else self
 

@@ -7,22 +7,22 @@ from typing import Final, NamedTuple
 
 from kgverify import __version__
 from kgverify.errors import UserError
+from kgverify.fuzz.failure import LAW
 from kgverify.fuzz.reproducer import Reproducer
 from kgverify.fuzz.reproducer_text import render_reproducer
 
 _TEMPLATE: Final = '''"""{title}
 
-Made by kgverify {version}. It fails until the reference and the engine agree on the problem below.
+Made by kgverify {version}. It fails until {until} on the problem below.
 """
 
-from kgverify.fuzz.reproducer import assert_agrees
-from kgverify.fuzz.reproducer_parser import parse_reproducer
+{imports}
 
 REPRODUCER = r"""{text}"""
 
 
 def {function}():
-    assert_agrees(parse_reproducer(REPRODUCER, __file__))
+    {asserts}(parse_reproducer(REPRODUCER, __file__))
 '''
 
 
@@ -35,11 +35,25 @@ class FirstRun(NamedTuple):
 
 def render_test(reproducer: Reproducer) -> str:
     """The text of a test file."""
-    stage, field, kind, _ = reproducer.signature
+    stage, field, kind, situation = reproducer.signature
     title = re.sub(r'[\\"\s]+', " ", f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}")
-    function = re.sub(r"\W+", "_", f"test_{stage or 'engine'}_{kind}", flags=re.ASCII).lower()
+    named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
+    function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
     text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
-    return _TEMPLATE.format(title=title, version=__version__, text=text, function=function)
+    module, asserts, until = "kgverify.fuzz.reproducer", "assert_agrees", "the reference and the engine agree"
+    if kind == LAW:
+        module, asserts = "kgverify.laws.reproducer", "assert_holds"
+        until = f"the law {situation} holds, and the reference and the engine agree,"
+    imports = ["from kgverify.fuzz.reproducer_parser import parse_reproducer", f"from {module} import {asserts}"]
+    return _TEMPLATE.format(
+        title=title,
+        version=__version__,
+        text=text,
+        function=function,
+        until=until,
+        imports="\n".join(sorted(imports, key=lambda line: line.split()[1])),
+        asserts=asserts,
+    )
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:

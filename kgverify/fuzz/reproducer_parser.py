@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.errors import UserError, suggest
 from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec
-from kgverify.fuzz.failure import Signature
+from kgverify.fuzz.failure import LAW, Signature
 from kgverify.fuzz.problem import PolicySpec, Problem, Sizes, Spread
 from kgverify.fuzz.quoting import VARIABLE, unescape
 from kgverify.fuzz.reproducer import Reproducer
@@ -29,6 +29,7 @@ KEYS: Final = (
     "field",
     "class",
     "situation",
+    "law",
     "candidate",
     "step",
     "expected",
@@ -105,6 +106,10 @@ class _Parser:
         signature = Signature(*(self._text(key) for key in ("stage", "field", "class", "situation")))
         if not signature.kind:
             raise self._error("expected a line `class: ...`, found none", "say what difference is expected")
+        if signature.kind == LAW:
+            signature = signature._replace(situation=self._text("law") or signature.situation)
+            if not signature.situation:
+                raise self._error("expected a line `law: ...`, found none", "name the law that is broken", "class")
         return Reproducer(
             problem=problem,
             signature=signature,

@@ -12,6 +12,7 @@ import msgspec
 
 from kgverify.errors import UserError
 from kgverify.fuzz.engine_spec import COMPILED
+from kgverify.fuzz.failure import LAW
 from kgverify.fuzz.problem import NO_SPREAD, PolicySpec
 from kgverify.fuzz.quoting import VARIABLE, escape_line, quote
 from kgverify.fuzz.reproducer import Reproducer
@@ -48,7 +49,7 @@ def render_reproducer(reproducer: Reproducer) -> str:
         lines.append(f"constants: {', '.join(map(quote, problem.constants))}")
     stage, field, kind, situation = reproducer.signature
     lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {kind}"]
-    lines += _optional("situation", situation) + _optional("candidate", reproducer.candidate)
+    lines += _optional("law" if kind == LAW else "situation", situation) + _optional("candidate", reproducer.candidate)
     lines += [f"step: {reproducer.step}"] if reproducer.step >= 0 else []
     lines += [f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected]
     lines += [f"actual: {escape_line(line)}".rstrip() for line in reproducer.actual]

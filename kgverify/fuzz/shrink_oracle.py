@@ -63,8 +63,20 @@ class Oracle:
         """What is wrong with a problem, run alone. OutOfBudget if it may not be run any more."""
         if problem not in self._judged:
             self._check_budget()
-            self._judged[problem] = judge(problem, self._counted, lockstep=self._lockstep)
+            self._judged[problem] = self.judge_alone(problem)
         return self._judged[problem]
+
+    def judge_alone(self, problem: Problem) -> Failure | None:
+        """As `judge`, without memory and without a budget."""
+        return judge(problem, self._counted, lockstep=self._lockstep)
+
+    def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
+        """The places of the problems that differ in a common run, each with its first divergence as read off the traces."""
+        (batch,) = prepare_batches(problems)
+        make: MakePipeline = self._counted
+        if self.takes_company:
+            batch, make = prove_apart(batch, make)
+        return {each.number: each.divergence for each in find_suspects(batch, make, lockstep=self._lockstep)}
 
     def holds(self, problem: Problem) -> bool:
         """Whether a problem, run alone, fails with the signature."""
@@ -137,11 +149,7 @@ class Oracle:
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
         self._check_budget()
-        (batch,) = prepare_batches(problems)
-        make: MakePipeline = self._counted
-        if self.takes_company:
-            batch, make = prove_apart(batch, make)
-        found = {each.number: each.divergence for each in find_suspects(batch, make, lockstep=self._lockstep)}
+        found = self.judge_together(problems)
         if control is None:
             return [i for place, i in enumerate(group) if place in found]
         if len(group) not in found:

@@ -17,7 +17,9 @@ from kgverify.fuzz.shrink_terms import (
     led_to,
     merge_constants,
     merged_predicates,
+    predicates_of,
     rename_plainly,
+    replace_symbols,
     unfolded,
     with_conclusions,
     with_fewer_variables,
@@ -126,11 +128,16 @@ def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
 
 def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
     """As few predicates and constants as may be."""
-    problem = _repeat(problem, oracle, merged_predicates)
-    if oracle.takes_company and len(problem.domain) > 2:
+    if oracle.takes_company:
         # Each attempt is proved by itself: what is likely to do goes before what there are many of.
-        one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
-        problem = one if oracle.holds(one) else problem
+        predicates = predicates_of(problem)
+        if len(predicates) > 2:
+            one = replace_symbols(problem, {}, dict.fromkeys(predicates[1:], predicates[0]))
+            problem = one if oracle.holds(one) else problem
+        if len(problem.domain) > 2:
+            one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
+            problem = one if oracle.holds(one) else problem
+    problem = _repeat(problem, oracle, merged_predicates)
     while True:
         names = problem.domain
         most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED

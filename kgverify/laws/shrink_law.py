@@ -1,0 +1,91 @@
+"""Shrinking what breaks a law: to a minimal problem on which the engine under test breaks the same law."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kgverify.diff.result import Divergence
+from kgverify.fuzz.failure import LAW, Failure, Signature
+from kgverify.fuzz.merge import group_problems
+from kgverify.fuzz.pipelines import MakePipeline
+from kgverify.fuzz.problem import Problem
+from kgverify.fuzz.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
+from kgverify.fuzz.shrink_oracle import Oracle
+from kgverify.laws.catalogue import find_law
+from kgverify.laws.law import Law, Violation, find_violations
+
+
+class ShrunkViolation(NamedTuple):
+    """What shrinking a violation came to; `violation` is that of the minimal problem."""
+
+    shrunk: Shrunk
+    violation: Violation
+
+
+def shrink_violation(
+    violation: Violation,
+    make_pipeline: MakePipeline,
+    *,
+    law: Law | None = None,
+    max_calls: int = MAX_CALLS,
+    seconds: float = MAX_SECONDS,
+    progress: Progress | None = None,
+) -> ShrunkViolation:
+    """A minimal problem that breaks the same law. Deterministic, unless the seconds run out.
+
+    law: that of the violation, if it is not one of the catalogue
+    UserError where the law is not broken when the problem is run again.
+    """
+    oracle = LawOracle(law or find_law(violation.law), violation, make_pipeline, max_calls=max_calls, seconds=seconds)
+    shrunk = shrink_with(oracle, failure_of(violation), progress)
+    return ShrunkViolation(shrunk, oracle.violations.get(shrunk.problem, violation))
+
+
+def find_violation(problem: Problem, law: Law, make_pipeline: MakePipeline) -> Violation | None:
+    """How the pipeline under test breaks a law on a problem by itself; None if it does not."""
+    return next(find_violations(make_pipeline, [problem], [law], [0]), None)
+
+
+def failure_of(violation: Violation) -> Failure:
+    """A violation as a failure, whose signature names the law."""
+    return Failure(
+        index=violation.index,
+        problem=violation.problem,
+        company=violation.company,
+        signature=Signature(violation.stage, violation.field, LAW, violation.law),
+        message=f"expected {violation.expected}, found {violation.actual}",
+    )
+
+
+class LawOracle(Oracle):
+    """Says of problems whether a law is broken on them; one check of the law is one call, however often it proves.
+
+    violations: of the problems judged alone so far
+    """
+
+    def __init__(
+        self, law: Law, violation: Violation, make_pipeline: MakePipeline, *, max_calls: int, seconds: float
+    ) -> None:
+        super().__init__(make_pipeline, failure_of(violation).signature, max_calls=max_calls, seconds=seconds)
+        self.violations: dict[Problem, Violation] = {}
+        self._law = law
+        self._pipeline = make_pipeline
+
+    @property
+    def can_share(self) -> bool:
+        """Whether problems can be told to break the law in a run with others: not if they decide over each other there."""
+        return bool(self.signature.stage) and not self.takes_company
+
+    def judge_alone(self, problem: Problem) -> Failure | None:
+        """How the law is broken on a problem by itself."""
+        self.calls += 1
+        violation = find_violation(problem, self._law, self._pipeline)
+        if violation is None:
+            return None
+        self.violations[problem] = violation
+        return failure_of(violation)
+
+    def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
+        """The places of the problems on which the law is broken in a common run."""
+        self.calls += 1
+        (places,) = group_problems(problems)
+        return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], places)}

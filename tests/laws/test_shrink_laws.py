@@ -1,0 +1,125 @@
+"""Broken laws: shrunk with the law held fixed, written down, and judged again with and without the reference."""
+
+from itertools import islice
+
+import pytest
+import torch
+
+from kgverify import conformance
+from kgverify.conformance import check_engine, save_reproducer
+from kgverify.diff.result import Verdict
+from kgverify.errors import UserError
+from kgverify.fuzz.corpus import Corpus
+from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.fuzz.failure import LAW
+from kgverify.fuzz.pytest_file import write_test
+from kgverify.fuzz.reproducer_parser import parse_reproducer
+from kgverify.fuzz.reproducer_text import read_reproducer, render_reproducer
+from kgverify.laws.catalogue import find_law
+from kgverify.laws.law import check_laws
+from kgverify.laws.reproducer import assert_holds, replay_any, reproducer_of_violation
+from kgverify.laws.shrink_law import find_violation, shrink_violation
+
+PROBLEMS = list(islice(draw_problems(0), 96))
+LOST = EngineSpec(faults=("last-fact-lost",))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def single_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def broken(fault, name):
+    make = make_pipeline(EngineSpec(faults=(fault,)))
+    violation, *_ = check_laws(make, PROBLEMS, [find_law(name)], most=1)
+    return violation, make
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "size"),
+    [
+        ("last-fact-lost", "fact-order", 5),
+        ("true-not-alone", "fact-proves", 4),
+        ("sticky-outcome", "candidate-order", 3),
+        ("max-depth-off-by-one", "outcome", 3),
+        ("chunk-boundary-dropped", "reported-once", 0),
+        ("optimistic-ties", "ranks", 1),
+    ],
+)
+def test_a_broken_law_shrinks_to_little_that_breaks_the_same_law(fault, name, size):
+    violation, make = broken(fault, name)
+    shrunk, smaller = shrink_violation(violation, make, max_calls=400, seconds=30)
+    assert smaller.law == name
+    assert smaller.problem == shrunk.problem
+    assert shrunk.problem.size <= min(size, violation.problem.size)
+    assert find_violation(shrunk.problem, find_law(name), make) is not None
+    assert find_violation(shrunk.problem, find_law(name), make_pipeline(EAGER)) is None
+    if shrunk.neighbour is not None:
+        assert find_violation(shrunk.neighbour.problem, find_law(name), make) is None
+
+
+def test_a_law_that_is_not_broken_again_cannot_be_shrunk():
+    violation, _ = broken("last-fact-lost", "fact-order")
+    with pytest.raises(UserError, match="does not fail as told"):
+        shrink_violation(violation, make_pipeline(EAGER))
+
+
+@pytest.fixture(scope="module")
+def reproducer():
+    violation, make = broken("last-fact-lost", "fact-order")
+    shrunk, smaller = shrink_violation(violation, make, max_calls=200, seconds=30)
+    return reproducer_of_violation(smaller, LOST, neighbour=shrunk.neighbour.change if shrunk.neighbour else "")
+
+
+def test_the_file_names_the_law_and_reads_back_as_itself(reproducer):
+    text = render_reproducer(reproducer)
+    assert "\nclass: law\nlaw: fact-order\n" in text
+    assert parse_reproducer(text) == reproducer
+    assert parse_reproducer(text.replace("\nlaw:", "\nsituation:")) == reproducer
+    with pytest.raises(UserError, match="expected a line `law"):
+        parse_reproducer(text.replace("\nlaw: fact-order", ""))
+
+
+def test_a_replay_judges_the_law_and_compares_with_the_reference(reproducer):
+    still = replay_any(reproducer)
+    assert (still.verdict, still.is_same) == (Verdict.DIVERGE, True)
+    assert "still broken: the law fact-order" in str(still)
+    assert "reference   differs: match_facts" in str(still)
+    fixed = replay_any(reproducer, make_pipeline(EAGER))
+    assert (fixed.verdict, fixed.is_same) == (Verdict.AGREE, False)
+    assert "the law holds: fact-order\n   reference   agrees" in str(fixed)
+    assert_holds(reproducer, make_pipeline(EAGER))
+    with pytest.raises(AssertionError, match="still broken"):
+        assert_holds(reproducer)
+
+
+def test_the_generated_test_judges_the_law(reproducer, tmp_path):
+    first = write_test(reproducer, tmp_path / "test_it.py")
+    assert first.fails
+    assert "still broken: the law fact-order" in first.message
+    assert "_law_fact_order():" in (tmp_path / "test_it.py").read_text()
+    assert not write_test(reproducer.with_engine(EAGER), tmp_path / "test_it.py").fails
+
+
+def test_an_unknown_law_is_told(reproducer):
+    text = render_reproducer(reproducer).replace("law: fact-order", "law: fact-orders")
+    with pytest.raises(UserError, match="unknown law") as raised:
+        replay_any(parse_reproducer(text))
+    assert "fact-order" in raised.value.fix
+
+
+def test_a_check_that_meets_a_broken_law_alone_makes_it_small_and_saves_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(conformance, "check_problems", lambda *arguments, **options: [])
+    report = check_engine(make_pipeline(LOST), examples=32, laws=[find_law("fact-order")])
+    assert report.failure is None
+    assert report.violations[0].problem.size <= 5
+    assert "holds if: " in str(report)
+    save_reproducer(report, tmp_path / "x.kg", LOST)
+    made = read_reproducer(tmp_path / "x.kg")
+    assert (made.signature.kind, made.signature.situation) == (LAW, "fact-order")
+    assert replay_any(made).is_same
+    assert Corpus(tmp_path).reproducers() == []
