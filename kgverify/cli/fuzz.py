@@ -3,29 +3,27 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
-from rich.live import Live
-from rich.table import Table
 
 from kgverify.cli import options
+from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
     make_result_console,
+    print_lines,
     show_phase,
     typed_command,
     write_result,
 )
 from kgverify.errors import UserError
-from kgverify.fuzz.campaign import Campaign, Tally, Watch, run_campaign
+from kgverify.fuzz.campaign import Campaign, run_campaign
 from kgverify.fuzz.campaign_result import CampaignResult, FoundDivergence
 from kgverify.fuzz.engine_spec import COMPILED, EngineSpec
-from kgverify.fuzz.features import ALL_FEATURES
 from kgverify.fuzz.known import KnownStatus, read_known
 
 INTERRUPTED: Final = 130
@@ -34,7 +32,6 @@ MOST_LISTED: Final = 20
 MOST_LINES: Final = 12
 """Lines of a program that are shown."""
 _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
-_PHASES: Final = {"replay": "replaying the corpus", "try": "trying problems", "shrink": "shrinking"}
 
 
 def fuzz(
@@ -97,22 +94,27 @@ def fuzz(
         known=() if known is None else read_known(known),
         is_fresh=fresh,
     )
-    with _show_dashboard(campaign) as watch:
-        result = run_campaign(campaign, watch=watch)
+    try:
+        with show_dashboard(campaign) as watch:
+            result = run_campaign(campaign, watch=watch)
+    except KeyboardInterrupt:
+        _say_how_to_go_on("interrupted; what was done is kept, what was begun is lost")
+        raise typer.Exit(INTERRUPTED) from None
     console = make_result_console(json_path)
-    console.print("\n".join(_lines(result)), markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, _lines(result))
     if json_path is not None:
         write_result(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n", json_path)
     if result.is_interrupted:
-        again = typed_command().replace(" --fresh", "")
-        make_error_console().print(
-            f"interrupted; what was tried is kept, and this goes on with it: {again}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        _say_how_to_go_on("interrupted; what was tried is kept")
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if result.is_passed else 1)
+
+
+def _say_how_to_go_on(what: str) -> None:
+    again = typed_command().replace(" --fresh", "")
+    make_error_console().print(
+        f"{what}, and this goes on with it:\n{again}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
@@ -127,7 +129,7 @@ def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int,
         how = f"this goes on with it: {typed_command()}" if state else "give --state FILE to go on with it another time"
         make_error_console().print(f"interrupted; {how}", markup=False, highlight=False, soft_wrap=True)
         return INTERRUPTED
-    make_result_console(json_path).print(str(certificate), markup=False, highlight=False, soft_wrap=True)
+    print_lines(make_result_console(json_path), str(certificate).splitlines())
     if json_path is not None:
         write_result(msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n", json_path)
     return 0 if certificate.is_proof else 1
@@ -143,39 +145,6 @@ def parse_seconds(text: str) -> float:
     return float(total)
 
 
-@contextmanager
-def _show_dashboard(campaign: Campaign) -> Iterator[Watch]:
-    """What is being done and was found, redrawn in place; on a terminal only."""
-    console = make_error_console()
-    if not console.is_terminal:
-        yield lambda tally: None
-        return
-    with Live(console=console, transient=True, auto_refresh=False) as live:
-        yield lambda tally: live.update(_dashboard(campaign, tally), refresh=True)
-
-
-def _dashboard(campaign: Campaign, tally: Tally) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    total = f" of {tally.total:,}" if tally.total else ""
-    table.add_row(_PHASES[tally.phase], f"{tally.done:,}{total}")
-    limit = f" of {_clock(campaign.seconds)}" if tally.phase == "try" and campaign.seconds else ""
-    table.add_row("time", f"{_clock(tally.seconds)}{limit}")
-    if tally.phase == "try":
-        rate = (tally.done - tally.resumed) / tally.seconds if tally.seconds > 1 else 0
-        table.add_row("problems a second", f"{rate:,.0f}")
-        table.add_row("features", f"{tally.features} of {len(ALL_FEATURES)}")
-        table.add_row("divergences", f"{len(tally.found)}" if tally.found else "none")
-        most = sorted(tally.found.items(), key=lambda item: -item[1])[:MOST_LISTED]
-        for signature, count in most:
-            table.add_row("", f"{signature}   {count:,}")
-    return table
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-
-
 def _lines(result: CampaignResult) -> Iterator[str]:
     new, known = result.new, [each for each in result.divergences if not each.is_new]
     resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
@@ -188,7 +157,8 @@ def _lines(result: CampaignResult) -> Iterator[str]:
         if new
         else "KNOWN DIVERGENCES TO REVIEW"
     )
-    yield f"{first}   {_count(result.num_problems, 'problem')}{resumed}"
+    so_far = " SO FAR" if result.is_interrupted else ""
+    yield f"{first}{so_far}   {_count(result.num_problems, 'problem')}{resumed}"
     yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
     yield (
         f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"

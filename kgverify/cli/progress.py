@@ -1,8 +1,10 @@
 """Progress bars on a terminal, none in a pipe; results on standard output, everything else on standard error."""
 
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,8 @@ from rich.progress import (
 
 from kgverify.errors import UserError
 
+_TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
+
 PIPE_WIDTH: Final = 120
 """Columns of a report that goes into a pipe or a log."""
 
@@ -33,6 +37,29 @@ def make_result_console(json_path: str | None) -> Console:
     """For the result as text: standard output, unless JSON goes there."""
     console = Console(stderr=json_path == "-")
     return console if console.is_terminal else Console(stderr=json_path == "-", width=PIPE_WIDTH)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines as they are; those too long for a terminal go on under their text, but for commands, which are copied."""
+    for line in lines:
+        if console.is_terminal and len(line) > console.width and "kgverify " not in line:
+            line = "\n".join(_fold(line, console.width))
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _fold(line: str, width: int) -> list[str]:
+    """A line cut between words; what follows is put under the value where the line is a title and its value."""
+    indent = len(line) - len(line.lstrip())
+    titled = _TITLED.match(line)
+    hanging = titled.end() if titled and titled.end() < width // 2 else indent + 3
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
 
 
 @contextmanager

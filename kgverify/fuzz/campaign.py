@@ -5,7 +5,6 @@ depends on nothing else, so that a campaign's result is the same for any number 
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -13,10 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from kgverify.errors import UserError
 from kgverify.fuzz.campaign_result import CampaignResult, summarise
+from kgverify.fuzz.campaign_tally import Counts, Tally, Watch
 from kgverify.fuzz.campaign_work import check_made, replay_text, shrink_text, try_block
 from kgverify.fuzz.corpus import (
     Block,
@@ -82,28 +82,6 @@ class Campaign:
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
 
 
-class Tally(NamedTuple):
-    """How far a campaign is.
-
-    phase:       `replay`, `try` or `shrink`
-    done, total: reproducers, problems or shrinks; total 0 where seconds are the budget
-    resumed:     of the problems done, those of earlier campaigns
-    found:       signature to confirmed problems
-    features:    that occurred so far
-    """
-
-    phase: str
-    done: int
-    total: int
-    seconds: float
-    resumed: int
-    found: dict[str, int]
-    features: int
-
-
-Watch = Callable[[Tally], None]
-
-
 def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today: date | None = None) -> CampaignResult:
     """Replay the corpus, try problems until the budget is spent, shrink what is new, and judge the known divergences.
 
@@ -115,6 +93,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
         # Another engine might take this process with it.
         check_made(make)
     run = _Run(campaign, watch)
+    watch(Tally("start"))
     try:
         with _executor(campaign.jobs) as executor:
             run.replay_corpus(executor)
@@ -180,20 +159,24 @@ class _Run:
         most, started = campaign.most_examples, time.monotonic()
         todo = _blocks_to_do(blocks, size, most)
         running: set[Future[Block]] = set()
+        handed: dict[Future[Block], int] = {}
+        counts = Counts(blocks.values())
         is_ending = self.is_interrupted
 
         def end() -> bool:
             return campaign.seconds is not None and time.monotonic() - started >= campaign.seconds
 
-        def tell() -> None:
+        def tell(num_next: int = 0) -> None:
             self.seconds = time.monotonic() - started
-            found: Counter[str] = Counter()
-            features: set[str] = set()
-            for block in blocks.values():
-                found.update({str(each.signature): each.count for each in block.sightings})
-                features.update(name for name, count in block.features.items() if count)
-            done = sum(block.num_problems for block in blocks.values())
-            self._watch(Tally("try", done, most or 0, self.seconds, self.num_resumed, dict(found), len(features)))
+            self._watch(
+                counts.tally(
+                    total=most or 0,
+                    seconds=self.seconds,
+                    resumed=self.num_resumed,
+                    at_work=sum(handed[future] for future in running) + num_next,
+                    is_ending=self.is_interrupted,
+                )
+            )
 
         tell()
         while True:
@@ -204,19 +187,31 @@ class _Run:
                     if number < 0:
                         is_ending = True
                         break
+                    tell(num_problems)
                     task = (campaign.engine, campaign.seed, number, size, num_problems, campaign.lockstep)
-                    running.add(executor.submit(try_block, *task))
+                    future = executor.submit(try_block, *task)
+                    running.add(future)
+                    handed[future] = num_problems
                 if not running:
                     break
                 finished, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in sorted(finished, key=lambda future: future.result().number):
-                    self.log.add(future.result())
+                    block = future.result()
+                    is_partial = block.number in blocks
+                    self.log.add(block)
+                    if is_partial:
+                        # It was done again whole.
+                        counts = Counts(blocks.values())
+                    else:
+                        counts.add(block)
+                    del handed[future]
                 tell()
             except KeyboardInterrupt:
                 if self.is_interrupted:
                     raise
                 self.is_interrupted = is_ending = True
                 running -= {future for future in running if future.cancel()}
+                tell()
         tell()
 
     def keep_found(self) -> None:
@@ -255,7 +250,8 @@ class _Run:
         started = time.monotonic()
 
         def tell(done: int) -> None:
-            self._watch(Tally(phase, done, len(tasks), time.monotonic() - started, 0, {}, 0))
+            seconds = time.monotonic() - started
+            self._watch(Tally(phase, done, len(tasks), seconds, is_ending=self.is_interrupted))
 
         futures: dict[Future[T], int] = {}
         running: set[Future[T]] = set()
@@ -271,12 +267,13 @@ class _Run:
             self.is_interrupted, running = True, set(futures)
         while running:
             try:
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
+                finished, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
             except KeyboardInterrupt:
                 if self.is_interrupted:
                     raise
                 self.is_interrupted = True
                 running -= {future for future in running if future.cancel()}
+                tell(len(futures) - len(running))
                 continue
             for future in finished:
                 yield futures[future], future.result()

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Final
 
 import numpy as np
 
@@ -13,10 +12,7 @@ from kgverify.errors import InternalError
 from kgverify.fuzz.check import Batch, prepare_batches
 from kgverify.fuzz.features import (
     ALL_FEATURES,
-    PROGRAM_FEATURES,
-    QUERY_FEATURES,
-    RUN_FEATURES,
-    STEP_FEATURES,
+    FEATURES_BY_TITLE,
     derivation_features,
     program_features,
     query_features,
@@ -25,13 +21,6 @@ from kgverify.fuzz.features import (
 from kgverify.fuzz.problem import Problem
 from kgverify.logic.outcomes import Outcome
 from kgverify.trace.columns import starts_of
-
-_TITLES: Final = {
-    "program": PROGRAM_FEATURES,
-    "queries and settings": QUERY_FEATURES,
-    "derivations": RUN_FEATURES,
-    "steps": STEP_FEATURES,
-}
 
 
 @dataclass(frozen=True)
@@ -76,7 +65,7 @@ class Distribution:
                 )
             ),
         ]
-        for title, features in _TITLES.items():
+        for title, features in FEATURES_BY_TITLE.items():
             lines += ["", f"{title:{width}} problems   share"]
             for name in features:
                 count = self.problems[name]

@@ -93,6 +93,12 @@ STEP_FEATURES: Final = (
     "a choice by score",
     "a tie for the highest score",
 )
+FEATURES_BY_TITLE: Final = {
+    "program": PROGRAM_FEATURES,
+    "queries and settings": QUERY_FEATURES,
+    "derivations": RUN_FEATURES,
+    "steps": STEP_FEATURES,
+}
 ALL_FEATURES: Final = (*PROGRAM_FEATURES, *QUERY_FEATURES, *RUN_FEATURES, *STEP_FEATURES)
 
 

@@ -107,9 +107,9 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, out + err
-    assert "NEW DIVERGENCE" in out
     assert "(not shrunk yet)" in out
-    assert "this goes on with it: kgverify fuzz --time 5m" in err
+    assert "NEW DIVERGENCE SO FAR" in out
+    assert "this goes on with it:\nkgverify fuzz --time 5m" in err
     assert "Traceback" not in err
 
 

@@ -94,7 +94,7 @@ def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     files = sorted(corpus.iterdir())
     phases: list[str] = []
     again = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64), watch=lambda t: phases.append(t.phase))
-    assert phases[0] == "replay"
+    assert phases[:2] == ["start", "replay"]
     assert "shrink" not in phases
     assert told(first) == told(again)
     assert again.num_resumed == 64

@@ -1,0 +1,160 @@
+"""What a campaign is doing, redrawn in place on a terminal: how far it is, what it exercised, and what failed."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from kgverify.cli.progress import make_error_console
+from kgverify.fuzz.campaign import Campaign
+from kgverify.fuzz.campaign_tally import Tally, Watch
+from kgverify.fuzz.features import ALL_FEATURES, FEATURES_BY_TITLE
+
+REDRAWN: Final = 4
+"""Times a second."""
+MOST_FAILURES: Final = 12
+"""Signatures that are listed, the most frequent first."""
+LINES_WITHOUT_FAILURES: Final = 14
+ECHOED: Final = 2
+"""Columns left free, so that a terminal has room to echo Ctrl-C without going on to the next line."""
+_PHASES: Final = {
+    "start": "starting",
+    "replay": "replaying the corpus",
+    "try": "trying problems",
+    "shrink": "shrinking what is new",
+}
+
+
+@contextmanager
+def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
+    """What is being done and was found; on a terminal only, and gone when it ends."""
+    console = make_error_console()
+    if not console.is_terminal:
+        yield lambda tally: None
+        return
+    dashboard = Dashboard(campaign)
+    with Live(dashboard, console=console, transient=True, refresh_per_second=REDRAWN):
+        yield dashboard.watch
+
+
+class Dashboard:
+    """The last tally of a campaign, drawn with the time that has passed since."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self._began = time.monotonic()
+        self._tally = Tally("start")
+        self._told = self._began
+
+    def watch(self, tally: Tally) -> None:
+        """Draw this from now on."""
+        self._tally, self._told = tally, time.monotonic()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As many signatures as the terminal has lines for."""
+        tally = self._tally
+        seconds = tally.seconds + time.monotonic() - self._told
+        num_failures = max(1, options.size.height - LINES_WITHOUT_FAILURES)
+        table = draw(self._campaign, tally._replace(seconds=seconds), num_failures)
+        yield from console.render(table, options.update_width(max(1, options.max_width - ECHOED)))
+
+
+def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) -> Table:
+    """The dashboard: a line for each thing that is told, cut where the terminal is too narrow."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_row("engine", Text(str(campaign.engine)))
+    table.add_row("now", Text(_phase(campaign, tally), style="yellow" if tally.is_ending else "bold"))
+    if (share := _share(campaign, tally)) is not None:
+        table.add_row("", ProgressBar(total=1.0, completed=share, width=24))
+    table.add_row("time", _time(campaign, tally))
+    if tally.phase == "try":
+        _add_counts(table, campaign, tally)
+        _add_failures(table, tally, min(num_failures, MOST_FAILURES))
+    return table
+
+
+def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
+    resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
+    table.add_row("problems", f"{tally.done:,} of seed {campaign.seed}{resumed}; {tally.at_work:,} more in work")
+    table.add_row(
+        "compared", f"{tally.candidates:,} candidates, {tally.steps:,} steps, {tally.resolvents:,} resolvents"
+    )
+    rate = _rate(tally)
+    table.add_row("speed", f"{rate:,.0f} problems a second" if rate else "not known yet")
+    met = [
+        f"{title.split()[0]} {sum(name in tally.features for name in names)}/{len(names)}"
+        for title, names in FEATURES_BY_TITLE.items()
+    ]
+    exercised = f"{len(tally.features)}/{len(ALL_FEATURES)}: {', '.join(met)}"
+    table.add_row("features", exercised if tally.features else "not counted yet")
+    missing = [name for name in ALL_FEATURES if name not in tally.features]
+    if tally.features and missing:
+        table.add_row("", Text(f"never yet: {', '.join(missing)}", style="dim"))
+
+
+def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:
+    if not tally.found:
+        table.add_row("failures", "none" if tally.done else "none yet")
+        return
+    table.add_row("failures", Text(f"{len(tally.found):,} kinds, in {tally.differing:,} problems", style="bold red"))
+    table.add_row("stages", _counted(tally.stages))
+    table.add_row("classes", _counted(tally.classes))
+    most = sorted(tally.found.items(), key=lambda item: -item[1])
+    for signature, count in most[:num_shown]:
+        table.add_row(Text(f"{count:>8,}", style="red"), Text(signature))
+    if len(most) > num_shown:
+        table.add_row("", Text(f"and {len(most) - num_shown:,} more", style="dim"))
+
+
+def _phase(campaign: Campaign, tally: Tally) -> str:
+    if tally.is_ending:
+        return "ending with what was begun; Ctrl-C again ends at once"
+    what = _PHASES[tally.phase]
+    if tally.phase == "start":
+        return what + (f" {campaign.jobs} processes" if campaign.jobs > 1 else "")
+    return what if tally.phase == "try" else f"{what}: {tally.done:,} of {tally.total:,}"
+
+
+def _share(campaign: Campaign, tally: Tally) -> float | None:
+    """The part of the budget that is spent; None where there is none."""
+    shares = [(tally.done / tally.total) if tally.total else 0.0]
+    if tally.phase == "try" and campaign.seconds:
+        shares.append(tally.seconds / campaign.seconds)
+    return None if tally.phase == "start" else min(1.0, max(shares))
+
+
+def _time(campaign: Campaign, tally: Tally) -> str:
+    """How long it has taken, and how long it will take."""
+    spent = _clock(tally.seconds)
+    if tally.phase != "try" or tally.is_ending:
+        return spent
+    left = [(tally.total - tally.done) / rate] if tally.total and (rate := _rate(tally)) else []
+    if campaign.seconds:
+        left.append(campaign.seconds - tally.seconds)
+        spent = f"{spent} of {_clock(campaign.seconds)}"
+    if not left:
+        return spent
+    return f"{spent}, {_clock(min(left))} left" if min(left) > 0 else f"{spent}, and what was begun"
+
+
+def _rate(tally: Tally) -> float:
+    """Problems a second in this campaign; 0 where it is not known yet."""
+    num_new = tally.done - tally.resumed
+    return num_new / tally.seconds if num_new > 0 and tally.seconds > 0 else 0.0
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
