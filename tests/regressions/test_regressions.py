@@ -4,15 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from kgverify.faults.catalogue import FAULTS
 from kgverify.fuzz.engine_spec import EAGER, make_pipeline
 from kgverify.fuzz.reproducer import assert_agrees, replay
 from kgverify.fuzz.reproducer_text import SUFFIX, read_reproducer, render_reproducer
+from kgverify.ranking.corrupt import ALL
 
 FILES = sorted(Path(__file__).parent.glob(f"*{SUFFIX}"))
 
 
-def test_there_are_reproducers():
-    assert FILES
+def test_there_is_one_for_each_fault_of_the_catalogue_and_it_tells_its_stage_and_class():
+    told = {name: each for each in map(read_reproducer, FILES) for name in each.engine.faults}
+    assert told.keys() == FAULTS.keys()
+    for name, reproducer in told.items():
+        assert reproducer.signature.stage == FAULTS[name].stage
+        # What is drawn instead of another corruption is one too many where all are drawn.
+        is_extra = name == "known-triples" and reproducer.problem.num_corruptions == ALL
+        assert reproducer.signature.kind == ("extra" if is_extra else FAULTS[name].expected_kind)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
