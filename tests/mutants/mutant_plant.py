@@ -1,0 +1,68 @@
+"""Putting a mutant into the running process: its code takes the place of the function's, wherever that is referred to."""
+
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from importlib import import_module
+from types import CodeType, FunctionType
+from typing import Any
+
+from mutant import MODULE, ROOT, Mutant
+
+NUMBERS = (bool, int, float, tuple)
+
+
+def plant(mutant: Mutant) -> None:
+    """Make this process run the mutant. There is no way back: fork first."""
+    module = import_module(module_name(mutant.path))
+    code = compile(mutant.source(), str(ROOT / mutant.path), "exec", dont_inherit=True)
+    if mutant.function == MODULE:
+        _plant_constants(vars(module), code)
+        return
+    found = [each for each in _code_objects(code) if each.co_qualname == mutant.function]
+    _find_function(vars(module), mutant.function).__code__ = found[-1]
+
+
+def module_name(path: str) -> str:
+    """The name that the module of a path is imported by."""
+    return path.removeprefix("reference/").removesuffix(".py").replace("/", ".")
+
+
+def _code_objects(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _code_objects(constant)
+
+
+def _find_function(namespace: dict[str, Any], qualified_name: str) -> FunctionType:
+    *owners, name = qualified_name.split(".")
+    for owner in owners:
+        namespace = vars(namespace[owner])
+    found = namespace[name]
+    if isinstance(found, property):
+        found = found.fget
+    elif isinstance(found, cached_property):
+        found = found.func
+    found = getattr(found, "__func__", found)
+    found = getattr(found, "__wrapped__", found)
+    assert isinstance(found, FunctionType), (qualified_name, found)
+    return found
+
+
+def _plant_constants(namespace: dict[str, Any], code: CodeType) -> None:
+    """Give a changed constant its new value in every module that has it under its name."""
+    scratch = {"__name__": namespace["__name__"], "__file__": namespace["__file__"]}
+    exec(code, scratch)
+    changed = {
+        name: value
+        for name, value in scratch.items()
+        if isinstance(value, NUMBERS) and value != namespace.get(name) and isinstance(namespace.get(name), NUMBERS)
+    }
+    assert changed
+    for name, value in changed.items():
+        old = namespace[name]
+        for module in list(sys.modules.values()):
+            held = getattr(module, "__dict__", {})
+            if held.get(name) is old:
+                held[name] = value
