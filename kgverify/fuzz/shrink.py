@@ -92,7 +92,9 @@ def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = No
         neighbour = find_neighbour(found.problem, oracle)
         is_finished = True
     except OutOfBudget:
-        pass
+        # In the middle of a pass.
+        if oracle.smallest is not None and oracle.smallest.size < found.problem.size:
+            found = oracle.judge(oracle.smallest) or found
     return Shrunk(
         failure=replace(found, index=failure.index),
         original=failure.company,

@@ -32,7 +32,8 @@ class OutOfBudget(Exception):
 class Oracle:
     """Says of problems whether they fail with a given signature, alone; many are sifted in one run first.
 
-    calls: runs of the engine under test so far; one run of many problems is one call
+    calls:    runs of the engine under test so far; one run of many problems is one call
+    smallest: of the problems that were found to fail so, the first of the smallest; None before one was
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Oracle:
         seconds: float,
     ) -> None:
         self.calls = 0
+        self.smallest: Problem | None = None
         self.signature = signature
         self._make = make_pipeline
         self._lockstep = lockstep
@@ -81,7 +83,10 @@ class Oracle:
     def holds(self, problem: Problem) -> bool:
         """Whether a problem, run alone, fails with the signature."""
         failure = self.judge(problem)
-        return failure is not None and is_same_way(failure.signature, self.signature)
+        is_held = failure is not None and is_same_way(failure.signature, self.signature)
+        if is_held and (self.smallest is None or _extent(problem) < _extent(self.smallest)):
+            self.smallest = problem
+        return is_held
 
     def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
         """The first of the attempts that fails with the signature, alone.
@@ -171,6 +176,10 @@ class Oracle:
     def _counted(self, run: Run, sizes: Sizes) -> Pipeline:
         self.calls += 1
         return self._make(run, sizes)
+
+
+def _extent(problem: Problem) -> tuple[int, int]:
+    return problem.size, len(problem.queries) + len(problem.unranked)
 
 
 def _is_like(divergence: Divergence | None, other: Divergence | None) -> bool:

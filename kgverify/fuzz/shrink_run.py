@@ -171,7 +171,8 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                     return found
                 return cut_with_ids(found, Slicer(verification, graph).touched(divergence), oracle)
     except OutOfBudget:
-        pass
+        if oracle.smallest is not None:
+            return oracle.smallest
     raise NoSlice(
         f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {oracle.calls} runs",
         where=f"divergence {number}",

@@ -1,6 +1,7 @@
 """Shrinking on a real graph: the proof slice leaves out most facts, keeps what a cap counts, and few runs are taken."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -9,11 +10,15 @@ from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.fuzz.check import judge
 from kgverify.fuzz.engine_spec import EngineSpec, make_pipeline
-from kgverify.fuzz.shrink_run import engines_of, graph_of, shrink_divergence, shrink_saved
+from kgverify.fuzz.problem import NO_SPREAD
+from kgverify.fuzz.shrink_run import MAX_RUN_CALLS, engines_of, graph_of, shrink_divergence, shrink_saved
 from kgverify.harness.run import Run, load_policy, reference_pipeline
 from kgverify.harness.verify import verify
+from kgverify.kg.graph import KnowledgeGraph
 from kgverify.kg.load import load_graph
+from kgverify.logic.atoms import NamedAtom, Variable
 from kgverify.logic.limits import Limits
+from kgverify.logic.program import NamedRule
 
 
 def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", lockstep=False):
@@ -70,16 +75,63 @@ def test_a_divergence_that_the_engine_does_not_show_is_told(countries):
         shrink_saved(verification, countries, [])
 
 
+@pytest.fixture(scope="module")
+def far_apart():
+    """A graph where r(c10, c44) leads to s(c11, c44), and 11 * 256 + 44 = 10 * 256 + 300, which stands for s(c10, c300)."""
+    facts = [NamedAtom("q", f"c{i}", f"c{i + 1}") for i in range(400)]
+    facts += [NamedAtom("s", "c10", "c300"), NamedAtom("s", "c1", "c2")]
+    x, y, z = map(Variable, "XYZ")
+    rule = NamedRule(NamedAtom("r", x, y), (NamedAtom("q", x, z), NamedAtom("s", z, y)))
+    return KnowledgeGraph("far apart", train=tuple(facts), test=(NamedAtom("r", "c10", "c44"),), rules=(rule,))
+
+
+def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
+    verification = verified(far_apart, "packed-fact-keys", corruptions=0)
+    make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
+    found = shrink_divergence(verification, far_apart, make, max_calls=300)
+    assert found.removed > 0.9
+    assert found.shrunk.is_finished
+    assert found.shrunk.problem.size <= 6
+    assert found.shrunk.problem.spread != NO_SPREAD
+    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+    assert judge(found.shrunk.problem) is None
+
+
+@pytest.mark.parametrize("calls", [8, 12, 20, 40])
+def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
+    verification = verified(far_apart, "packed-fact-keys", corruptions=0)
+    make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
+    found = shrink_divergence(verification, far_apart, make, max_calls=calls)
+    assert not found.shrunk.is_finished
+    assert found.shrunk.calls <= calls
+    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+
+
 @pytest.mark.data
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
-@pytest.mark.parametrize(("fault", "size"), [("fact-cap", 51), ("rule-cap", 6), ("captured-variables", 2)])
+@pytest.mark.parametrize(
+    ("fault", "size"),
+    [
+        ("fact-cap", 51),
+        ("rule-cap", 6),
+        ("captured-variables", 2),
+        ("no-revisit-check", 2),
+        ("proof-ends-batch", 5),
+        ("clamped-results", 5),
+        ("sticky-outcome", 3),
+        ("chunk-boundary-dropped", 0),
+        ("packed-fact-keys", 8),
+    ],
+)
 def test_on_family_the_slice_leaves_out_93_percent_and_100_runs_suffice(fault, size):
     graph = load_graph("family")
-    verification = verified(graph, fault, queries=2)
+    verification = verified(graph, fault, queries=5, corruptions=5)
     assert verification.report.divergences
-    found = shrink_divergence(verification, graph, make_pipeline(EngineSpec(faults=(fault,))))
+    begin = time.process_time()
+    found = shrink_divergence(verification, graph, make_pipeline(EngineSpec(faults=(fault,))), seconds=300)
+    assert time.process_time() - begin < 30
     assert found.graph_facts > 19_000
     assert found.removed >= 0.93
-    assert found.shrunk.calls <= 100
-    assert found.shrunk.is_finished
+    assert found.shrunk.calls <= MAX_RUN_CALLS == 100
+    assert found.shrunk.is_finished or fault == "packed-fact-keys"
     assert found.shrunk.problem.size <= size
