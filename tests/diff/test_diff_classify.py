@@ -118,3 +118,12 @@ def test_divergences_of_one_signature_are_one_cause_the_largest_first():
     ]
     assert [each.cause for each in numbered] == [1, 0, 0, 0]
     assert all(each.evidence for each in numbered)
+
+
+def test_causes_of_one_size_are_in_the_order_of_their_first_divergence():
+    stages = ("rename", "close", "prune", "close", "prune", "limit")
+    members = tuple(divergence(stage, candidate=i) for i, stage in enumerate(stages))
+    findings = tuple(classify(each, Surroundings(step(A), step(B), None, (), frozenset(), 0.0)) for each in members)
+    numbered, causes = group_causes(members, findings)
+    assert [cause.stage for cause in causes] == ["close", "prune", "rename", "limit"]
+    assert [each.cause for each in numbered] == [2, 0, 1, 0, 1, 3]

@@ -156,6 +156,9 @@ def test_resolvents_of_other_clauses_are_counted():
     assert of("revisit", (*both, (7, ONE)), both[:1]) == Finding(K.MISSING, "2 resolvents missing", 0.95)
     assert of("revisit", both[:1], (*both, (7, ONE))) == Finding(K.EXTRA, "2 resolvents extra", 0.95)
     assert of("revisit", both, ((7, ONE),)) == Finding(K.SUBSTITUTED, "2 resolvents missing, 1 extra", 0.6)
+    # Rule 5 is not fact 5.
+    outputs = ((1, 5, ONE),), ((2, 5, TWO),)
+    assert finding("revisit", step(A), step(A), outputs).evidence == "1 resolvents missing, 1 extra"
 
 
 def test_resolvents_without_a_replay_are_read_off_the_steps():
@@ -227,7 +230,8 @@ def test_choices_are_judged_by_the_gap_of_their_scores():
     assert inside == Finding(K.ROUNDING, "the scores' gap 5.00e-01 is inside the error bound", 1.0)
     outside = finding("choose", scored(2.0, 1.5), scored(2.0, 1.5, choice=1), bound=0.25)
     assert outside == Finding(K.NUMBER, "the choice made scores 0.5 below the highest", 0.8)
-    assert finding("choose", scored(2.0, 4.0, choice=1), scored(2.0, 4.0)).kind is K.NUMBER
+    first = finding("choose", scored(2.0, 4.0, choice=1), scored(2.0, 4.0))
+    assert first == Finding(K.NUMBER, "the choice made scores 2 below the highest", 0.8)
     none = Finding(K.NUMBER, "the choice is no index of a resolvent", 0.9)
     for choice in (-1, 2):
         assert finding("choose", scored(2.0, 1.5), scored(2.0, 1.5, choice=choice)) == none
