@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kgverify.cli.progress import make_error_console
+from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.fuzz.campaign import Campaign
 from kgverify.fuzz.campaign_tally import Tally, Watch
 from kgverify.fuzz.features import ALL_FEATURES, FEATURES_BY_TITLE
@@ -21,8 +21,6 @@ REDRAWN: Final = 4
 MOST_FAILURES: Final = 12
 """Signatures that are listed, the most frequent first."""
 LINES_WITHOUT_FAILURES: Final = 14
-ECHOED: Final = 2
-"""Columns left free, so that a terminal has room to echo Ctrl-C without going on to the next line."""
 _PHASES: Final = {
     "start": "starting",
     "replay": "replaying the corpus",

@@ -123,11 +123,15 @@ def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int,
 
     scope = find_scope(name)
     try:
-        with show_phase("problems", count_programs(scope).problems) as progress:
-            certificate = certify(scope, engine, state=state, progress=progress, jobs=jobs)
+        with show_phase("problems", count_programs(scope).problems) as phase:
+            certificate = certify(
+                scope, engine, state=state, progress=phase, jobs=jobs, on_interrupt=lambda: phase.rename("ending")
+            )
     except KeyboardInterrupt:
-        how = f"this goes on with it: {typed_command()}" if state else "give --state FILE to go on with it another time"
-        make_error_console().print(f"interrupted; {how}", markup=False, highlight=False, soft_wrap=True)
+        if state:
+            _say_how_to_go_on("interrupted; what was done is kept")
+        else:
+            make_error_console().print("interrupted; give --state FILE to go on with it another time")
         return INTERRUPTED
     print_lines(make_result_console(json_path), str(certificate).splitlines())
     if json_path is not None:

@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,8 @@ from kgverify.errors import UserError
 
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
 
+ECHOED: Final = 2
+"""Columns left free, so that a terminal has room to echo Ctrl-C without going on to the next line."""
 PIPE_WIDTH: Final = 120
 """Columns of a report that goes into a pipe or a log."""
 
@@ -62,12 +64,30 @@ def _fold(line: str, width: int) -> list[str]:
     )
 
 
+class Phase:
+    """A progress bar; of one that is not shown nothing is seen. Called with the number finished since the last call."""
+
+    def __init__(self, progress: Progress | None = None, title: str = "", total: int = 0) -> None:
+        self._progress = progress
+        self._task = progress.add_task(title, total=total or None) if progress is not None else None
+
+    def __call__(self, num_finished: int) -> None:
+        """Go on by so many."""
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task, num_finished)
+
+    def rename(self, title: str) -> None:
+        """Say what is being done from now on."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=title, refresh=True)
+
+
 @contextmanager
-def show_phase(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_phase(title: str, total: int) -> Iterator[Phase]:
     """A progress bar for one phase, gone when it ends; on a terminal only."""
     console = make_error_console()
     if not console.is_terminal:
-        yield lambda num_finished: None
+        yield Phase()
         return
     columns = (
         SpinnerColumn(),
@@ -77,9 +97,9 @@ def show_phase(title: str, total: int) -> Iterator[Callable[[int], None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
+    console.width = max(1, console.width - ECHOED)
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=total or None)
-        yield lambda num_finished: progress.advance(task, num_finished)
+        yield Phase(progress, title, total)
 
 
 def typed_command(*further: str) -> str:

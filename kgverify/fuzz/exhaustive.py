@@ -4,7 +4,7 @@ A block of programs is the work of one process. What comes of it depends on noth
 but for its seconds, for any number of processes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -129,6 +129,7 @@ def certify(
     programs_at_once: int = PROGRAMS_AT_ONCE,
     most_blocks: int | None = None,
     jobs: int = 1,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> Certificate:
     """Compare an engine (the eager evaluator, if none is given) with the reference on every problem of a scope.
 
@@ -138,7 +139,8 @@ def certify(
     most_blocks: stop after so many further blocks; the certificate is then incomplete
     jobs:        processes; with 1 the work is done in this one. More of them need an `EngineSpec`, to make the engine each
 
-    On KeyboardInterrupt the blocks that processes are at are ended and noted, and it is raised; on a second one, at once.
+    On KeyboardInterrupt `on_interrupt` is called, the blocks that processes are at are ended and noted, and it is raised; on a
+    second one, at once.
     UserError for a state file of another scope, engine or block size, or of a file that is none; and for a process that died.
     """
     make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
@@ -156,6 +158,7 @@ def certify(
         progress=progress,
         jobs=min(jobs, max(1, num_left)),
         is_kept=path is not None,
+        on_interrupt=on_interrupt,
     )
     for block in work.blocks():
         blocks[block.block] = block
@@ -205,6 +208,7 @@ class _Work:
     progress: ShowProgress
     jobs: int
     is_kept: bool
+    on_interrupt: Callable[[], None]
 
     def blocks(self) -> Iterator[Block]:
         """What came of each, as they end."""
@@ -231,8 +235,8 @@ class _Work:
         interrupt: KeyboardInterrupt | None = None
         while True:
             try:
-                # One more than there are processes, so that none waits for the next.
-                while interrupt is None and len(running) <= self.jobs and (task := next(self.tasks, None)) is not None:
+                # No more than there are processes: one that is handed over is begun, and waited for after an interrupt.
+                while interrupt is None and len(running) < self.jobs and (task := next(self.tasks, None)) is not None:
                     running.add(executor.submit(certify_spec, self.scope, *task, engine))
                 if not running:
                     break
@@ -241,6 +245,7 @@ class _Work:
                 if interrupt is not None or not self.is_kept:
                     raise
                 interrupt, running = pressed, {future for future in running if not future.cancel()}
+                self.on_interrupt()
                 continue
             for block in sorted((future.result() for future in finished), key=lambda block: block.block):
                 self.progress(block.problems)

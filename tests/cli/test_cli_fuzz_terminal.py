@@ -12,8 +12,8 @@ from typing import IO, Self
 import pytest
 from rich.console import Console
 
-from kgverify.cli.dashboard import ECHOED, Dashboard, draw
-from kgverify.cli.progress import print_lines
+from kgverify.cli.dashboard import Dashboard, draw
+from kgverify.cli.progress import ECHOED, print_lines
 from kgverify.fuzz.campaign import Campaign
 from kgverify.fuzz.campaign_tally import Tally
 from kgverify.fuzz.engine_spec import EngineSpec
