@@ -10,7 +10,7 @@ from kgverify.fuzz.corpus import NOT_SHRUNK, Block, Sighting, without_mark
 from kgverify.fuzz.decode import SIZE, decode_problem, draw_problems
 from kgverify.fuzz.distribution import measure_distribution
 from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
-from kgverify.fuzz.failure import Failure, Signature
+from kgverify.fuzz.failure import Failure, Signature, is_same_way
 from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
@@ -60,6 +60,8 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
         if patience == PATIENCE:
             break
         failure = confirm(suspect, make, lockstep=lockstep)
+        # Known by what a shrink holds fixed, so that two are two only if they stay so.
+        failure = replace(failure, signature=failure.signature.held)
         num_confirmed, patience = num_confirmed + 1, patience + 1
         if failure.signature not in sightings:
             patience = 0
@@ -88,19 +90,23 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
 
 def replay_text(text: str, engine: EngineSpec) -> Signature | None:
     """The signature with which a reproducer diverges on an engine; None where both sides agree."""
-    failure = replay(parse_reproducer(text), make_pipeline(engine)).failure
-    return failure.signature if failure else None
+    made = parse_reproducer(text)
+    found = replay(made, make_pipeline(engine))
+    if found.failure is None:
+        return None
+    return made.signature if found.is_same else found.failure.signature.held
 
 
 def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
     """A reproducer made smaller; empty where its problem does not fail as it says when it is run again."""
     made, make = parse_reproducer(text), make_pipeline(engine)
     failure = judge(made.problem, make, lockstep=made.lockstep)
-    if failure is None or failure.signature != made.signature:
+    if failure is None or not is_same_way(failure.signature, made.signature):
         return ""
     shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
     notes = without_mark(made).notes
-    return render_reproducer(reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes))
+    smallest = reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes)
+    return render_reproducer(replace(smallest, signature=made.signature))
 
 
 def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:
@@ -109,6 +115,6 @@ def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Re
         return reproducer_of(failure, engine, lockstep=lockstep)
     for joined in joined_problems(failure.company):
         again = judge(joined, make_pipeline(engine), lockstep=lockstep)
-        if again is not None and again.signature == failure.signature:
-            return reproducer_of(again, engine, lockstep=lockstep)
+        if again is not None and is_same_way(again.signature, failure.signature):
+            return reproducer_of(replace(again, signature=failure.signature), engine, lockstep=lockstep)
     return None

@@ -10,7 +10,7 @@ from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.fuzz.check import judge
 from kgverify.fuzz.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
-from kgverify.fuzz.failure import UNDECIDED, Failure, Signature
+from kgverify.fuzz.failure import UNDECIDED, Failure, Signature, is_same_way
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.problem import Problem
 from kgverify.fuzz.shrink import Shrunk
@@ -75,7 +75,7 @@ class Replay:
     @property
     def is_same(self) -> bool:
         """Whether it diverges in the same way."""
-        return self.failure is not None and self.failure.signature == self.reproducer.signature
+        return self.failure is not None and is_same_way(self.failure.signature, self.reproducer.signature)
 
     def __str__(self) -> str:
         """For people: how it came out, with both values."""

@@ -8,7 +8,7 @@ import torch
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
 from kgverify.fuzz.check import judge
-from kgverify.fuzz.failure import Failure, Signature
+from kgverify.fuzz.failure import Failure, Signature, is_same_way
 from kgverify.fuzz.hunt import Ground
 from kgverify.fuzz.pipelines import compiled_maker
 from kgverify.fuzz.problem import NO_SPREAD, SHORTEST, Problem
@@ -100,6 +100,22 @@ def test_what_does_not_fail_as_told_is_refused():
     )
     with pytest.raises(UserError, match="does not fail as told"):
         shrink(failure)
+
+
+def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_are_one():
+    atoms, origin = (Signature("recycle", f"resolvents.{name}", "foreign") for name in ("atoms", "origin"))
+    assert is_same_way(atoms, origin)
+    assert is_same_way(atoms.held, origin)
+    assert not is_same_way(atoms, atoms._replace(field="steps.depth"))
+    assert not is_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
+
+
+def test_a_fault_that_takes_company_shrinks_in_few_runs(ground):
+    for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
+        shrunk = shrink(ground.hunt(name).failure, compiled_maker(faults=[name]))
+        assert shrunk.is_finished
+        assert shrunk.calls <= 100
+        assert shrunk.problem.size <= 5
 
 
 @pytest.mark.slow
