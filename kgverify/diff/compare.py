@@ -93,7 +93,7 @@ class Comparer:
                 f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
             )
         level = highest_level([each.level for each in divergences])
-        if level is None and self._bits_differ(pairs):
+        if level is None and self._bits_differ(pairs.expected[is_compared], pairs.actual[is_compared]):
             level = Level.BITS
         if reasons:
             verdict = Verdict.INCONCLUSIVE
@@ -326,14 +326,11 @@ class Comparer:
             candidates_actual=len(self.actual.columns.candidates.query),
         )
 
-    def _bits_differ(self, pairs: StepPairs) -> bool:
-        """Whether scores differ in bits, in the coarser of the two precisions."""
+    def _bits_differ(self, expected: NDArray[np.int64], actual: NDArray[np.int64]) -> bool:
+        """Whether scores of steps that agree, or tie, differ in bits, in the coarser of the two precisions."""
         e, a = self.expected.columns, self.actual.columns
-        counts = e.steps.num_resolvents[pairs.expected], a.steps.num_resolvents[pairs.actual]
-        if not np.array_equal(*counts):
-            return False
-        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected)
-        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual)
+        rows_e = expand_rows(starts_of(e.steps.num_resolvents), expected)
+        rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
         dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
         return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
 
