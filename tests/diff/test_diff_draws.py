@@ -1,0 +1,56 @@
+"""Candidates that only one side has: what was drawn instead, and what the batch machinery lost or doubled."""
+
+from dataclasses import replace
+
+import numpy as np
+from diff_traces import small_trace, with_columns, with_element
+
+from kgverify.diff.compare import Comparer
+from kgverify.diff.view import side_name
+from kgverify.trace.columns import select_candidates
+from kgverify.trace.trace import Trace
+
+ROW = 4
+
+
+def redrawn(expected: Trace, actual: Trace) -> dict[tuple[int, str], str]:
+    comparer = Comparer(expected, actual)
+    comparer.compare()
+    return comparer.redrawn
+
+
+def test_what_was_drawn_instead_is_counted_and_facts_among_it_are_named():
+    trace = small_trace()
+    candidates = trace.columns.candidates
+    group = int(candidates.query[ROW]), side_name(int(candidates.side[ROW]))
+    facts = {tuple(fact) for fact in trace.facts.tolist()}
+    predicate, first, second = candidates.atom[ROW].tolist()
+    assert first != second
+
+    def drawn(atom: tuple[int, int, int]) -> Trace:
+        return with_element(trace, "candidates.atom", ROW, lambda _: atom)
+
+    one = "1 candidates drawn instead of 1 others"
+    plain = (predicate, first, first)
+    assert plain not in facts
+    assert redrawn(trace, drawn(plain)) == {group: one}
+    assert redrawn(trace, drawn(min(facts))) == {group: f"{one}, 1 of them facts"}
+    assert redrawn(trace, drawn((predicate, second, first))) == {group: f"{one}: their arguments swapped"}
+    assert redrawn(replace(trace, facts=None), drawn(min(facts))) == {group: one}
+
+
+def test_one_candidate_lost_and_others_of_another_query_doubled_is_no_other_draw():
+    trace = small_trace()
+    rows = np.arange(len(trace.columns.candidates.query))
+    other = int(rows[-1])
+    assert trace.columns.candidates.query[other] != trace.columns.candidates.query[ROW]
+    actual = with_columns(trace, select_candidates(trace.columns, np.array([*np.delete(rows, ROW), other])))
+    comparer = Comparer(trace, actual)
+    stages = [(each.stage, each.actual == "no such candidate") for each in comparer.compare().divergences]
+    assert (stages, comparer.redrawn) == ([("recycle", True), ("recycle", False)], {})
+
+
+def test_the_fields_compared_are_listed_in_order():
+    comparison = Comparer(small_trace(), small_trace()).compare()
+    assert list(comparison.coverage.fields) == sorted(comparison.coverage.fields)
+    assert [rule.field for rule in comparison.equality] == list(comparison.coverage.fields)
