@@ -117,7 +117,7 @@ def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_
         ("captured-variables", 2),
         ("no-revisit-check", 2),
         ("proof-ends-batch", 5),
-        ("clamped-results", 5),
+        ("clamped-results", 8),
         ("sticky-outcome", 3),
         ("chunk-boundary-dropped", 0),
         ("packed-fact-keys", 8),
