@@ -402,3 +402,23 @@ def test_absent_ranks_are_named():
     comparison = compare_rankings(compare_traces(trace, trace), trace, replace(trace, rankings=None))
     assert comparison.verdict is Verdict.AGREE
     assert comparison.notes == ("ranks were not compared: the actual trace has none",)
+
+
+def test_the_steps_of_the_candidate_after_a_divergence_follow_from_it():
+    trace, alone = small_trace(), small_lockstep_trace()
+    num_steps = trace.columns.candidates.num_steps
+    candidate = int(np.argmax(num_steps))
+    first, end = starts_of(num_steps)[candidate : candidate + 2].tolist()
+    assert end - first > 2
+    for row in range(first, end):
+        (divergence,) = compare_traces(
+            trace, with_element(trace, "steps.dropped_atoms", row, lambda count: count + 1)
+        ).divergences
+        assert (divergence.step, divergence.later_steps) == (row - first, end - row - 1)
+        (divergence,) = compare_traces(
+            alone, with_element(alone, "steps.dropped_atoms", row, lambda count: count + 1), lockstep=True
+        ).divergences
+        assert (divergence.step, divergence.later_steps) == (int(trace.columns.steps.depth[row]), 0)
+    limited = with_element(trace, "candidates.is_limited", candidate, lambda flag: 1 - flag)
+    (divergence,) = compare_traces(trace, limited).divergences
+    assert (divergence.step, divergence.later_steps) == (-1, 0)
