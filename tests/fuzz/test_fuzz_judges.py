@@ -1,6 +1,7 @@
 """The reference judged by programs that share nothing with it: SWI-Prolog and clingo, on generated programs.
 
-Prolog judges every resolvent of every goal that a derivation reaches; clingo the least models, and by these what is proved.
+Prolog judges every resolvent of every goal that a derivation reaches, and what can be proved in how many steps; clingo the least
+models, and by these what is proved.
 """
 
 import json
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import kgreference.step
-from kgreference import Limits, Outcome, Program, Resolvent, Shortest, derive, least_model
+from kgreference import Derivation, Limits, Outcome, Program, Resolvent, Shortest, derive, least_model
 from kgreference.program import Rule
+from kgreference.resolvent import Kind
 from kgreference.terms import Atom, Goal, canonical, unify
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.fuzz.decode import draw_problems
@@ -26,7 +28,9 @@ from kgverify.fuzz.merge import merge
 NUM_PROGRAMS = int(os.environ.get("KGVERIFY_JUDGED", "1000"))
 """Programs that each judge gets; the figures of docs/fuzzing.md are of 10,000."""
 
-RESOLVENTS = Path(__file__).parents[1] / "reference" / "resolvents.pl"
+ANSWERS = Path(__file__).parent / "provability.pl"
+MOST_INFERENCES = 100_000
+"""Of Prolog, for one query. A count and not a clock, so that the same queries are decided on every machine."""
 MOST_CONSTANTS, MOST_FACTS, MOST_ROWS = 12, 24, 1 << 16
 """clingo gets no program of more constants or facts, or whose longest body could join more rows of a full model."""
 
@@ -56,11 +60,11 @@ def excluded_by(limits: Limits, query: Atom) -> Atom | None:
 
 
 class Prolog:
-    """A SWI-Prolog process that holds one program and answers with resolvents."""
+    """A SWI-Prolog process that holds one program, and answers with resolvents and with what can be proved."""
 
     def __init__(self, executable: str) -> None:
         self.process = subprocess.Popen(
-            [executable, "-q", "-g", "main", "-t", "halt", str(RESOLVENTS)],
+            [executable, "-q", "-g", "main", "-t", "halt", str(ANSWERS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -74,26 +78,54 @@ class Prolog:
         self.process.stdin.flush()
         return [json.loads(self.process.stdout.readline()) for _ in requests]
 
+    def load(self, program: Program) -> None:
+        """Hold this program from now on."""
+        clauses = [f"c({render(rule.head)}, {render_all(rule.body)})" for rule in program.rules]
+        clauses += [f"c({render(fact)}, [])" for fact in program.facts]
+        ((num_loaded,),) = self.ask(f"load([{', '.join(clauses)}])")
+        assert num_loaded == len(clauses)
+
     def judge(self, case: Case) -> tuple[int, list[str]]:
         """How many goals of the derivations were judged, and where the resolvents differ."""
         program, limits = case.program, case.limits
-        clauses = [f"c({render(rule.head)}, {render_all(rule.body)})" for rule in program.rules]
-        clauses += [f"c({render(fact)}, [])" for fact in program.facts]
-        requests = [f"load([{', '.join(clauses)}])"]
+        self.load(program)
+        requests = []
         found: list[tuple[Goal, list[Goal]]] = []
         for query in case.queries:
             excluded = excluded_by(limits, query)
             for step in derive(program, limits, Shortest(), query).steps:
                 found.append((step.goal, [canonical(each.atoms) for each in step.after_resolve]))
                 requests.append(f"step({render_all(step.goal)}, {render(excluded) if excluded else 'none'})")
-        (num_loaded,), *answers = self.ask(*requests)
-        assert num_loaded == len(clauses)
         wrong = []
-        for (goal, actual), answer in zip(found, answers, strict=True):
+        for (goal, actual), answer in zip(found, self.ask(*requests), strict=True):
             expected = [tuple(Atom(*atom) for atom in resolvent) for resolvent in answer]
             if actual != expected:
                 wrong.append(f"{goal}: expected {expected}, found {actual}")
         return len(found), wrong
+
+    def judge_outcomes(self, case: Case, seen: Counter[str]) -> list[str]:
+        """Where something is PROVED that cannot be in so many steps, or FAILED, without having had a choice, that can be."""
+        program, limits = case.program, case.limits
+        self.load(program)
+        asked: list[tuple[Derivation, bool]] = []
+        requests = []
+        for query in case.queries:
+            each = derive(program, limits, Shortest(), query)
+            is_proved = each.outcome is Outcome.PROVED
+            if is_proved or (each.outcome is Outcome.FAILED and had_no_choice(each)):
+                asked.append((each, is_proved))
+                excluded = excluded_by(limits, query)
+                withheld = render(excluded) if excluded else "none"
+                most = len(each.steps) if is_proved else limits.max_depth
+                requests.append(f"prove({render(query)}, {withheld}, {most}, {MOST_INFERENCES})")
+        wrong = []
+        for (each, is_proved), answer in zip(asked, self.ask(*requests), strict=True):
+            seen["undecided" if answer < 0 else "PROVED" if is_proved else "FAILED"] += 1
+            if is_proved and answer == 0:
+                wrong.append(f"{each.query} is proved in {len(each.steps)} steps and cannot be")
+            if not is_proved and answer == 1:
+                wrong.append(f"{each.query} failed and can be proved")
+        return wrong
 
     def close(self) -> None:
         """End the process."""
@@ -102,6 +134,13 @@ class Prolog:
         self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait(timeout=10)
+
+
+def had_no_choice(derivation: Derivation) -> bool:
+    """Whether no step had a second resolvent, or dropped one: what fails so cannot be proved."""
+    return not derivation.is_limited and all(
+        len(step.after_rename) <= 1 and len(step.after_revisit) == len(step.after_rename) for step in derivation.steps
+    )
 
 
 def render(atom: Atom) -> str:
@@ -221,6 +260,18 @@ def test_prolog_finds_the_resolvents_of_every_goal_reached(prolog: Prolog) -> No
     assert num_goals > 3 * NUM_PROGRAMS
 
 
+def test_prolog_proves_within_as_many_steps_what_is_proved_and_nothing_that_failed_without_a_choice(
+    prolog: Prolog,
+) -> None:
+    seen: Counter[str] = Counter()
+    for case in islice(draw_cases(7), NUM_PROGRAMS):
+        wrong = prolog.judge_outcomes(case, seen)
+        assert not wrong, wrong[0]
+    assert seen["PROVED"] > NUM_PROGRAMS // 2
+    assert seen["FAILED"] > NUM_PROGRAMS // 10
+    assert seen["undecided"] <= NUM_PROGRAMS // 500
+
+
 def test_clingo_finds_the_least_models_and_what_is_proved_in_them(clingo: Any) -> None:
     cases = small_cases(2)
     seen: Counter[str] = Counter()
@@ -293,3 +344,65 @@ def test_clingo_catches_proofs_by_what_is_no_fact(drops: str, clingo: Any, monke
     monkeypatch.setattr(kgreference.step, "prune", planted)
     cases = list(islice(small_cases(6), 200))
     assert any("does not follow" in each for each in judge_by_clingo(clingo, cases, Counter()))
+
+
+def _proves_at_the_depth_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = kgreference.step.finish
+
+    def planted(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
+        outcome = finish(limits, chosen, depth)
+        return Outcome.PROVED if outcome is Outcome.DEPTH_LIMIT else outcome
+
+    monkeypatch.setattr(kgreference.step, "finish", planted)
+
+
+def _proves_a_goal_of_one_atom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """False proofs, each of which a least model may well hold: an atom is taken for proved when it is reached."""
+    close = kgreference.step.close
+
+    def planted(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+        return close([each._replace(kind=Kind.TRUE, atoms=()) if len(each.atoms) == 1 else each for each in resolvents])
+
+    monkeypatch.setattr(kgreference.step, "close", planted)
+
+
+def _prunes_the_excluded_atom(monkeypatch: pytest.MonkeyPatch) -> None:
+    prune = kgreference.step.prune
+    monkeypatch.setattr(kgreference.step, "prune", lambda program, _, resolvents: prune(program, None, resolvents))
+
+
+def _fails_where_a_fact_has_a_variable_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    match_facts = kgreference.step.match_facts
+
+    def planted(program: Program, excluded: Atom | None, atom: Atom) -> list[Any]:
+        return match_facts(program, excluded, atom) if min(atom) >= 0 else []
+
+    monkeypatch.setattr(kgreference.step, "match_facts", planted)
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (_proves_at_the_depth_limit, "is proved in"),
+        (_proves_a_goal_of_one_atom, "is proved in"),
+        (_prunes_the_excluded_atom, "is proved in"),
+        (_fails_where_a_fact_has_a_variable_matched, "failed and can be proved"),
+    ],
+)
+def test_prolog_catches_false_proofs_and_lost_ones(
+    plant: Callable[[pytest.MonkeyPatch], None], message: str, prolog: Prolog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    cases = islice(draw_cases(8), 200)
+    assert any(message in each for case in cases for each in prolog.judge_outcomes(case, Counter()))
+
+
+def test_a_proof_that_takes_more_steps_than_allowed_is_in_the_least_model_and_caught_by_prolog_alone(
+    prolog: Prolog, clingo: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _proves_at_the_depth_limit(monkeypatch)
+    only_by_prolog = 0
+    for case in islice(small_cases(9), 100):
+        if prolog.judge_outcomes(case, Counter()) and not judge_by_clingo(clingo, [case], Counter()):
+            only_by_prolog += 1
+    assert only_by_prolog
