@@ -1,6 +1,8 @@
 """Broken laws: shrunk with the law held fixed, written down, and judged again with and without the reference."""
 
+import re
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -123,3 +125,12 @@ def test_a_check_that_meets_a_broken_law_alone_makes_it_small_and_saves_it(tmp_p
     assert (made.signature.kind, made.signature.situation) == (LAW, "fact-order")
     assert replay_any(made).is_same
     assert Corpus(tmp_path).reproducers() == []
+
+
+def test_the_code_of_the_page_makes_a_reproducer(capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("law broken: fact-order")
+    assert "law: fact-order\n" in printed
