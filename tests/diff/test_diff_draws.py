@@ -50,6 +50,31 @@ def test_one_candidate_lost_and_others_of_another_query_doubled_is_no_other_draw
     assert (stages, comparer.redrawn) == ([("recycle", True), ("recycle", False)], {})
 
 
+def with_candidates(trace: Trace, query: int, side: int, *atoms: tuple[int, int, int]) -> Trace:
+    """A copy with further candidates, which do as the first one does."""
+    rows = np.array([*range(len(trace.columns.candidates.query)), *(0 for _ in atoms)])
+    columns = select_candidates(trace.columns, rows)
+    num = len(atoms)
+    c = columns.candidates
+    for column, value in ((c.query, query), (c.side, side), (c.atom, atoms)):
+        column[-num:] = value
+    return with_columns(trace, columns)
+
+
+def test_an_unknown_candidate_listed_twice_is_doubled_only_where_others_were_drawn():
+    trace = small_trace()
+    query, side = (int(column[ROW]) for column in trace.columns.candidates[:2])
+    predicate, first, _ = trace.columns.candidates.atom[ROW].tolist()
+    unknown = predicate, first, first
+    # Invented: the draw went on.
+    invented = Comparer(trace, with_candidates(trace, query, side, unknown, unknown)).compare().divergences
+    assert [each.stage for each in invented] == ["corrupt", "corrupt"]
+    # Drawn instead of another one, and then doubled.
+    drawn = with_element(trace, "candidates.atom", ROW, lambda _: unknown)
+    doubled = Comparer(trace, with_candidates(drawn, query, side, unknown)).compare().divergences
+    assert sorted(each.stage for each in doubled) == ["corrupt", "corrupt", "recycle"]
+
+
 def test_the_fields_compared_are_listed_in_order():
     comparison = Comparer(small_trace(), small_trace()).compare()
     assert list(comparison.coverage.fields) == sorted(comparison.coverage.fields)

@@ -43,7 +43,25 @@ def test_without_a_declared_error_scores_are_equal_or_not():
     actual = with_element(small_trace(), "resolvents.score", 30, lambda score: np.nextafter(score, 9))
     comparison = compare_traces(small_trace(), actual)
     assert (comparison.verdict, comparison.level) == (Verdict.DIVERGE, Level.TOLERANCE)
-    assert {rule.field: rule.rule for rule in comparison.equality}["resolvents.score"] == "equal"
+    rules = {rule.field: rule.rule for rule in comparison.equality}
+    assert (rules["resolvents.score"], rules["steps.choice"]) == ("equal", "equal")
+    assert rules["candidates.log_probability"] == "within 1e-9, relative"
+    rules = {rule.field: rule.rule for rule in compare_traces(*[with_error(small_trace())] * 2).equality}
+    assert rules["steps.choice"] == "equal, unless the scores' gap is at most 1"
+    assert rules["candidates.log_probability"] == "within 0.5 a step"
+
+
+@pytest.mark.parametrize(("delta", "is_same"), [(0.99, True), (-0.99, True), (1.01, False), (-1.01, False)])
+def test_log_probabilities_agree_within_the_errors_of_their_steps(delta: float, is_same: bool):
+    trace = with_error(small_trace())
+    for candidate in (0, int(np.argmax(trace.columns.candidates.num_steps))):
+        bound = 2 * 2 * ERROR * int(trace.columns.candidates.num_steps[candidate])
+        actual = with_element(
+            trace, "candidates.log_probability", candidate, lambda value, most=bound: value + delta * most
+        )
+        comparison = compare_traces(trace, actual)
+        assert comparison.verdict is (Verdict.AGREE if is_same else Verdict.DIVERGE)
+        assert [each.field for each in comparison.divergences] == ["candidates.log_probability"] * (not is_same)
 
 
 @pytest.mark.parametrize("error", [0.0, ERROR, 1e300])
@@ -188,6 +206,13 @@ def test_a_trace_without_scores_is_held_to_the_gaps_of_the_expected_one(gap: flo
     comparison = compare_traces(expected, without_scores(actual))
     assert comparison.verdict is (Verdict.AGREE if is_tie else Verdict.DIVERGE)
     assert len(comparison.near_ties) == is_tie
+    # Which of the two it is that the actual side takes makes no difference.
+    row = int(np.flatnonzero(expected.columns.steps.choice != actual.columns.steps.choice)[0])
+    swapped = [
+        with_element(each, "steps.choice", row, lambda choice: 1 - choice)
+        for each in (expected, without_scores(actual))
+    ]
+    assert len(compare_traces(*swapped).near_ties) == is_tie
     assert "resolvents.score" in comparison.coverage.not_compared
 
 
