@@ -37,6 +37,44 @@ def test_a_resolvent_listed_twice_is_counted_twice():
     assert located(step(A), step(A, A, A)) == Difference(Stage.MATCH_FACTS, "resolvents.atoms", nothing, twice * 2)
 
 
+def test_what_stands_for_a_dead_end_belongs_to_closing_and_tells_nothing_beside_others():
+    false = resolvent([], kind=2, origin_kind=0)
+    nothing = ["nothing more"]
+    assert located(step(false), step()) == Difference(Stage.CLOSE, "resolvents.atoms", ["FALSE"], nothing)
+    assert located(step(), step(false)) == Difference(Stage.CLOSE, "resolvents.atoms", nothing, ["FALSE"])
+    fact = [Names(small_trace()).resolvent(A)]
+    assert located(step(false), step(A)) == Difference(Stage.MATCH_FACTS, "resolvents.atoms", nothing, fact)
+    assert located(step(A), step(false)) == Difference(Stage.MATCH_FACTS, "resolvents.atoms", fact, nothing)
+
+
+def test_as_many_in_all_but_others_dropped_is_a_difference_of_the_limit():
+    def stage(expected: StepView, actual: StepView) -> Stage | None:
+        found = located(expected, actual)
+        return found.stage if found else None
+
+    assert stage(step(A, B), step(A, dropped=(1, 0))) is Stage.LIMIT
+    assert stage(step(A, B), step(A, dropped=(0, 1))) is Stage.LIMIT
+    assert stage(step(A, dropped=(0, 1)), step(A, B)) is Stage.LIMIT
+    assert stage(step(A, B, dropped=(1, 1)), step(A, dropped=(1, 1))) is Stage.MATCH_FACTS
+    assert stage(step(A, B, dropped=(1, 0)), step(A, dropped=(1, 2))) is Stage.MATCH_FACTS
+    assert stage(step(A, dropped=(1, 0)), step(B, dropped=(1, 0))) is Stage.MATCH_FACTS
+
+
+def test_what_the_same_clause_made_otherwise_is_renamed_pruned_or_resolved():
+    def stage(expected: list[tuple[int, int, int]], actual: list[tuple[int, int, int]]) -> Stage | None:
+        found = located(step(resolvent(expected, 5)), step(resolvent(actual, 5)))
+        return found.stage if found else None
+
+    one, two, loop = (0, 3, -1), (0, 4, 4), (0, -1, -1)
+    assert stage([one, two], [(0, 3, -2), two]) is Stage.RENAME
+    assert stage([loop], [(0, -1, -2)]) is Stage.RESOLVE
+    assert stage([one, two, loop], [one, loop]) is stage([one], [one, two]) is Stage.PRUNE
+    assert stage([one, two, loop], [loop, one]) is Stage.RESOLVE
+    assert stage([one, two], [two, one]) is Stage.RESOLVE
+    assert stage([one], [two]) is Stage.RESOLVE
+    assert stage([one, two], [loop]) is Stage.RESOLVE
+
+
 def test_another_order_and_other_clauses_are_told_apart():
     order = located(step(A, B), step(B, A))
     assert order is not None
