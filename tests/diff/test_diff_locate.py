@@ -1,7 +1,7 @@
 """The stage that is read off two steps, for lists of resolvents that differ in one thing."""
 
 from diff_traces import small_trace
-from test_diff_classify import resolvent, step
+from test_diff_classify import GOAL, resolvent, step
 
 from kgverify.diff.locate import Difference, locate_difference, shorten
 from kgverify.diff.view import Names, StepView
@@ -69,10 +69,21 @@ def test_what_the_same_clause_made_otherwise_is_renamed_pruned_or_resolved():
     assert stage([one, two], [(0, 3, -2), two]) is Stage.RENAME
     assert stage([loop], [(0, -1, -2)]) is Stage.RESOLVE
     assert stage([one, two, loop], [one, loop]) is stage([one], [one, two]) is Stage.PRUNE
+    assert stage([one, two], [two]) is stage([loop], [one, loop]) is Stage.PRUNE
     assert stage([one, two, loop], [loop, one]) is Stage.RESOLVE
     assert stage([one, two], [two, one]) is Stage.RESOLVE
     assert stage([one], [two]) is Stage.RESOLVE
     assert stage([one, two], [loop]) is Stage.RESOLVE
+
+
+def test_another_goal_is_a_fault_of_the_step_before_or_at_the_first_step_of_the_slot():
+    names = Names(small_trace())
+    other = step(A, goal=(*GOAL, *GOAL))
+    for actual, field in ((other, "steps.goal_atoms"), (step(A, depth=2), "steps.depth")):
+        for is_first, stage in ((True, Stage.RECYCLE), (False, Stage.ADVANCE)):
+            found = locate_difference(step(A), actual, names, is_first, 0.0)
+            assert found is not None
+            assert (found.stage, found.field) == (stage, field)
 
 
 def test_another_order_and_other_clauses_are_told_apart():
