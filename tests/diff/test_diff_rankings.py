@@ -94,8 +94,9 @@ def test_a_wrong_rank_is_told_with_its_query_and_both_values():
     assert (divergence.query, divergence.side, divergence.level) == (0, "head", Level.RANK)
 
 
-def test_ranks_of_a_query_without_candidates_are_of_no_candidate():
-    trace = small_trace()
+@pytest.mark.parametrize("score_error", [0.0, 0.25])
+def test_ranks_of_a_query_without_candidates_are_of_no_candidate(score_error: float):
+    trace = with_header(small_trace(), engine={"score_error": score_error})
     more = Rankings(*(np.append(column, column[-1:]) for column in trace.rankings))
     more.query[-1] = 99
     (divergence,) = compared(trace, replace(trace, rankings=more)).divergences
