@@ -2,7 +2,7 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -69,13 +69,14 @@ class Mutant:
         return f"{self.path} {self.function}: {self.operator}: {self.before} -> {self.after}"
 
 
-def generate(part: str) -> list[Mutant]:
+@cache
+def generate(part: str) -> tuple[Mutant, ...]:
     """Every mutant of a part; of edits that read alike in one function, the first."""
     folder, modules = PARTS[part]
-    return [mutant for module in modules for mutant in _of_file(f"{folder}/{module}.py")]
+    return tuple(mutant for module in modules for mutant in _of_file(f"{folder}/{module}.py"))
 
 
-def select(mutants: list[Mutant]) -> list[Mutant]:
+def select(mutants: Sequence[Mutant]) -> list[Mutant]:
     """A fixed choice: at most `MOST_OF_A_FUNCTION` of each function, of as many kinds of edit; which, is left to a hash."""
     chosen: dict[tuple[str, str], dict[str, Mutant]] = {}
     for mutant in sorted(mutants, key=lambda each: each.digest):
@@ -85,7 +86,7 @@ def select(mutants: list[Mutant]) -> list[Mutant]:
     return sorted(mutant for of_function in chosen.values() for mutant in of_function.values())
 
 
-def sample(mutants: list[Mutant], num: int) -> list[Mutant]:
+def sample(mutants: Sequence[Mutant], num: int) -> list[Mutant]:
     """So many of the mutants, always the same."""
     return sorted(mutants, key=lambda each: each.digest)[:num]
 

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -45,9 +45,15 @@ def read_results(path: Path) -> dict[str, Result]:
 
 
 def run_part(
-    part: str, mutants: Iterable[Mutant], num_jobs: int, tell: Tell, *, num_problems: int = NUM_PROBLEMS
+    part: str,
+    mutants: Iterable[Mutant],
+    num_jobs: int,
+    tell: Tell,
+    *,
+    num_problems: int = NUM_PROBLEMS,
+    with_original: bool = True,
 ) -> None:
-    """Try mutants of a part, so many at a time; the original first. RuntimeError if that does not pass."""
+    """Try mutants of a part, so many at a time; the original, which has to pass, before them. RuntimeError if it does not."""
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch reads it
     import torch
     from hypothesis import HealthCheck, Phase, settings
@@ -62,7 +68,8 @@ def run_part(
         suppress_health_check=list(HealthCheck),
     )
     settings.load_profile("mutants")
-    plugin = _Trials(part, list(mutants), num_jobs, tell, num_problems)
+    tried = [*([None] if with_original else []), *mutants]
+    plugin = _Trials(part, tried, num_jobs, tell, num_problems)
     tests = [str(ROOT / "tests" / path) for path in TESTS[part]]
     arguments = ["-o", "addopts=", "-p", "pytester", "-m", "not slow", "-p", "no:cacheprovider", "-s"]
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
@@ -79,7 +86,9 @@ def run_part(
 class _Trials:
     """Takes the place of pytest's loop over the tests."""
 
-    def __init__(self, part: str, mutants: list[Mutant], num_jobs: int, tell: Tell, num_problems: int) -> None:
+    def __init__(
+        self, part: str, mutants: Sequence[Mutant | None], num_jobs: int, tell: Tell, num_problems: int
+    ) -> None:
         self.part = part
         self.mutants = mutants
         self.num_jobs = num_jobs
@@ -92,7 +101,7 @@ class _Trials:
         rounds = make_rounds(self.part, self.num_problems)
         gc.collect()
         gc.freeze()
-        waiting: list[Mutant | None] = [*reversed(self.mutants), None]
+        waiting = list(reversed(self.mutants))
         running: list[_Running] = []
         while (waiting or running) and not self.failure:
             while waiting and len(running) < self.num_jobs:

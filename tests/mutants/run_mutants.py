@@ -58,7 +58,8 @@ def _run(part: str, mutants: list[Mutant], results: dict[str, Result], options: 
         text = f"{result.status:9}  {result.mutant}   {result.judge}"
         print(f"{part} {num_done}/{len(mutants)} {result.seconds:6.1f} s  {text}", file=sys.stderr, flush=True)
 
-    run_part(part, mutants, options.jobs, tell, num_problems=options.problems)
+    is_whole = options.sample is None
+    run_part(part, mutants, options.jobs, tell, num_problems=options.problems, with_original=is_whole)
 
 
 def _print_table(chosen: dict[str, list[Mutant]], results: dict[str, Result]) -> None:
