@@ -1,5 +1,6 @@
 % What `resolvents.pl` answers, and whether a goal can be proved within so many steps:
 %
+%   index.                                       -> the number of clauses; what is loaded is made ready for `prove`
 %   prove(Query, Excluded, Depth, Inferences).   -> 1: it can, 0: it cannot, -1: not decided within so many inferences
 %
 % A step resolves the first atom with a clause. A ground atom that is a fact, and not excluded, is proved without a step, unless
@@ -8,6 +9,12 @@
 :- discontiguous(answer/2).
 :- include('../reference/resolvents.pl').
 
+:- dynamic(clause_of/4).
+
+answer(index, Count) :-
+    retractall(clause_of(_, _, _, _)),
+    forall(clause_of([P, A, B], Body), assertz(clause_of(P, A, B, Body))),
+    aggregate_all(count, clause_of(_, _, _, _), Count).
 answer(prove(Query, Excluded, Depth, Inferences), Decided) :-
     call_with_inference_limit(provable(Query, Excluded, Depth), Inferences, Result),
     !,
@@ -20,17 +27,17 @@ answer(prove(_, _, _, _), 0).
 provable(Query, Excluded, Depth) :-
     step(Query, [], Excluded, Depth).
 
-step(Selected, Rest, Excluded, Depth) :-
+step([P, A, B], Rest, Excluded, Depth) :-
     Depth > 0,
     Left is Depth - 1,
-    clause_of(Selected, Body),
-    \+ (Body == [], Selected == Excluded),
+    clause_of(P, A, B, Body),
+    \+ (Body == [], [P, A, B] == Excluded),
     append(Body, Rest, Goal),
     all_provable(Goal, Excluded, Left).
 
 all_provable([], _, _).
-all_provable([First|Rest], Excluded, Depth) :-
-    (   ground(First), First \== Excluded, clause_of(First, [])
+all_provable([[P, A, B]|Rest], Excluded, Depth) :-
+    (   ground([A, B]), [P, A, B] \== Excluded, clause_of(P, A, B, [])
     ->  all_provable(Rest, Excluded, Depth)
-    ;   step(First, Rest, Excluded, Depth)
+    ;   step([P, A, B], Rest, Excluded, Depth)
     ).

@@ -107,6 +107,7 @@ class Prolog:
         """Where something is PROVED that cannot be in so many steps, or FAILED, without having had a choice, that can be."""
         program, limits = case.program, case.limits
         self.load(program)
+        assert self.ask("index") == [len(program.rules) + len(program.facts)]
         asked: list[tuple[Derivation, bool]] = []
         requests = []
         for query in case.queries:
