@@ -20,6 +20,7 @@ from kgverify.engines.compiled.state import (
     TRUE,
     Choices,
     Derivations,
+    Rows,
     Work,
 )
 from kgverify.engines.policy import Policy
@@ -106,11 +107,11 @@ def choose(kind: Tensor, num_resolvents: Tensor, score: Tensor) -> Choices:
     )
 
 
-def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
+def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
     """Make the chosen resolvent the goal, in the slots where the step is taken, bool [B]."""
-    rows = choices.choice[:, None, None, None].expand(-1, 1, *work.atoms.shape[2:])
-    chosen = work.atoms.gather(1, rows).squeeze(1)
-    chosen = torch.where((choices.kind == GOAL)[:, None, None], chosen, PAD)
+    goes_on = (choices.kind == GOAL) & (choices.num_resolvents > 0)
+    chosen = rows.atoms[torch.where(goes_on & is_taken, rows.first + choices.choice, 0)]
+    chosen = torch.where(goes_on[:, None, None], chosen, PAD)
     depth = derivations.depth + is_taken.int()
     turns = torch.arange(derivations.visited.shape[1], device=depth.device)
     is_new = is_taken[:, None] & (turns == depth[:, None])

@@ -1,6 +1,6 @@
 """A program as tensors: facts ordered for look-up, rules padded and ordered by head predicate."""
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from kgverify.engines.compiled.state import PAD
 from kgverify.errors import UserError
 from kgverify.logic.program import Program
 
+FACT_HASH: Final = 0x9E3779B97F4A7C15 - (1 << 64)
+"""The multiplier of Fibonacci hashing, as an int64; the upper bits of a key's product are its bucket."""
+
 
 class Tables(NamedTuple):
     """A program on a device. A fact's key is `(predicate * E + first) * E + second`, E the number of constants.
@@ -20,6 +23,8 @@ class Tables(NamedTuple):
     fact_keys:        int64 [F]     their keys, ascending
     facts_by_second:  int64 [F]     fact indices ordered by (predicate, second, first)
     second_keys:      int64 [F]     `(predicate * E + second) * E + first` in that order, ascending
+    bucket_first:     int32 [T + 1] where the keys of each bucket begin; T, a power of two, buckets by `FACT_HASH`
+    bucket_keys:      int64 [F]     the facts' keys by bucket
     predicate_first:  int64 [Q + 1] where the facts of each predicate begin, Q predicates
     rule_head:        int32 [K, 2]  arguments of the heads, in file order
     rule_body:        int32 [K + 1, Lb, 3]  bodies, free rows PAD; the last one is the empty body of a fact
@@ -35,6 +40,8 @@ class Tables(NamedTuple):
     fact_keys: Tensor
     facts_by_second: Tensor
     second_keys: Tensor
+    bucket_first: Tensor
+    bucket_keys: Tensor
     predicate_first: Tensor
     rule_head: Tensor
     rule_body: Tensor
@@ -65,6 +72,9 @@ def build_tables(program: Program, num_atoms: int, device: torch.device) -> Tabl
         bodies[i, : len(rule.body)] = rule.body
     heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
     bounds = np.arange(num_predicates + 1)
+    num_buckets = 4 << len(keys).bit_length()
+    bucket = (keys * FACT_HASH >> (65 - num_buckets.bit_length())) & (num_buckets - 1)
+    by_bucket = np.argsort(bucket, kind="stable")
 
     def tensor(array: NDArray[Any], dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
@@ -79,6 +89,8 @@ def build_tables(program: Program, num_atoms: int, device: torch.device) -> Tabl
         fact_keys=tensor(at_least_one(keys, never)),
         facts_by_second=tensor(at_least_one(order, 0)),
         second_keys=tensor(at_least_one(second_keys[order], never)),
+        bucket_first=tensor(np.searchsorted(bucket[by_bucket], np.arange(num_buckets + 1)), torch.int32),
+        bucket_keys=tensor(at_least_one(keys[by_bucket], never)),
         predicate_first=tensor(np.searchsorted(predicate, bounds)),
         rule_head=tensor(at_least_one(heads, PAD), torch.int32),
         rule_body=tensor(bodies, torch.int32),
