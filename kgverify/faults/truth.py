@@ -215,7 +215,7 @@ class _Twin:
         running = derivations.outcome == OPEN
         # Which atom is excluded is no slot's business.
         own = torch.where(running[:, None], queries[derivations.place.clamp(min=0)], derivations.query)
-        stages, limits, layout, _ = self._sound
+        stages, limits, layout = self._sound.stages, self._sound.limits, self._sound.layout
         segments = stages.look_up(self._tables, stages.select(derivations.goal))
         num_clauses = int(torch.where(running, segments.num_rules + segments.num_facts, 0).sum())
         wide = layout._replace(match_window=max(1, num_clauses), score_window=layout.slots * layout.resolvents)

@@ -14,7 +14,7 @@ from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.loop import TickLoop, copy_buffers_
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
-from kgverify.engines.compiled.precision import FLOAT32, estimate_score_error, resolve_precision, with_precision
+from kgverify.engines.compiled.precision import FLOAT32, resolve_precision, with_precision
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.record import Chunk, Results, collect_columns, no_results, read_steps, taken_slots
 from kgverify.engines.compiled.stages import Stages, build_stages
@@ -79,12 +79,13 @@ class CompiledEngine:
         if stages is None:
             stages = build_stages(SCORES[policy.name])
         self._precision = resolve_precision(precision, policy, stages, self._device)
-        stages, self._parameters = with_precision(self._precision, policy, stages, self._device)
+        stages, self._parameters, rescoring, self._score_error = with_precision(
+            self._precision, policy, stages, limits, self.layout, self._device
+        )
         kernels = choose_kernels(stages, self._tables, program, limits, self._device) if has_kernels else PLAIN_KERNELS
-        self._setting = Setting(stages, limits, self.layout, kernels)
+        self._setting = Setting(stages, limits, self.layout, kernels, rescoring)
         self._faults = faults
         self._name = name
-        self._score_error = estimate_score_error(policy, limits.max_atoms, self._device, stages.score, self._parameters)
         self._allocate()
         self._tick = self._compile_tick()
         self._loop: TickLoop | None = None

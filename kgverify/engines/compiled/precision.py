@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import Parameters, Score, build_parameters, score_two_tower
+from kgverify.engines.compiled.rescore import Rescoring
 from kgverify.engines.compiled.stages import Stages
-from kgverify.engines.compiled.state import PAD
+from kgverify.engines.compiled.state import PAD, Layout
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
+from kgverify.logic.limits import Limits
 
 FLOAT32: Final = "float32"
 PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "bf16")
 """Of the policy's products. bf16x3: each factor as the sum of two numbers of bfloat16."""
+
+RESCORED_SHARE: Final = 8
+"""One place in so many of the score window may be scored again at each tick."""
 
 NUM_SAMPLES: Final = 512
 SAFETY: Final = 8.0
@@ -50,15 +55,27 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
     return precision
 
 
-def with_precision(precision: str, policy: Policy, stages: Stages, device: torch.device) -> tuple[Stages, Parameters]:
-    """The stages that score in a precision, and the parameters that they take."""
+def with_precision(
+    precision: str, policy: Policy, stages: Stages, limits: Limits, layout: Layout, device: torch.device
+) -> tuple[Stages, Parameters, Rescoring | None, float]:
+    """The stages that score in a precision, the parameters they take, how close choices are made, and the scores' error."""
     if precision == FLOAT32:
-        return stages, build_parameters(policy, device, torch.float32)
+        parameters = build_parameters(policy, device, torch.float32)
+        error = estimate_score_error(policy, limits.max_atoms, device, stages.score, parameters)
+        return stages, parameters, None, error
     from kgverify.engines.compiled.tower_kernels import build_tower_parameters, build_tower_score
 
-    return stages._replace(score=build_tower_score(policy, precision)), build_tower_parameters(
-        policy, precision, device
-    )
+    fast, exact = build_tower_score(policy, precision), build_tower_score(policy, FLOAT32)
+    parameters = build_tower_parameters(policy, precision, device)
+    error = estimate_score_error(policy, limits.max_atoms, device, fast, parameters)
+
+    def score(given: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+        return fast(given[: len(parameters)], goals, resolvents, slot)
+
+    window = max(limits.max_resolvents, layout.score_window // RESCORED_SHARE)
+    rescoring = Rescoring(exact, len(parameters), error, window)
+    both = (*parameters, *build_tower_parameters(policy, FLOAT32, device))
+    return stages._replace(score=score), both, rescoring, error
 
 
 def estimate_score_error(

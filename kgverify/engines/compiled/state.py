@@ -183,6 +183,19 @@ class Choices(NamedTuple):
     log_probability: Tensor
 
 
+class Gaps(NamedTuple):
+    """How close the choices of a tick were, where they are made in a fast precision.
+
+    num_choices:  int64 []          between two resolvents or more
+    num_rescored: int64 []          made again in a higher precision
+    smallest:     float32 []        gap between the two highest scores, in nats; inf where there was no choice
+    """
+
+    num_choices: Tensor
+    num_rescored: Tensor
+    smallest: Tensor
+
+
 class StepRecord(NamedTuple):
     """What a tick did, for a recorder: the steps that it completed, in the slots where `is_taken`.
 
@@ -194,6 +207,7 @@ class StepRecord(NamedTuple):
     work:       the resolvents' origins, and what was dropped
     rows:       the resolvents
     choices:    scores and choice
+    gaps:       how close the choices were; None where nothing is scored again
     """
 
     is_taken: Tensor
@@ -204,3 +218,4 @@ class StepRecord(NamedTuple):
     work: Work
     rows: Rows
     choices: Choices
+    gaps: Gaps | None

@@ -16,6 +16,7 @@ from torch import Tensor
 from kgverify.engines.compiled.choose import Parameters
 from kgverify.engines.compiled.kernels import PLAIN_KERNELS, Kernels
 from kgverify.engines.compiled.match import expand, gather_items, origin_kinds
+from kgverify.engines.compiled.rescore import Rescoring, rescore
 from kgverify.engines.compiled.resolve import count_by_slot, first_by_slot
 from kgverify.engines.compiled.stages import Stages
 from kgverify.engines.compiled.state import (
@@ -38,13 +39,15 @@ from kgverify.logic.limits import Limits
 class Setting(NamedTuple):
     """What is fixed when a tick is compiled.
 
-    kernels: stages next to one another, run at once
+    kernels:   stages next to one another, run at once
+    rescoring: how close choices are made, where scores are of a fast precision
     """
 
     stages: Stages
     limits: Limits
     layout: Layout
     kernels: Kernels = PLAIN_KERNELS
+    rescoring: Rescoring | None = None
 
 
 def tick(
@@ -61,11 +64,16 @@ def tick(
     work = stand_alone(work, kind)
     rows, is_taken = form_rows(setting, tables, derivations, work, selected, kind, is_running & is_tried)
     score = score_rows(setting, parameters, derivations, rows, kind)
+    gaps = None
+    if setting.rescoring is not None:
+        score, is_taken, gaps = rescore(setting.rescoring, parameters, derivations.goal, rows, score, kind, is_taken)
     num_resolvents = torch.where(kind == GOAL, work.num_kept, 1)
     choices = stages.choose(kind, num_resolvents, score)
     after = stages.advance(derivations, work, rows, choices, is_taken)
     outcome = stages.finish(after.depth, derivations.outcome, kind, is_taken, setting.limits.max_depth)
-    record = StepRecord(is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, rows, choices)
+    record = StepRecord(
+        is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
+    )
     return with_outcome(after, outcome), begin_step(work, is_taken), record
 
 

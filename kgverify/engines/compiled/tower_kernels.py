@@ -19,14 +19,16 @@ from kgverify.engines.compiled.choose import Parameters, Score
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.policy import Policy
 
-GOALS_PER_PROGRAM: Final = {"tf32": 128, "bf16x3": 128, "bf16": 64}
-PRECISIONS: Final = ("tf32", "bf16x3", "bf16")
-"""Of the products, most precise last but one: 11 significant bits, 16, and 8; sums are in float32."""
+GOALS_PER_PROGRAM: Final = {"float32": 64, "tf32": 128, "bf16x3": 128, "bf16": 64}
+PRECISIONS: Final = ("float32", "tf32", "bf16x3", "bf16")
+"""Of the products: 24 significant bits, 11, 16, and 8; sums are in float32."""
 
-SLICE: Final = {"tf32": 32, "bf16x3": 64, "bf16": 64}
+SLICE: Final = {"float32": 32, "tf32": 32, "bf16x3": 64, "bf16": 64}
 """Columns of the operands that are multiplied at a time."""
-NUM_STAGES: Final = {"tf32": 2, "bf16x3": 2, "bf16": 3}
-NUM_WARPS = 8
+NUM_STAGES: Final = {"float32": 2, "tf32": 2, "bf16x3": 2, "bf16": 3}
+NUM_WARPS: Final = 8
+WIDE: Final = ("float32", "tf32")
+"""The precisions whose factors are kept in float32."""
 
 _PAD = tl.constexpr(PAD)
 
@@ -64,6 +66,7 @@ def _tower_kernel(
     K: tl.constexpr,
     M: tl.constexpr,
     PRECISION: tl.constexpr,
+    IS_WIDE: tl.constexpr,
     SCORES: tl.constexpr,
     IS_INTERPRETED: tl.constexpr,
 ):
@@ -99,7 +102,7 @@ def _tower_kernel(
         state = tl.arange(0, M)[:, None] * H
         slice_ = tl.arange(0, K)
         for block in range(BLOCKS):
-            if PRECISION == "tf32":
+            if IS_WIDE:
                 tl.store(scratch + first + state + column[None, :], x)
             else:
                 high = x.to(tl.bfloat16)
@@ -112,8 +115,8 @@ def _tower_kernel(
                 operand = state + k + slice_[None, :]
                 tile = block * (H * H) + (k + slice_)[:, None] * H + column[None, :]
                 weight = tl.load(weights + tile)
-                if PRECISION == "tf32":
-                    y = tl.dot(tl.load(scratch + first + operand), weight, y, input_precision="tf32")
+                if IS_WIDE:
+                    y = tl.dot(tl.load(scratch + first + operand), weight, y, input_precision=PRECISION)
                 else:
                     high_part = tl.load(scratch + first + operand)
                     y = _add_product(high_part, weight, y, IS_INTERPRETED)
@@ -184,7 +187,8 @@ def launch_tower(
         H=hidden,
         K=min(hidden, SLICE[kind]),
         M=size,
-        PRECISION=kind,
+        PRECISION="ieee" if kind == "float32" else kind,
+        IS_WIDE=kind in WIDE,
         SCORES=is_scored,
         IS_INTERPRETED=not goals.is_cuda,
         num_warps=NUM_WARPS,
@@ -212,7 +216,7 @@ def build_tower_parameters(policy: Policy, precision: str, device: torch.device)
     rows:        float32 [symbols, h]  predicates, variables, constants, each through the input layer (in float64), the
                                        second argument's with a minus to come
     input_bias:  float32 [h]
-    weights:     [L, h, h]             transposed; float32 for tf32, else bfloat16
+    weights:     [L, h, h]             transposed; float32, or bfloat16 for the precisions made of it
     low_weights: [L, h, h]             what the rounding of the weights left out; empty but for bf16x3
     biases, scales, shifts: float32 [L, h]
     """
@@ -225,7 +229,7 @@ def build_tower_parameters(policy: Policy, precision: str, device: torch.device)
 
     weights = stack("weight").transpose(1, 2).contiguous()
     low_weights = torch.zeros(0, dtype=torch.bfloat16, device=device)
-    if precision != "tf32":
+    if precision not in WIDE:
         exact, weights = weights, weights.bfloat16()
         if precision == "bf16x3":
             low_weights = (exact - weights.float()).bfloat16()
