@@ -105,7 +105,7 @@ def test_an_evaluation_ends_every_candidate_as_a_proof_with_steps_does(slots: in
         pipeline = compiled_maker()(merged.run, merged.sizes._replace(slots=slots))
         candidates = pipeline.draw_for(merged.run)
         ended = []
-        results = pipeline.engine.evaluate(candidates, ended.append)
+        results = pipeline.engine.evaluate(candidates, ended.append).results
         expected = pipeline.engine.prove(candidates).candidates
         assert results.outcome.tolist() == expected.outcome.tolist()
         assert results.is_limited.tolist() == expected.is_limited.tolist()

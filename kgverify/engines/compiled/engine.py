@@ -16,7 +16,15 @@ from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_
 from kgverify.engines.compiled.positions import derivations_at
 from kgverify.engines.compiled.precision import FLOAT32, resolve_precision, with_precision
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
-from kgverify.engines.compiled.record import Chunk, Results, collect_columns, no_results, read_steps, taken_slots
+from kgverify.engines.compiled.record import (
+    Chunk,
+    Evaluation,
+    Results,
+    collect_columns,
+    no_results,
+    read_steps,
+    taken_slots,
+)
 from kgverify.engines.compiled.stages import Stages, build_stages
 from kgverify.engines.compiled.state import (
     FAILED,
@@ -121,7 +129,7 @@ class CompiledEngine:
             or [self._nothing(candidates)]
         )
 
-    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Results:
+    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Evaluation:
         """How every candidate ends, without the steps: what `prove` gives of the candidates, and faster."""
         size = self.layout.pool
         parts = []
@@ -138,7 +146,9 @@ class CompiledEngine:
                     done = num_given
                 progress(len(part.query) - done)
                 parts.append(self._read_results(len(part.query)))
-        return Results(*map(np.concatenate, zip(*parts, strict=True))) if parts else no_results()
+        if not parts or self._loop is None:
+            return Evaluation(no_results())
+        return Evaluation(Results(*map(np.concatenate, zip(*parts, strict=True))), *self._loop.take_gaps())
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""

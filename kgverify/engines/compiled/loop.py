@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.choose import Parameters
 from kgverify.engines.compiled.compile import compile_function
-from kgverify.engines.compiled.state import OPEN, Derivations, Pool, Work
+from kgverify.engines.compiled.state import OPEN, Derivations, Gaps, Pool, Work
 from kgverify.engines.compiled.tables import Tables
 from kgverify.engines.compiled.tick import Setting, tick
 
@@ -16,7 +16,9 @@ TICKS_PER_REPLAY: Final = 4
 """Ticks of a captured graph: so many at most are run in vain at the end of a pool."""
 
 Buffers: TypeAlias = tuple[Derivations, Work, Pool]
-RunTick: TypeAlias = Callable[[Tables, Parameters, Derivations, Work, Pool], tuple[Derivations, Work, Pool, Tensor]]
+RunTick: TypeAlias = Callable[
+    [Tables, Parameters, Derivations, Work, Pool], tuple[Derivations, Work, Pool, Tensor, Gaps]
+]
 
 
 class TickLoop:
@@ -28,17 +30,19 @@ class TickLoop:
     def __init__(self, setting: Setting, tables: Tables, parameters: Parameters, buffers: Buffers, mode: str) -> None:
         self._tables, self._parameters = tables, parameters
         self._derivations, self._work, self._pool = buffers
-        self._num_open = torch.zeros((), dtype=torch.int64, device=tables.facts.device)
-        self._is_captured = tables.facts.is_cuda and mode not in ("eager", "default")
+        device = tables.facts.device
+        self._num_open = torch.zeros((), dtype=torch.int64, device=device)
+        self._gaps = empty_gaps(device)
+        self._is_captured = device.type == "cuda" and mode not in ("eager", "default")
         self._graph: torch.cuda.CUDAGraph | None = None
 
         def run_tick(
             tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
-        ) -> tuple[Derivations, Work, Pool, Tensor]:
+        ) -> tuple[Derivations, Work, Pool, Tensor, Gaps]:
             pool, derivations = setting.stages.recycle(pool, derivations)
             num_open = (derivations.outcome == OPEN).sum()
-            derivations, work, _ = tick(setting, tables, parameters, derivations, work)
-            return derivations, work, pool, num_open
+            derivations, work, record = tick(setting, tables, parameters, derivations, work)
+            return derivations, work, pool, num_open, record.gaps or empty_gaps(num_open.device)
 
         self._run_tick: RunTick = compile_function(run_tick, "default" if self._is_captured else mode)
 
@@ -51,6 +55,12 @@ class TickLoop:
                     return
                 yield int(self._pool.next_place)
         yield from self._replay()
+
+    def take_gaps(self) -> tuple[int, int, float]:
+        """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
+        counts = int(self._gaps.num_choices), int(self._gaps.num_rescored), float(self._gaps.smallest)
+        copy_buffers_(self._gaps, empty_gaps(self._num_open.device))
+        return counts
 
     def _replay(self) -> Iterator[int]:
         """Each look at the device is at what the replay before the last one left, so that the device need not wait."""
@@ -91,16 +101,28 @@ class TickLoop:
         return self._graph
 
     def _take_tick_(self) -> None:
-        derivations, work, pool, num_open = self._run_tick(
+        derivations, work, pool, num_open, gaps = self._run_tick(
             self._tables, self._parameters, self._derivations, self._work, self._pool
         )
         copy_buffers_(self._derivations, derivations)
         copy_buffers_(self._work, work)
         copy_buffers_(self._pool, pool)
         self._num_open.copy_(num_open)
+        self._gaps.num_choices.add_(gaps.num_choices)
+        self._gaps.num_rescored.add_(gaps.num_rescored)
+        torch.minimum(self._gaps.smallest, gaps.smallest, out=self._gaps.smallest)
 
 
-def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work | Pool) -> None:
+def empty_gaps(device: torch.device) -> Gaps:
+    """Of no choice."""
+    return Gaps(
+        torch.zeros((), dtype=torch.int64, device=device),
+        torch.zeros((), dtype=torch.int64, device=device),
+        torch.full((), torch.inf, device=device),
+    )
+
+
+def copy_buffers_(buffers: Derivations | Work | Pool | Gaps, values: Derivations | Work | Pool | Gaps) -> None:
     """Copy values into buffers, in place; eager, outside of every compiled graph."""
     for buffer, value in zip(buffers, values, strict=True):
         if buffer is not value:

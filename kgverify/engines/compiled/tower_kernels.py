@@ -23,7 +23,7 @@ GOALS_PER_PROGRAM: Final = {"float32": 64, "tf32": 128, "bf16x3": 128, "bf16": 6
 PRECISIONS: Final = ("float32", "tf32", "bf16x3", "bf16")
 """Of the products: 24 significant bits, 11, 16, and 8; sums are in float32."""
 
-SLICE: Final = {"float32": 32, "tf32": 32, "bf16x3": 64, "bf16": 64}
+SLICE: Final = {"float32": 16, "tf32": 32, "bf16x3": 64, "bf16": 64}
 """Columns of the operands that are multiplied at a time."""
 NUM_STAGES: Final = {"float32": 2, "tf32": 2, "bf16x3": 2, "bf16": 3}
 NUM_WARPS: Final = 8
