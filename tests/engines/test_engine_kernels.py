@@ -39,7 +39,7 @@ def test_the_item_kernels_give_what_the_stages_give() -> None:
         assert isinstance(engine, CompiledEngine)
         if not can_run(engine.layout.atoms, MOST_VARIABLES):
             continue
-        kernels = build_item_kernels(engine._tables, merged.run.limits.exclude_query)
+        kernels = build_item_kernels(merged.run.limits.exclude_query)
 
         def try_items(setting, tables, derivations, items):  # type: ignore[no-untyped-def]
             nonlocal num_matches, num_proofs, num_visited
@@ -79,7 +79,7 @@ def test_the_tower_kernel_scores_as_the_stage_does_to_its_precision(precision: s
     slot = torch.arange(130, device=DEVICE) % 100
     exact = score_two_tower(build_parameters(policy, DEVICE, torch.float64), goals, resolvents, slot)
     parameters = build_tower_parameters(policy, precision, DEVICE)
-    scores = build_tower_score(policy, precision)(parameters, goals, resolvents, slot)
+    scores = build_tower_score(precision)(parameters, goals, resolvents, slot)
     bound = {"float32": 1e-5, "tf32": 2e-2, "bf16x3": 3e-4, "bf16": 0.1}[precision]
     assert (scores - exact).abs().max() < bound
     if precision == "bf16":

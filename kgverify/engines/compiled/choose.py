@@ -23,6 +23,7 @@ from kgverify.engines.compiled.state import (
     Rows,
     Work,
 )
+from kgverify.engines.compiled.tables import round_up
 from kgverify.engines.policy import Policy
 
 Parameters: TypeAlias = tuple[Tensor, ...]
@@ -67,8 +68,13 @@ def tower(parameters: Parameters, goals: Tensor) -> Tensor:
     return x
 
 
-def build_parameters(policy: Policy, device: torch.device, dtype: torch.dtype) -> Parameters:
-    """A policy's weights on a device, in the order that its score function takes them."""
+def build_parameters(
+    policy: Policy, device: torch.device, dtype: torch.dtype, *, is_rounded: bool = False
+) -> Parameters:
+    """A policy's weights on a device, in the order that its score function takes them.
+
+    is_rounded: whether the numbers of symbols are rounded up to powers of two, by rows of zeros
+    """
     if policy.name == "shortest":
         return ()
     weights = {name: torch.as_tensor(np.array(array)).to(device, dtype) for name, array in policy.weights.items()}
@@ -80,13 +86,18 @@ def build_parameters(policy: Policy, device: torch.device, dtype: torch.dtype) -
         for part in ("weight", "bias", "norm.weight", "norm.bias")
     )
     return (
-        weights["embedding.predicate"],
-        torch.cat((variables, constants)),
+        pad_rows(weights["embedding.predicate"]) if is_rounded else weights["embedding.predicate"],
+        pad_rows(torch.cat((variables, constants))) if is_rounded else torch.cat((variables, constants)),
         num_variables,
         weights["input.weight"],
         weights["input.bias"],
         *blocks,
     )
+
+
+def pad_rows(rows: Tensor) -> Tensor:
+    """Rows of zeros at the end, up to the next power of two."""
+    return functional.pad(rows, (0, 0, 0, round_up(len(rows)) - len(rows)))
 
 
 SCORES: dict[str, Score] = {"shortest": score_shortest, "two_tower": score_two_tower}

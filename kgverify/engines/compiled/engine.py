@@ -83,12 +83,14 @@ class CompiledEngine:
         self._device = resolve_device(device)
         self._mode = resolve_mode(mode, self._device)
         self._num_rules = len(program.rules)
-        self._tables = build_tables(program, self.layout.atoms, self._device)
+        # So that what is compiled for one program serves others of about its size.
+        is_rounded = self._mode != "eager"
+        self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         if stages is None:
             stages = build_stages(SCORES[policy.name])
         self._precision = resolve_precision(precision, policy, stages, self._device)
         stages, self._parameters, rescoring, self._score_error = with_precision(
-            self._precision, policy, stages, limits, self.layout, self._device
+            self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
         )
         kernels = choose_kernels(stages, self._tables, program, limits, self._device) if has_kernels else PLAIN_KERNELS
         self._setting = Setting(stages, limits, self.layout, kernels, rescoring)

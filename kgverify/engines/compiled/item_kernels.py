@@ -6,7 +6,7 @@ atoms asked for, is written.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import triton
@@ -98,8 +98,7 @@ def _resolve(
     num_constants,
     bucket_first,
     bucket_keys,
-    shift,
-    longest,
+    bucket_shape,
     hash_keys,
     pad_hash,
     other_atoms,
@@ -114,6 +113,8 @@ def _resolve(
 
     COMPARE: compare with the goals at `other_atoms`; STORE: write to `out_atoms`; both are pointers, one for each lane
     """
+    size = tl.load(num_constants)
+    shift, longest = tl.load(bucket_shape), tl.load(bucket_shape + 1)
     goal = goals + slot * (3 * A)
     predicate = tl.load(goal, mask=mask, other=_PAD)
     first = tl.load(goal + 1, mask=mask, other=0)
@@ -157,7 +158,7 @@ def _resolve(
         may_be_fact = here & (a >= 0) & (b >= 0)
         if EXCLUDE:
             may_be_fact = may_be_fact & ((p != q0) | (a != q1) | (b != q2))
-        left = here & (_is_fact(may_be_fact, p, a, b, num_constants, bucket_first, bucket_keys, shift, longest) == 0)
+        left = here & (_is_fact(may_be_fact, p, a, b, size, bucket_first, bucket_keys, shift, longest) == 0)
         a, low, high, num_variables = _number(a, left, low, high, num_variables)
         b, low, high, num_variables = _number(b, left, low, high, num_variables)
         kept = left & (num_atoms < A)
@@ -202,8 +203,7 @@ def _try_items_kernel(
     num_constants,
     bucket_first,
     bucket_keys,
-    shift,
-    longest,
+    bucket_shape,
     hash_keys,
     pad_hash,
     out_matches,
@@ -226,7 +226,7 @@ def _try_items_kernel(
         clause = tl.load(clauses + items, mask=mask, other=0)
         matches, num_atoms, hashed, _same = _resolve(
             mask, slot, rule, clause, goals, queries, facts, rule_head, rule_body, num_constants, bucket_first,
-            bucket_keys, shift, longest, hash_keys, tl.load(pad_hash), goals + slot, goals + slot, A, BODY, EXCLUDE, False, False,
+            bucket_keys, bucket_shape, hash_keys, tl.load(pad_hash), goals + slot, goals + slot, A, BODY, EXCLUDE, False, False,
         )  # fmt: skip
         fits = matches & (num_atoms <= A) & (num_atoms > 0)
         depth = tl.load(depths + slot, mask=fits, other=-1)
@@ -244,7 +244,7 @@ def _try_items_kernel(
             other = visited + (slot * DEPTH + turn) * (3 * A)
             _matches, _num_atoms, _hashed, is_same = _resolve(
                 found, slot, rule, clause, goals, queries, facts, rule_head, rule_body, num_constants, bucket_first,
-                bucket_keys, shift, longest, hash_keys, 0, other, other, A, BODY, EXCLUDE, True, False,
+                bucket_keys, bucket_shape, hash_keys, 0, other, other, A, BODY, EXCLUDE, True, False,
             )  # fmt: skip
             # Equal in all its atoms, and with none after them.
             is_longer = found & (num_atoms < A)
@@ -270,8 +270,7 @@ def _form_atoms_kernel(
     num_constants,
     bucket_first,
     bucket_keys,
-    shift,
-    longest,
+    bucket_shape,
     out_atoms,
     A,
     BODY,
@@ -292,20 +291,8 @@ def _form_atoms_kernel(
         clause = tl.load(clauses + items, mask=mask, other=0)
         _resolve(
             mask, slot, rule, clause, goals, queries, facts, rule_head, rule_body, num_constants, bucket_first,
-            bucket_keys, shift, longest, bucket_keys, 0, own, own, A, BODY, EXCLUDE, False, True,
+            bucket_keys, bucket_shape, bucket_keys, 0, own, own, A, BODY, EXCLUDE, False, True,
         )  # fmt: skip
-
-
-class Constants(NamedTuple):
-    """What of a program and of the limits the kernels take as numbers.
-
-    num_constants: E; shift: of the buckets' hash; longest: keys of the fullest bucket
-    """
-
-    num_constants: int
-    shift: int
-    longest: int
-    exclude_query: bool
 
 
 def launch_try_items(
@@ -313,15 +300,14 @@ def launch_try_items(
     items: Sequence[Tensor],
     derivations: Sequence[Tensor],
     tables: Sequence[Tensor],
-    constants: Constants,
+    exclude_query: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the kernel; one that `wrap_triton` made of it is one as well.
 
     items:       slot, is_live, is_rule, clause
     derivations: goal, query, visited, hashes of visited int64 [B, D], depth
-    tables:      facts, rule_head, rule_body, bucket_first, bucket_keys, hash_keys, the hash of a goal without atoms int64 []
+    tables:      those of `_program_of`, hash_keys, the hash of a goal without atoms int64 []
     """
-    *program, hash_keys, pad_hash = tables
     num, goal = len(items[0]), derivations[0]
     matches = torch.empty(num, dtype=torch.int8, device=goal.device)
     num_atoms = torch.empty(num, dtype=torch.int32, device=goal.device)
@@ -330,20 +316,14 @@ def launch_try_items(
         *items,
         num,
         *derivations,
-        *program[:3],
-        constants.num_constants,
-        *program[3:],
-        constants.shift,
-        constants.longest,
-        hash_keys,
-        pad_hash,
+        *tables,
         matches,
         num_atoms,
         is_new,
         A=goal.shape[1],
-        BODY=program[2].shape[1],
+        BODY=tables[2].shape[1],
         DEPTH=derivations[2].shape[1],
-        EXCLUDE=constants.exclude_query,
+        EXCLUDE=exclude_query,
         BLOCK=BLOCK,
     )
     return matches, num_atoms, is_new
@@ -354,7 +334,7 @@ def launch_form_atoms(
     items: Sequence[Tensor],
     derivations: Sequence[Tensor],
     tables: Sequence[Tensor],
-    constants: Constants,
+    exclude_query: bool,
 ) -> Tensor:
     """As `launch_try_items`; of the derivations goal and query, of the tables all but the hash keys."""
     num, goal = len(items[0]), derivations[0]
@@ -363,51 +343,42 @@ def launch_form_atoms(
         *items,
         num,
         *derivations,
-        *tables[:3],
-        constants.num_constants,
-        *tables[3:],
-        constants.shift,
-        constants.longest,
+        *tables,
         atoms,
         A=goal.shape[1],
         BODY=tables[2].shape[1],
-        EXCLUDE=constants.exclude_query,
+        EXCLUDE=exclude_query,
         BLOCK=BLOCK,
     )
     return atoms
 
 
 def _try_items(
-    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], numbers: Sequence[int]
+    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], exclude_query: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return launch_try_items(_try_items_kernel, items, derivations, tables, _constants(numbers))
+    return launch_try_items(_try_items_kernel, items, derivations, tables, exclude_query)
 
 
 @torch.library.triton_op("kgverify::try_items", mutates_args=())
 def _try_items_op(
-    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], numbers: Sequence[int]
+    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], exclude_query: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     kernel = torch.library.wrap_triton(_try_items_kernel)
-    return launch_try_items(kernel, items, derivations, tables, _constants(numbers))
+    return launch_try_items(kernel, items, derivations, tables, exclude_query)
 
 
 def _form_atoms(
-    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], numbers: Sequence[int]
+    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], exclude_query: bool
 ) -> Tensor:
-    return launch_form_atoms(_form_atoms_kernel, items, derivations, tables, _constants(numbers))
+    return launch_form_atoms(_form_atoms_kernel, items, derivations, tables, exclude_query)
 
 
 @torch.library.triton_op("kgverify::form_atoms", mutates_args=())
 def _form_atoms_op(
-    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], numbers: Sequence[int]
+    items: Sequence[Tensor], derivations: Sequence[Tensor], tables: Sequence[Tensor], exclude_query: bool
 ) -> Tensor:
     kernel = torch.library.wrap_triton(_form_atoms_kernel)
-    return launch_form_atoms(kernel, items, derivations, tables, _constants(numbers))
-
-
-def _constants(numbers: Sequence[int]) -> Constants:
-    num_constants, shift, longest, exclude_query = numbers
-    return Constants(num_constants, shift, longest, bool(exclude_query))
+    return launch_form_atoms(kernel, items, derivations, tables, exclude_query)
 
 
 def can_run(num_atoms: int, most_variables: int) -> bool:
@@ -415,11 +386,8 @@ def can_run(num_atoms: int, most_variables: int) -> bool:
     return num_atoms <= MOST_ATOMS and 2 * num_atoms + most_variables <= MOST_VARIABLES
 
 
-def build_item_kernels(tables: Tables, exclude_query: bool) -> Kernels:
-    """The kernels for a program; on a CPU they run in Triton's interpreter, if that is switched on."""
-    longest = int(tables.bucket_first.diff().max())
-    num_buckets = len(tables.bucket_first) - 1
-    numbers = [int(tables.num_constants), 65 - num_buckets.bit_length(), longest, int(exclude_query)]
+def build_item_kernels(exclude_query: bool) -> Kernels:
+    """The kernels, whatever the program; on a CPU they run in Triton's interpreter, if that is switched on."""
 
     def try_items(
         setting: "Setting", tables: Tables, derivations: Derivations, items: Items
@@ -434,13 +402,13 @@ def build_item_kernels(tables: Tables, exclude_query: bool) -> Kernels:
         pad_hash = (tables.hash_keys * PAD).sum()
         program = [*_program_of(tables), tables.hash_keys, pad_hash]
         run = _try_items_op if items.slot.is_cuda else _try_items
-        matches, num_atoms, is_new = run(_rows_of(items), state, program, numbers)
+        matches, num_atoms, is_new = run(_rows_of(items), state, program, exclude_query)
         return matches != 0, num_atoms, is_new != 0
 
     def form_atoms(setting: "Setting", tables: Tables, derivations: Derivations, items: Items) -> Tensor:
         state = [derivations.goal, derivations.query]
         run = _form_atoms_op if items.slot.is_cuda else _form_atoms
-        formed: Tensor = run(_rows_of(items), state, _program_of(tables), numbers)
+        formed: Tensor = run(_rows_of(items), state, _program_of(tables), exclude_query)
         return formed
 
     return Kernels(try_items, form_atoms)
@@ -451,4 +419,12 @@ def _rows_of(items: Items) -> list[Tensor]:
 
 
 def _program_of(tables: Tables) -> list[Tensor]:
-    return [tables.facts, tables.rule_head, tables.rule_body, tables.bucket_first, tables.bucket_keys]
+    return [
+        tables.facts,
+        tables.rule_head,
+        tables.rule_body,
+        tables.num_constants,
+        tables.bucket_first,
+        tables.bucket_keys,
+        tables.bucket_shape,
+    ]

@@ -94,4 +94,4 @@ def choose_kernels(stages: "Stages", tables: Tables, program: Program, limits: L
     most_variables = -min((term for term in arguments if term < 0), default=0)
     if not can_run(len(tables.hash_keys) // 3, most_variables):
         return PLAIN_KERNELS
-    return build_item_kernels(tables, limits.exclude_query)
+    return build_item_kernels(limits.exclude_query)

@@ -56,17 +56,24 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
 
 
 def with_precision(
-    precision: str, policy: Policy, stages: Stages, limits: Limits, layout: Layout, device: torch.device
+    precision: str,
+    policy: Policy,
+    stages: Stages,
+    limits: Limits,
+    layout: Layout,
+    device: torch.device,
+    *,
+    is_rounded: bool,
 ) -> tuple[Stages, Parameters, Rescoring | None, float]:
     """The stages that score in a precision, the parameters they take, how close choices are made, and the scores' error."""
     if precision == FLOAT32:
-        parameters = build_parameters(policy, device, torch.float32)
+        parameters = build_parameters(policy, device, torch.float32, is_rounded=is_rounded)
         error = estimate_score_error(policy, limits.max_atoms, device, stages.score, parameters)
         return stages, parameters, None, error
     from kgverify.engines.compiled.tower_kernels import build_tower_parameters, build_tower_score
 
-    fast, exact = build_tower_score(policy, precision), build_tower_score(policy, FLOAT32)
-    parameters = build_tower_parameters(policy, precision, device)
+    fast, exact = build_tower_score(precision), build_tower_score(FLOAT32)
+    parameters = build_tower_parameters(policy, precision, device, is_rounded=is_rounded)
     error = estimate_score_error(policy, limits.max_atoms, device, fast, parameters)
 
     def score(given: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
@@ -74,7 +81,7 @@ def with_precision(
 
     window = max(limits.max_resolvents, layout.score_window // RESCORED_SHARE)
     rescoring = Rescoring(exact, len(parameters), error, window)
-    both = (*parameters, *build_tower_parameters(policy, FLOAT32, device))
+    both = (*parameters, *build_tower_parameters(policy, FLOAT32, device, is_rounded=is_rounded))
     return stages._replace(score=score), both, rescoring, error
 
 

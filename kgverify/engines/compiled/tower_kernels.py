@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import Parameters, Score
+from kgverify.engines.compiled.choose import Parameters, Score, pad_rows
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.policy import Policy
 
@@ -47,8 +47,7 @@ def _tower_kernel(
     num_goals,
     A,
     rows,
-    num_predicates,
-    num_variables,
+    first_rows,
     input_bias,
     weights,
     low_weights,
@@ -76,6 +75,7 @@ def _tower_kernel(
     is_atom = inside & (tl.load(own, mask=inside, other=_PAD) != _PAD)
     column = tl.arange(0, H)
     if tl.max(is_atom.to(tl.int32), 0) > 0:
+        first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
         x = tl.zeros((M, H), tl.float32)
         count = tl.zeros((M,), tl.float32)
         j = 0
@@ -84,7 +84,7 @@ def _tower_kernel(
             x += tl.load(rows + row[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0)
             for k in tl.static_range(1, 3):
                 argument = tl.load(own + 3 * j + k, mask=is_atom, other=0)
-                row = num_predicates + tl.where(argument < 0, -1 - argument, num_variables + argument)
+                row = tl.where(argument < 0, first_variable - argument - 1, first_constant + argument)
                 embedding = tl.load(rows + row[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0)
                 if k == 1:
                     x += embedding
@@ -146,20 +146,18 @@ def launch_tower(
     goals: Tensor,
     features: Tensor,
     slots: Tensor,
-    numbers: Sequence[int],
+    precision: str,
 ) -> Tensor:
     """Of goals int32 [n, A, 3]: with `features` float32 [B, h] and slots int64 [n], their scores; without, their towers.
 
-    parameters: as of `build_tower_parameters`; numbers: predicates, variables, and the precision's place in PRECISIONS.
+    parameters: as of `build_tower_parameters`
     What comes out for a goal without atoms is unspecified.
     """
-    rows, input_bias, weights, low_weights, biases, scales, shifts = parameters
-    num_predicates, num_variables, precision = numbers
+    rows, _, _, weights, low_weights, *_ = parameters
     num_goals, hidden, is_scored = len(goals), rows.shape[1], len(features) > 0
     shape = (num_goals,) if is_scored else (num_goals, hidden)
     out = torch.empty(shape, dtype=torch.float32, device=goals.device)
-    kind = PRECISIONS[precision]
-    size = GOALS_PER_PROGRAM[kind]
+    size = GOALS_PER_PROGRAM[precision]
     num_programs = triton.cdiv(num_goals, size)
     state = (num_programs * size, hidden)
     scratch = torch.empty(state, dtype=weights.dtype, device=goals.device)
@@ -168,15 +166,7 @@ def launch_tower(
         goals,
         num_goals,
         goals.shape[1],
-        rows,
-        num_predicates,
-        num_variables,
-        input_bias,
-        weights,
-        low_weights,
-        biases,
-        scales,
-        shifts,
+        *parameters,
         features,
         slots,
         1 / math.sqrt(hidden),
@@ -185,23 +175,21 @@ def launch_tower(
         out,
         BLOCKS=weights.shape[0],
         H=hidden,
-        K=min(hidden, SLICE[kind]),
+        K=min(hidden, SLICE[precision]),
         M=size,
-        PRECISION="ieee" if kind == "float32" else kind,
-        IS_WIDE=kind in WIDE,
+        PRECISION="ieee" if precision == "float32" else precision,
+        IS_WIDE=precision in WIDE,
         SCORES=is_scored,
         IS_INTERPRETED=not goals.is_cuda,
         num_warps=NUM_WARPS,
-        num_stages=NUM_STAGES[kind],
+        num_stages=NUM_STAGES[precision],
     )
     return out
 
 
 @torch.library.triton_op("kgverify::tower", mutates_args=())
-def _tower_op(
-    parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, numbers: Sequence[int]
-) -> Tensor:
-    return launch_tower(torch.library.wrap_triton(_tower_kernel), parameters, goals, features, slots, numbers)
+def _tower_op(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, precision: str) -> Tensor:
+    return launch_tower(torch.library.wrap_triton(_tower_kernel), parameters, goals, features, slots, precision)
 
 
 def can_run(policy: Policy) -> bool:
@@ -210,11 +198,14 @@ def can_run(policy: Policy) -> bool:
     return 32 <= hidden <= 512 and hidden & (hidden - 1) == 0 and policy.num_blocks > 0
 
 
-def build_tower_parameters(policy: Policy, precision: str, device: torch.device) -> Parameters:
-    """The weights as the kernel takes them.
+def build_tower_parameters(
+    policy: Policy, precision: str, device: torch.device, *, is_rounded: bool = False
+) -> Parameters:
+    """The weights as the kernel takes them; `is_rounded` as of `build_parameters`.
 
     rows:        float32 [symbols, h]  predicates, variables, constants, each through the input layer (in float64), the
                                        second argument's with a minus to come
+    first_rows:  int32 [2]             where the variables begin, and the constants
     input_bias:  float32 [h]
     weights:     [L, h, h]             transposed; float32, or bfloat16 for the precisions made of it
     low_weights: [L, h, h]             what the rounding of the weights left out; empty but for bf16x3
@@ -233,8 +224,11 @@ def build_tower_parameters(policy: Policy, precision: str, device: torch.device)
         exact, weights = weights, weights.bfloat16()
         if precision == "bf16x3":
             low_weights = (exact - weights.float()).bfloat16()
+    num_predicates, num_variables = (len(arrays[f"embedding.{kind}"]) for kind in ("predicate", "variable"))
+    rows = torch.as_tensor(embeddings @ arrays["input.weight"].T, dtype=torch.float32)
     return (
-        torch.as_tensor(embeddings @ arrays["input.weight"].T, dtype=torch.float32).to(device),
+        (pad_rows(rows) if is_rounded else rows).to(device),
+        torch.tensor((num_predicates, num_predicates + num_variables), dtype=torch.int32, device=device),
         torch.as_tensor(arrays["input.bias"], dtype=torch.float32).to(device),
         weights,
         low_weights,
@@ -244,18 +238,13 @@ def build_tower_parameters(policy: Policy, precision: str, device: torch.device)
     )
 
 
-def build_tower_score(policy: Policy, precision: str) -> Score:
+def build_tower_score(precision: str) -> Score:
     """The stage `score` by the kernel, on a CPU in Triton's interpreter; its parameters are those of `build_tower_parameters`."""
-    numbers = [
-        len(policy.weights["embedding.predicate"]),
-        len(policy.weights["embedding.variable"]),
-        PRECISIONS.index(precision),
-    ]
 
     def compute(parameters: Parameters, goals: Tensor, features: Tensor, slots: Tensor) -> Tensor:
         if not goals.is_cuda:
-            return launch_tower(_tower_kernel, parameters, goals, features, slots, numbers)
-        computed: Tensor = _tower_op(list(parameters), goals, features, slots, numbers)
+            return launch_tower(_tower_kernel, parameters, goals, features, slots, precision)
+        computed: Tensor = _tower_op(list(parameters), goals, features, slots, precision)
         return computed
 
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
