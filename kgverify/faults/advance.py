@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.state import FALSE, GOAL, PROVED, TRUE, Choices, Derivations, Work
+from kgverify.engines.compiled.state import FALSE, GOAL, PROVED, TRUE, Choices, Derivations, Rows, Work
 from kgverify.faults.match import match_nothing_for_padding
 from kgverify.faults.plant import Plant
 from kgverify.faults.records import alter_derivations
@@ -13,8 +13,8 @@ def keep_query_resolvents(plant: Plant) -> Plant:
     """Choose from the query's resolvents at every step: the goal to resolve stays the query."""
     sound = plant.stages.advance
 
-    def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
-        after = sound(derivations, work, choices, is_taken)
+    def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
+        after = sound(derivations, work, rows, choices, is_taken)
         goes_on = is_taken & (choices.kind == GOAL)
         return alter_derivations(after, goal=torch.where(goes_on[:, None, None], derivations.visited[:, 0], after.goal))
 
@@ -25,8 +25,8 @@ def add_after_end(plant: Plant) -> Plant:
     """Go on adding log-probabilities for one step after the end; here one as large as the mean so far."""
     sound = plant.stages.advance
 
-    def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
-        after = sound(derivations, work, choices, is_taken)
+    def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
+        after = sound(derivations, work, rows, choices, is_taken)
         ends = is_taken & (choices.kind != GOAL)
         once_more = after.log_probability / after.depth.clamp(min=1)
         return alter_derivations(after, log_probability=after.log_probability + torch.where(ends, once_more, 0.0))

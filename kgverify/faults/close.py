@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices, Derivations, Work
+from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices, Derivations, Rows, Work
 from kgverify.faults.plant import Plant
 from kgverify.faults.records import alter_derivations
 
@@ -34,8 +34,8 @@ def leave_dead_ends(plant: Plant) -> Plant:
         kind = sound(num_survivors, true_origin_kind, num_kept)
         return torch.where((kind == FALSE) & (num_survivors == 0), GOAL, kind).to(torch.int32)
 
-    def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
-        after = sound_advance(derivations, work, choices, is_taken)
+    def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
+        after = sound_advance(derivations, work, rows, choices, is_taken)
         is_stuck = is_taken & (choices.num_resolvents == 0)
         return alter_derivations(
             after,

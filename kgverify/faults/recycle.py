@@ -17,6 +17,7 @@ from kgverify.engines.compiled.state import (
     Choices,
     Derivations,
     Pool,
+    Rows,
     Work,
 )
 from kgverify.faults.plant import Plant
@@ -152,8 +153,8 @@ def read_neighbours_output(plant: Plant) -> Plant:
     """
     sound = plant.stages.advance
 
-    def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
-        after = sound(derivations, work, choices, is_taken)
+    def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
+        after = sound(derivations, work, rows, choices, is_taken)
         is_first = (derivations.depth == 0) & (derivations.outcome == OPEN)
         is_overwritten = is_taken & is_first.roll(1) & (derivations.place.roll(1) != derivations.place)
         goes_on = is_overwritten & (choices.kind == GOAL)

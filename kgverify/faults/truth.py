@@ -16,7 +16,7 @@ from kgverify.engines.compiled.choose import Parameters, build_parameters
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.record import Results, collect_columns
-from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, TRUE, Derivations, Pool, StepRecord, Work
+from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
 from kgverify.engines.compiled.tables import Tables, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.protocol import Positions, Progress, no_progress
@@ -215,7 +215,7 @@ class _Twin:
         running = derivations.outcome == OPEN
         # Which atom is excluded is no slot's business.
         own = torch.where(running[:, None], queries[derivations.place.clamp(min=0)], derivations.query)
-        stages, limits, layout = self._sound
+        stages, limits, layout = self._sound.stages, self._sound.limits, self._sound.layout
         segments = stages.look_up(self._tables, stages.select(derivations.goal))
         num_clauses = int(torch.where(running, segments.num_rules + segments.num_facts, 0).sum())
         wide = layout._replace(match_window=max(1, num_clauses), score_window=layout.slots * layout.resolvents)
@@ -265,8 +265,17 @@ def _record_differs(right: StepRecord, given: StepRecord, noise: float) -> Tenso
     for field in ("origin_kind", "origin"):
         other = getattr(right.work, field)[:, :num] != getattr(given.work, field)[:, :num]
         differs = differs | (is_goal_row & other).any(1)
-    atoms = (right.work.atoms[:, :num] != given.work.atoms[:, :num]).flatten(2).any(2)
+    atoms = (_padded_atoms(right, num) != _padded_atoms(given, num)).flatten(2).any(2)
     return differs | (is_goal_row & atoms).any(1)
+
+
+def _padded_atoms(record: StepRecord, num: int) -> Tensor:
+    """int32 [B, num, A, 3]: the resolvents of each slot, free rows PAD."""
+    slot, is_live, atoms, first = record.rows
+    row = torch.arange(len(slot)) - first[slot]
+    padded = torch.full((len(first), num, *atoms.shape[1:]), PAD, dtype=atoms.dtype)
+    padded[slot[is_live], row[is_live]] = atoms[is_live]
+    return padded
 
 
 def _state_differs(right: Derivations, given: Derivations) -> Tensor:

@@ -1,18 +1,30 @@
 """The error that the evaluator declares of its scores bounds the one that it makes."""
 
+from dataclasses import replace
+from itertools import islice
+
 import pytest
 import torch
+from torch import Tensor
 
+from kgverify.engines.compiled.choose import Parameters, build_parameters, score_shortest, score_two_tower
+from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.precision import estimate_score_error
+from kgverify.engines.compiled.rescore import Rescoring
 from kgverify.engines.policy import SHORTEST
 from kgverify.fuzz.check import judge
+from kgverify.fuzz.decode import draw_problems
+from kgverify.fuzz.merge import merge
+from kgverify.fuzz.pipelines import compiled_maker
 from kgverify.fuzz.problem import PolicySpec, Problem
 from kgverify.harness.run import load_policy
 from kgverify.kg.load import load_graph
 from kgverify.logic.atoms import NamedAtom, Variable
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import NamedRule
+from kgverify.trace.columns import Columns
 
+CPU = torch.device("cpu")
 X, Y, Z = map(Variable, "XYZ")
 
 
@@ -28,7 +40,44 @@ def test_a_norm_over_units_that_are_nearly_equal_makes_no_divergence(seed: int, 
 
 
 def test_of_usual_weights_the_error_is_small():
-    cpu = torch.device("cpu")
     policy = load_policy("trained", load_graph("countries"), Limits(), 0)
-    assert 0 < estimate_score_error(policy, 6, cpu) < 1e-3
-    assert estimate_score_error(SHORTEST, 6, cpu) == 0
+    parameters = build_parameters(policy, CPU, torch.float32)
+    assert 0 < estimate_score_error(policy, 6, CPU, score_two_tower, parameters) < 1e-3
+    assert estimate_score_error(SHORTEST, 6, CPU, score_shortest, ()) == 0
+
+
+def score_coarsely(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+    """Scores rounded to bfloat16, of the first half of the parameters."""
+    half = parameters[: len(parameters) // 2]
+    return score_two_tower(half, goals, resolvents, slot).bfloat16().float()
+
+
+def prove_coarsely(problem: Problem, *, is_rescored: bool) -> tuple[Columns, Columns]:
+    """What the evaluator gives as it is, and with coarse scores."""
+    merged = merge([problem])
+    pipeline, coarse = (compiled_maker()(merged.run, merged.sizes) for _ in range(2))
+    engine = coarse.engine
+    assert isinstance(engine, CompiledEngine)
+    parameters = engine._parameters
+    error = max(estimate_score_error(merged.run.policy, 6, CPU, score_coarsely, (*parameters, *parameters)), 0.05)
+    rescoring = Rescoring(score_two_tower, len(parameters), error, merged.run.limits.max_resolvents)
+    engine._parameters = (*parameters, *parameters)
+    stages = engine._setting.stages._replace(score=score_coarsely)
+    engine._setting = engine._setting._replace(stages=stages, rescoring=rescoring if is_rescored else None)
+    engine._tick = engine._compile_tick()
+    candidates = pipeline.draw_for(merged.run)
+    return pipeline.engine.prove(candidates), engine.prove(candidates)
+
+
+def test_close_choices_of_coarse_scores_are_made_again_in_full_precision():
+    num_flips = num_compared = 0
+    for number, problem in enumerate(islice(draw_problems(21, 0), 60)):
+        with_weights = replace(problem, policy=PolicySpec("two_tower", number, 16, 16, 2))
+        exact, rescored = prove_coarsely(with_weights, is_rescored=True)
+        assert rescored.steps.choice.tolist() == exact.steps.choice.tolist()
+        assert rescored.candidates.outcome.tolist() == exact.candidates.outcome.tolist()
+        _, coarse = prove_coarsely(with_weights, is_rescored=False)
+        num_flips += coarse.steps.choice.tolist() != exact.steps.choice.tolist()
+        num_compared += len(exact.steps.choice)
+    assert num_flips > 0
+    assert num_compared > 200

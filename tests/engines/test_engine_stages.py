@@ -23,6 +23,7 @@ from kgverify.engines.compiled.state import (
     TRUE,
     Items,
     Layout,
+    Rows,
 )
 from kgverify.engines.compiled.tables import Tables, build_tables
 from kgverify.engines.policy import POLICY_NAMES
@@ -330,12 +331,11 @@ def test_what_stands_alone_is_chosen_with_certainty() -> None:
 
 def test_a_chosen_true_has_no_atoms_and_a_slot_that_waits_keeps_its_goal() -> None:
     derivations = empty_derivations(LAYOUT, 3, CPU)._replace(goal=goal((p, a, b)).repeat(2, 1, 1))
-    work = empty_work(LAYOUT, CPU)
-    work = work._replace(atoms=work.atoms.clone())
-    work.atoms[:] = torch.tensor([q, b, c], dtype=torch.int32)  # leftovers of another resolvent
+    leftovers = goal((q, b, c)).repeat(3, 1, 1)  # of another resolvent
+    rows = Rows(torch.zeros(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), leftovers, torch.tensor([0, 0]))
     score = torch.tensor([[0.0, -torch.inf, -torch.inf]] * 2)
     choices = choose(torch.tensor([TRUE, GOAL], dtype=torch.int32), torch.tensor([1, 1]), score)
-    after = advance(derivations, work, choices, torch.tensor([True, False]))
+    after = advance(derivations, empty_work(LAYOUT, CPU), rows, choices, torch.tensor([True, False]))
     assert (after.goal[0] == PAD).all()
     assert after.goal[1].tolist() == goal((p, a, b))[0].tolist()
     assert after.depth.tolist() == [1, 0]

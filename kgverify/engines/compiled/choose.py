@@ -20,8 +20,10 @@ from kgverify.engines.compiled.state import (
     TRUE,
     Choices,
     Derivations,
+    Rows,
     Work,
 )
+from kgverify.engines.compiled.tables import round_up
 from kgverify.engines.policy import Policy
 
 Parameters: TypeAlias = tuple[Tensor, ...]
@@ -66,8 +68,13 @@ def tower(parameters: Parameters, goals: Tensor) -> Tensor:
     return x
 
 
-def build_parameters(policy: Policy, device: torch.device, dtype: torch.dtype) -> Parameters:
-    """A policy's weights on a device, in the order that its score function takes them."""
+def build_parameters(
+    policy: Policy, device: torch.device, dtype: torch.dtype, *, is_rounded: bool = False
+) -> Parameters:
+    """A policy's weights on a device, in the order that its score function takes them.
+
+    is_rounded: whether the numbers of symbols are rounded up to powers of two, by rows of zeros
+    """
     if policy.name == "shortest":
         return ()
     weights = {name: torch.as_tensor(np.array(array)).to(device, dtype) for name, array in policy.weights.items()}
@@ -79,13 +86,18 @@ def build_parameters(policy: Policy, device: torch.device, dtype: torch.dtype) -
         for part in ("weight", "bias", "norm.weight", "norm.bias")
     )
     return (
-        weights["embedding.predicate"],
-        torch.cat((variables, constants)),
+        pad_rows(weights["embedding.predicate"]) if is_rounded else weights["embedding.predicate"],
+        pad_rows(torch.cat((variables, constants))) if is_rounded else torch.cat((variables, constants)),
         num_variables,
         weights["input.weight"],
         weights["input.bias"],
         *blocks,
     )
+
+
+def pad_rows(rows: Tensor) -> Tensor:
+    """Rows of zeros at the end, up to the next power of two."""
+    return functional.pad(rows, (0, 0, 0, round_up(len(rows)) - len(rows)))
 
 
 SCORES: dict[str, Score] = {"shortest": score_shortest, "two_tower": score_two_tower}
@@ -106,11 +118,11 @@ def choose(kind: Tensor, num_resolvents: Tensor, score: Tensor) -> Choices:
     )
 
 
-def advance(derivations: Derivations, work: Work, choices: Choices, is_taken: Tensor) -> Derivations:
+def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
     """Make the chosen resolvent the goal, in the slots where the step is taken, bool [B]."""
-    rows = choices.choice[:, None, None, None].expand(-1, 1, *work.atoms.shape[2:])
-    chosen = work.atoms.gather(1, rows).squeeze(1)
-    chosen = torch.where((choices.kind == GOAL)[:, None, None], chosen, PAD)
+    goes_on = (choices.kind == GOAL) & (choices.num_resolvents > 0)
+    chosen = rows.atoms[torch.where(goes_on & is_taken, rows.first + choices.choice, 0)]
+    chosen = torch.where(goes_on[:, None, None], chosen, PAD)
     depth = derivations.depth + is_taken.int()
     turns = torch.arange(derivations.visited.shape[1], device=depth.device)
     is_new = is_taken[:, None] & (turns == depth[:, None])

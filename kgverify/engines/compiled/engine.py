@@ -7,14 +7,24 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
+from kgverify.engines.compiled.choose import SCORES, Parameters
 from kgverify.engines.compiled.compile import compile_function, few_threads, resolve_device, resolve_mode
+from kgverify.engines.compiled.kernels import PLAIN_KERNELS, choose_kernels
 from kgverify.engines.compiled.layout import check_layout, choose_layout
+from kgverify.engines.compiled.loop import TickLoop, copy_buffers_
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
-from kgverify.engines.compiled.precision import estimate_score_error
+from kgverify.engines.compiled.precision import FLOAT32, resolve_precision, with_precision
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
-from kgverify.engines.compiled.record import Chunk, Results, collect_columns, read_steps, taken_slots
+from kgverify.engines.compiled.record import (
+    Chunk,
+    Evaluation,
+    Results,
+    collect_columns,
+    no_results,
+    read_steps,
+    taken_slots,
+)
 from kgverify.engines.compiled.stages import Stages, build_stages
 from kgverify.engines.compiled.state import (
     FAILED,
@@ -43,7 +53,9 @@ class CompiledEngine:
     mode:   `auto`, `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
     device: `auto`, `cpu`, `cuda`
     layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
-    stages: the functions of a step; a fault or another kernel replaces some of them
+    stages: the functions of a step; a fault replaces some of them
+    has_kernels: whether Triton kernels may stand in for stages that are as they are, where they can run
+    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `tf32` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
     UserError if the policy or the layout does not fit, or the device or the mode is not to be had here.
@@ -60,6 +72,8 @@ class CompiledEngine:
         layout: Layout | None = None,
         stages: Stages | None = None,
         faults: tuple[str, ...] = (),
+        has_kernels: bool = True,
+        precision: str = FLOAT32,
         name: str = "compiled",
     ) -> None:
         check_policy(policy, program, limits)
@@ -69,17 +83,22 @@ class CompiledEngine:
         self._device = resolve_device(device)
         self._mode = resolve_mode(mode, self._device)
         self._num_rules = len(program.rules)
-        dtype = torch.float32
-        self._tables = build_tables(program, self.layout.atoms, self._device)
-        self._parameters = build_parameters(policy, self._device, dtype)
+        # So that what is compiled for one program serves others of about its size.
+        is_rounded = self._mode != "eager"
+        self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         if stages is None:
             stages = build_stages(SCORES[policy.name])
-        self._setting = Setting(stages, limits, self.layout)
+        self._precision = resolve_precision(precision, policy, stages, self._device)
+        stages, self._parameters, rescoring, self._score_error = with_precision(
+            self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
+        )
+        kernels = choose_kernels(stages, self._tables, program, limits, self._device) if has_kernels else PLAIN_KERNELS
+        self._setting = Setting(stages, limits, self.layout, kernels, rescoring)
         self._faults = faults
         self._name = name
-        self._score_error = estimate_score_error(policy, limits.max_atoms, self._device)
         self._allocate()
         self._tick = self._compile_tick()
+        self._loop: TickLoop | None = None
         self._recycle = compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
 
     @property
@@ -92,7 +111,7 @@ class CompiledEngine:
             name=self._name,
             mode=self._mode,
             device=self._device.type,
-            precision="float32",
+            precision=self._precision,
             score_error=self._score_error,
             layout=dict(self.layout._asdict()),
             versions=versions,
@@ -112,6 +131,27 @@ class CompiledEngine:
             or [self._nothing(candidates)]
         )
 
+    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Evaluation:
+        """How every candidate ends, without the steps: what `prove` gives of the candidates, and faster."""
+        size = self.layout.pool
+        parts = []
+        with few_threads(self._device, bool(self._parameters)):
+            if self._loop is None:
+                buffers = self._derivations, self._work, self._pool
+                self._loop = TickLoop(self._setting, self._tables, self._parameters, buffers, self._mode)
+            for begin in range(0, len(candidates.query), size):
+                part = candidates.take(slice(begin, begin + size))
+                self._fill_pool(part)
+                done = 0
+                for num_given in self._loop.run():
+                    progress(num_given - done)
+                    done = num_given
+                progress(len(part.query) - done)
+                parts.append(self._read_results(len(part.query)))
+        if not parts or self._loop is None:
+            return Evaluation(no_results())
+        return Evaluation(Results(*map(np.concatenate, zip(*parts, strict=True))), *self._loop.take_gaps())
+
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
         with few_threads(self._device, bool(self._parameters)):
@@ -130,8 +170,7 @@ class CompiledEngine:
         return stage_outputs(calls, after, record)
 
     def _nothing(self, candidates: CandidateSet) -> Columns:
-        results = Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
-        return collect_columns(candidates, [], results)
+        return collect_columns(candidates, [], no_results())
 
     def _allocate(self) -> None:
         """Buffers whose addresses never change, so that a captured graph reads them in place."""
@@ -154,13 +193,7 @@ class CompiledEngine:
 
     def _prove_pool(self, candidates: CandidateSet, progress: Progress) -> Columns:
         num = len(candidates.query)
-        empty = empty_pool(self.layout, self._device)
-        # A copy in order: torch takes neither read-only arrays nor views that run backwards.
-        empty.query[:num] = torch.as_tensor(np.array(candidates.atom, np.int32, order="C"), device=self._device)
-        empty.size.fill_(num)
-        copy_buffers_(self._pool, empty)
-        copy_buffers_(self._derivations, empty_derivations(self.layout, self.limits.max_depth, self._device))
-        copy_buffers_(self._work, empty_work(self.layout, self._device))
+        self._fill_pool(candidates)
         chunks, num_finished = [], 0
         self._recycle_slots()
         while bool((self._derivations.outcome == OPEN).any()):
@@ -170,13 +203,22 @@ class CompiledEngine:
                 num_finished += ended
                 progress(ended)
             self._recycle_slots()
-        # A copy: on a CPU the results would otherwise be views of buffers that the next pool overwrites.
+        return collect_columns(candidates, chunks, self._read_results(num))
+
+    def _fill_pool(self, candidates: CandidateSet) -> None:
+        num = len(candidates.query)
+        empty = empty_pool(self.layout, self._device)
+        # A copy in order: torch takes neither read-only arrays nor views that run backwards.
+        empty.query[:num] = torch.as_tensor(np.array(candidates.atom, np.int32, order="C"), device=self._device)
+        empty.size.fill_(num)
+        copy_buffers_(self._pool, empty)
+        copy_buffers_(self._derivations, empty_derivations(self.layout, self.limits.max_depth, self._device))
+        copy_buffers_(self._work, empty_work(self.layout, self._device))
+
+    def _read_results(self, num: int) -> Results:
+        # Copies: on a CPU the results would otherwise be views of buffers that the next pool overwrites.
         pool = Pool(*(buffer.to("cpu", copy=True) for buffer in self._pool))
-        return collect_columns(
-            candidates,
-            chunks,
-            Results(pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy()),
-        )
+        return Results(pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy())
 
     def _run_tick(self) -> Iterator[Chunk]:
         """One tick; yields its steps, if it took any, after the buffers hold the state that follows."""
@@ -220,9 +262,3 @@ class CompiledEngine:
                 # One step is all: whatever its outcome, the slot takes no second one.
                 self._derivations.outcome[stop] = FAILED
         return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))
-
-
-def copy_buffers_(buffers: Derivations | Work | Pool, values: Derivations | Work | Pool) -> None:
-    """Copy values into buffers, in place; eager, outside of every compiled graph."""
-    for buffer, value in zip(buffers, values, strict=True):
-        buffer.copy_(value)

@@ -41,7 +41,6 @@ def empty_work(layout: Layout, device: torch.device) -> Work:
         dropped_resolvents=zeros(b),
         true_origin_kind=zeros(b, dtype=torch.int32),
         true_origin=zeros(b, dtype=torch.int32),
-        atoms=torch.full((b, rows, layout.atoms, 3), PAD, dtype=torch.int32, device=device),
         origin_kind=zeros(b, rows, dtype=torch.int32),
         origin=zeros(b, rows, dtype=torch.int32),
     )

@@ -28,13 +28,16 @@ class Call(NamedTuple):
 
 
 def watch_stages(stages: Stages) -> tuple[Stages, dict[str, Call]]:
-    """The same stages, each noting its last call in the dictionary returned, under the stage's name."""
+    """The same stages, each noting its first call in the dictionary returned, under the stage's name.
+
+    The first is that of the clauses tried; those that are kept are resolved again.
+    """
     calls: dict[str, Call] = {}
 
     def watch(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
             output = function(*arguments)
-            calls[name] = Call(arguments, output)
+            calls.setdefault(name, Call(arguments, output))
             return output
 
         return watched
@@ -91,7 +94,7 @@ def stage_outputs(calls: dict[str, Call], derivations_after: Any, record: Any) -
         rows = zip(
             record.work.origin_kind[0, :num].tolist(),
             record.work.origin[0, :num].tolist(),
-            record.work.atoms[0, :num].tolist(),
+            record.rows.atoms[:num].tolist(),
             strict=True,
         )
         limited: tuple[Any, ...] = tuple((GOAL, k, o, plain_goal(atoms)) for k, o, atoms in rows)

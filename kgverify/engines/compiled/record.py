@@ -45,15 +45,19 @@ def read_steps(record: StepRecord, taken: Tensor) -> Chunk:
     def resolvents_of(tensor: Tensor) -> NDArray:  # type: ignore[type-arg]
         return fetch(tensor[:, :num_columns])
 
-    atoms = resolvents_of(work.atoms)
-    atoms[alone] = PAD
     origin_kind, origin = resolvents_of(work.origin_kind), resolvents_of(work.origin)
     origin_kind[alone, 0] = fetch(work.true_origin_kind)[alone]
     origin[alone, 0] = fetch(work.true_origin)[alone]
     origin[origin_kind == Origin.NONE] = 0
     goal = fetch(record.goal)
-    kinds = np.where(np.arange(num_columns) == 0, kind[:, None], GOAL)
-    is_atom, is_goal_atom = atoms[..., 0] != PAD, goal[..., 0] != PAD
+    is_goal_atom = goal[..., 0] != PAD
+    kinds = np.where(np.arange(num_columns) == 0, kind[:, None], GOAL)[is_resolvent]
+    # The live rows are the resolvents of the slots in order, but for what stands alone, which has no atoms.
+    num_rows = int(record.rows.is_live.sum())
+    row_atoms = record.rows.atoms[:num_rows].cpu().numpy()
+    is_atom = row_atoms[..., 0] != PAD
+    num_atoms = np.zeros(len(kinds), np.uint16)
+    num_atoms[kinds == GOAL] = is_atom.sum(1)
     return Chunk(
         fetch(record.place),
         Steps(
@@ -67,12 +71,12 @@ def read_steps(record: StepRecord, taken: Tensor) -> Chunk:
             goal_atoms=goal[is_goal_atom],
         ),
         Resolvents(
-            kind=kinds[is_resolvent].astype(np.uint8),
-            num_atoms=is_atom.sum(2)[is_resolvent].astype(np.uint16),
+            kind=kinds.astype(np.uint8),
+            num_atoms=num_atoms,
             origin_kind=origin_kind[is_resolvent].astype(np.uint8),
             origin=origin[is_resolvent],
             score=resolvents_of(choices.score)[is_resolvent],
-            atoms=atoms[is_resolvent][is_atom[is_resolvent]],
+            atoms=row_atoms[is_atom],
         ),
     )
 
@@ -83,6 +87,24 @@ class Results(NamedTuple):
     outcome: NDArray[np.int32]
     is_limited: NDArray[np.bool_]
     log_probability: NDArray[np.float64]
+
+
+class Evaluation(NamedTuple):
+    """How each candidate ended, and how close the choices were where a fast precision made them.
+
+    num_choices: between two resolvents or more; num_rescored: of these, made again in float32; smallest_gap: between the
+    two highest scores, in nats, inf where there was no choice. In float32 none of the three is measured (0, 0, inf).
+    """
+
+    results: Results
+    num_choices: int = 0
+    num_rescored: int = 0
+    smallest_gap: float = float("inf")
+
+
+def no_results() -> Results:
+    """Of no candidates."""
+    return Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
 
 
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:

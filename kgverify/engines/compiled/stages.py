@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kgverify.engines.compiled import choose, match, pool, resolve
-from kgverify.engines.compiled.state import Choices, Derivations, Items, Pool, Segments, Work
+from kgverify.engines.compiled.state import Choices, Derivations, Items, Pool, Rows, Segments, Work
 from kgverify.engines.compiled.tables import Tables
 
 
@@ -28,7 +28,7 @@ class Stages(NamedTuple):
     limit: Callable[[Tensor, Tensor, Items, Tensor, Work, int, int], resolve.Placement]
     score: choose.Score
     choose: Callable[[Tensor, Tensor, Tensor], Choices]
-    advance: Callable[[Derivations, Work, Choices, Tensor], Derivations]
+    advance: Callable[[Derivations, Work, Rows, Choices, Tensor], Derivations]
     finish: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
     recycle: Callable[[Pool, Derivations], tuple[Pool, Derivations]]
 

@@ -74,6 +74,8 @@ class Derivations(NamedTuple):
 class Work(NamedTuple):
     """The step each slot is in the middle of: what its match windows have found so far.
 
+    A kept resolvent is the clause that gives it; its atoms are made once the step is complete.
+
     cursor:             int64 [B]     clauses tried
     num_survivors:      int64 [B]     resolvents left after `revisit`, TRUE not counted
     num_kept:           int64 [B]     resolvents kept by `limit`
@@ -81,8 +83,7 @@ class Work(NamedTuple):
     dropped_resolvents: int64 [B]     dropped beyond max_resolvents
     true_origin_kind:   int32 [B]     origin of the first TRUE; 0 while there is none
     true_origin:        int32 [B]
-    atoms:              int32 [B, S + 1, A, 3]  the kept resolvents; free rows are unspecified, row S is a sink
-    origin_kind:        int32 [B, S + 1]
+    origin_kind:        int32 [B, S + 1]  of the kept resolvents; free rows are unspecified, row S is a sink
     origin:             int32 [B, S + 1]
     """
 
@@ -93,7 +94,6 @@ class Work(NamedTuple):
     dropped_resolvents: Tensor
     true_origin_kind: Tensor
     true_origin: Tensor
-    atoms: Tensor
     origin_kind: Tensor
     origin: Tensor
 
@@ -151,6 +151,21 @@ class Items(NamedTuple):
     query: Tensor
 
 
+class Rows(NamedTuple):
+    """The resolvents of the slots whose step is complete, end to end: places of the score window.
+
+    slot:    int64 [R]
+    is_live: bool  [R]        whether this place of the window is used
+    atoms:   int32 [R, A, 3]  free rows PAD
+    first:   int64 [B]        where each slot's resolvents begin; unspecified for a slot without any
+    """
+
+    slot: Tensor
+    is_live: Tensor
+    atoms: Tensor
+    first: Tensor
+
+
 class Choices(NamedTuple):
     """What `score` and `choose` made of the slots whose step is complete.
 
@@ -168,6 +183,19 @@ class Choices(NamedTuple):
     log_probability: Tensor
 
 
+class Gaps(NamedTuple):
+    """How close the choices of a tick were, where they are made in a fast precision.
+
+    num_choices:  int64 []          between two resolvents or more
+    num_rescored: int64 []          made again in a higher precision
+    smallest:     float32 []        gap between the two highest scores, in nats; inf where there was no choice
+    """
+
+    num_choices: Tensor
+    num_rescored: Tensor
+    smallest: Tensor
+
+
 class StepRecord(NamedTuple):
     """What a tick did, for a recorder: the steps that it completed, in the slots where `is_taken`.
 
@@ -176,8 +204,10 @@ class StepRecord(NamedTuple):
     goal:       int32 [B, A, 3]  before the step
     depth:      int32 [B]        before the step
     outcome:    int32 [B]        after the step
-    work:       the resolvents, with their origins and what was dropped
+    work:       the resolvents' origins, and what was dropped
+    rows:       the resolvents
     choices:    scores and choice
+    gaps:       how close the choices were; None where nothing is scored again
     """
 
     is_taken: Tensor
@@ -186,4 +216,6 @@ class StepRecord(NamedTuple):
     depth: Tensor
     outcome: Tensor
     work: Work
+    rows: Rows
     choices: Choices
+    gaps: Gaps | None

@@ -14,16 +14,20 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import Parameters
-from kgverify.engines.compiled.match import clause_heads, expand, gather_items, origin_kinds
+from kgverify.engines.compiled.kernels import PLAIN_KERNELS, Kernels
+from kgverify.engines.compiled.match import expand, gather_items, origin_kinds
+from kgverify.engines.compiled.rescore import Rescoring, rescore
 from kgverify.engines.compiled.resolve import count_by_slot, first_by_slot
 from kgverify.engines.compiled.stages import Stages
 from kgverify.engines.compiled.state import (
     GOAL,
     OPEN,
-    PAD,
+    RULE,
     TRUE,
     Derivations,
+    Items,
     Layout,
+    Rows,
     Segments,
     StepRecord,
     Work,
@@ -33,11 +37,17 @@ from kgverify.logic.limits import Limits
 
 
 class Setting(NamedTuple):
-    """What is fixed when a tick is compiled."""
+    """What is fixed when a tick is compiled.
+
+    kernels:   stages next to one another, run at once
+    rescoring: how close choices are made, where scores are of a fast precision
+    """
 
     stages: Stages
     limits: Limits
     layout: Layout
+    kernels: Kernels = PLAIN_KERNELS
+    rescoring: Rescoring | None = None
 
 
 def tick(
@@ -52,12 +62,18 @@ def tick(
 
     kind = stages.close(work.num_survivors, work.true_origin_kind, work.num_kept)
     work = stand_alone(work, kind)
-    score, is_taken = score_resolvents(setting, parameters, derivations, work, kind, is_running & is_tried)
+    rows, is_taken = form_rows(setting, tables, derivations, work, selected, kind, is_running & is_tried)
+    score = score_rows(setting, parameters, derivations, rows, kind)
+    gaps = None
+    if setting.rescoring is not None:
+        score, is_taken, gaps = rescore(setting.rescoring, parameters, derivations.goal, rows, score, kind, is_taken)
     num_resolvents = torch.where(kind == GOAL, work.num_kept, 1)
     choices = stages.choose(kind, num_resolvents, score)
-    after = stages.advance(derivations, work, choices, is_taken)
+    after = stages.advance(derivations, work, rows, choices, is_taken)
     outcome = stages.finish(after.depth, derivations.outcome, kind, is_taken, setting.limits.max_depth)
-    record = StepRecord(is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, choices)
+    record = StepRecord(
+        is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
+    )
     return with_outcome(after, outcome), begin_step(work, is_taken), record
 
 
@@ -71,21 +87,9 @@ def try_clauses(
     is_running: Tensor,
 ) -> tuple[Work, Tensor]:
     """From clauses to resolvents kept, for one window; and which slots have no clause left to try, bool [B]."""
-    stages, limits, layout = setting
-    offset = 2 * layout.atoms
+    stages, limits, layout = setting.stages, setting.limits, setting.layout
     items, held = gather_items(tables, derivations, work, selected, segments, is_running, layout.match_window)
-    head = clause_heads(tables, items, offset)
-    matches = torch.where(
-        items.is_rule,
-        stages.match_rules(tables, items, head),
-        stages.match_facts(tables, items, head, limits.exclude_query),
-    )
-    raw = stages.resolve(tables, items, head, derivations.goal[items.slot], offset)
-    pruned, num_atoms = stages.prune(tables, raw, items.query, limits.exclude_query)
-    atoms = stages.rename(pruned[:, : layout.atoms])
-    # What the padding cuts off is longer than every goal visited; the atoms that are left of it tell nothing.
-    is_cut = num_atoms > layout.atoms
-    is_new = is_cut | ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
+    matches, num_atoms, is_new = setting.kernels.try_items(setting, tables, derivations, items)
     is_resolvent = items.is_live & matches
     is_true = is_resolvent & (num_atoms == 0)
     is_survivor = is_resolvent & is_new & ~is_true
@@ -105,7 +109,6 @@ def try_clauses(
         dropped_resolvents=work.dropped_resolvents + placement.dropped_resolvents,
         true_origin_kind=torch.where(is_first, kinds[first_true], work.true_origin_kind),
         true_origin=torch.where(is_first, items.clause[first_true], work.true_origin).int(),
-        atoms=work.atoms.index_put((items.slot, row), atoms),
         origin_kind=work.origin_kind.index_put((items.slot, row), kinds),
         origin=work.origin.index_put((items.slot, row), items.clause.int()),
     )
@@ -124,33 +127,44 @@ def stand_alone(work: Work, kind: Tensor) -> Work:
         dropped_resolvents=torch.where(is_true, 0, work.dropped_resolvents),
         true_origin_kind=work.true_origin_kind,
         true_origin=work.true_origin,
-        atoms=work.atoms,
         origin_kind=work.origin_kind,
         origin=work.origin,
     )
 
 
-def score_resolvents(
+def form_rows(
     setting: Setting,
-    parameters: Parameters,
+    tables: Tables,
     derivations: Derivations,
     work: Work,
+    selected: Tensor,
     kind: Tensor,
     is_tried: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Scores [B, S] of as many complete slots as the window holds, -inf in free rows; and which slots, bool [B]."""
+) -> tuple[Rows, Tensor]:
+    """The resolvents of as many complete slots as the score window holds; and which slots, bool [B]."""
     layout = setting.layout
     num_rows = torch.where(is_tried & (kind == GOAL), work.num_kept, 0)
-    is_taken = is_tried & (num_rows.cumsum(0) <= layout.score_window)
+    ends = num_rows.cumsum(0)
+    is_taken = is_tried & (ends <= layout.score_window)
     slot, row, is_live, _ = expand(torch.where(is_taken, num_rows, 0), layout.score_window)
     row = torch.where(is_live, row, layout.resolvents)
-    atoms = torch.where(is_live[:, None, None], work.atoms[slot, row], PAD)
-    values = setting.stages.score(parameters, derivations.goal, atoms, slot)
+    is_rule = work.origin_kind[slot, row] == RULE
+    clause = torch.where(is_live, work.origin[slot, row], 0).long()
+    items = Items(slot, is_live, is_rule, clause, selected[slot], derivations.query[slot])
+    atoms = setting.kernels.form_atoms(setting, tables, derivations, items)
+    return Rows(slot, is_live, atoms, ends - num_rows), is_taken
+
+
+def score_rows(setting: Setting, parameters: Parameters, derivations: Derivations, rows: Rows, kind: Tensor) -> Tensor:
+    """Scores [B, S], -inf in free rows."""
+    layout = setting.layout
+    values = setting.stages.score(parameters, derivations.goal, rows.atoms, rows.slot)
+    row = torch.where(rows.is_live, torch.arange(layout.score_window, device=values.device) - rows.first[rows.slot], -1)
     shape = (layout.slots, layout.resolvents + 1)
     score = torch.full(shape, -torch.inf, dtype=values.dtype, device=values.device)
-    score = score.index_put((slot, row), values)[:, : layout.resolvents]
+    score = score.index_put((rows.slot, row), values)[:, : layout.resolvents]
     alone = (kind != GOAL)[:, None] & (torch.arange(layout.resolvents, device=score.device) == 0)
-    return torch.where(alone, 0.0, score), is_taken
+    return torch.where(alone, 0.0, score)
 
 
 def with_outcome(derivations: Derivations, outcome: Tensor) -> Derivations:
@@ -181,7 +195,6 @@ def begin_step(work: Work, is_taken: Tensor) -> Work:
         dropped_resolvents=clear(work.dropped_resolvents),
         true_origin_kind=clear(work.true_origin_kind),
         true_origin=clear(work.true_origin),
-        atoms=work.atoms,
         origin_kind=work.origin_kind,
         origin=work.origin,
     )
