@@ -29,8 +29,10 @@ NUM_PROGRAMS = int(os.environ.get("KGVERIFY_JUDGED", "1000"))
 """Programs that each judge gets; the figures of docs/fuzzing.md are of 10,000."""
 
 ANSWERS = Path(__file__).parent / "provability.pl"
-MOST_INFERENCES = 100_000
+MOST_INFERENCES = 1_000_000
 """Of Prolog, for one query. A count and not a clock, so that the same queries are decided on every machine."""
+MOST_LOADED = 500
+"""Programs of one Prolog process, which gets slower with every program that it has forgotten."""
 MOST_CONSTANTS, MOST_FACTS, MOST_ROWS = 12, 24, 1 << 16
 """clingo gets no program of more constants or facts, or whose longest body could join more rows of a full model."""
 
@@ -63,8 +65,14 @@ class Prolog:
     """A SWI-Prolog process that holds one program, and answers with resolvents and with what can be proved."""
 
     def __init__(self, executable: str) -> None:
+        self.executable = executable
+        self.start()
+
+    def start(self) -> None:
+        """Begin a process."""
+        self.num_programs = 0
         self.process = subprocess.Popen(
-            [executable, "-q", "-g", "main", "-t", "halt", str(ANSWERS)],
+            [self.executable, "-q", "-g", "main", "-t", "halt", str(ANSWERS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -80,10 +88,14 @@ class Prolog:
 
     def load(self, program: Program) -> None:
         """Hold this program from now on."""
+        if self.num_programs == MOST_LOADED:
+            self.close()
+            self.start()
+        self.num_programs += 1
         clauses = [f"c({render(rule.head)}, {render_all(rule.body)})" for rule in program.rules]
         clauses += [f"c({render(fact)}, [])" for fact in program.facts]
-        ((num_loaded,),) = self.ask(f"load([{', '.join(clauses)}])")
-        assert num_loaded == len(clauses)
+        ((num_clauses,),) = self.ask(f"load([{', '.join(clauses)}])")
+        assert num_clauses == len(clauses)
 
     def judge(self, case: Case) -> tuple[int, list[str]]:
         """How many goals of the derivations were judged, and where the resolvents differ."""
