@@ -68,7 +68,8 @@ def with_precision(
     """The stages that score in a precision, the parameters they take, how close choices are made, and the scores' error."""
     if precision == FLOAT32:
         parameters = build_parameters(policy, device, torch.float32, is_rounded=is_rounded)
-        error = estimate_score_error(policy, limits.max_atoms, device, stages.score, parameters)
+        # Of the sound score: what a fault among the stages does to it is no rounding.
+        error = estimate_score_error(policy, limits.max_atoms, device, score_two_tower, parameters)
         return stages, parameters, None, error
     from kgverify.engines.compiled.tower_kernels import build_tower_parameters, build_tower_score
 
