@@ -30,7 +30,7 @@ from kgverify.report.evaluation import encode_evaluation, print_evaluation
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SAME_PRESS: Final = 1.0
-"""Seconds in which a second Ctrl-C is the first one: `torchrun` passes on what the terminal has sent already."""
+"""Seconds in which, in a team, a second Ctrl-C is the first: `torchrun` passes on what the terminal has sent already."""
 
 
 def evaluate(
@@ -123,7 +123,9 @@ def evaluate(
             return
         if harvest.missing:
             _say_how_to_go_on(harvest, save, team, is_stopped=should_stop())
-    report = report_evaluation(run, harvest, pipeline.engine.info, num_checked=check, num_processes=team.size)
+    report = report_evaluation(
+        run, harvest, pipeline.engine.info, num_checked=check, num_processes=team.size, phase=show_work
+    )
     if save is not None:
         write_result(encode_evaluation(report), str(save / SUMMARY))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
@@ -152,7 +154,7 @@ def stopping_at_leisure(team: Team) -> Iterator[Callable[[], bool]]:
     pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if pressed and time.monotonic() - pressed[0] > _SAME_PRESS:
+        if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if team.size > 1 else 0):
             raise KeyboardInterrupt
         if not pressed and team.index == 0:
             # No console: the handler may have come in the middle of one's line.

@@ -4,6 +4,7 @@ import numpy as np
 
 from kgverify import __version__
 from kgverify.harness.evaluate import Harvest
+from kgverify.harness.phases import Phase, silent_phase
 from kgverify.harness.run import Run
 from kgverify.harness.spot_check import check_sample
 from kgverify.logic.outcomes import Outcome
@@ -14,7 +15,13 @@ from kgverify.trace.header import EngineInfo
 
 
 def report_evaluation(
-    run: Run, harvest: Harvest, engine: EngineInfo, *, num_checked: int, num_processes: int = 1
+    run: Run,
+    harvest: Harvest,
+    engine: EngineInfo,
+    *,
+    num_checked: int,
+    num_processes: int = 1,
+    phase: Phase = silent_phase,
 ) -> EvaluationReport:
     """The report of an evaluation of which no part is missing; so many candidates are proved by the reference as well."""
     results = [harvest.results[part.number] for part in harvest.plan.parts]
@@ -22,6 +29,10 @@ def report_evaluation(
     by_outcome = sum((result.num_outcomes.sum(0, np.int64) for result in results), np.zeros(len(Outcome), np.int64))
     true_outcomes = np.bincount(np.concatenate([result.outcome for result in results]), minlength=len(Outcome))
     smallest_gap = min(float(result.smallest_gap) for result in results)
+    check = None
+    if num_checked:
+        with phase("proving some by the reference", num_checked) as progress:
+            check = check_sample(run, results, num_checked, engine.score_error, progress)
     return EvaluationReport(
         kgverify=__version__,
         graph=run.graph.name,
@@ -49,7 +60,7 @@ def report_evaluation(
         seconds=harvest.seconds,
         warm_up_seconds=harvest.warm_up_seconds,
         candidates_per_second=harvest.num_candidates / harvest.seconds if harvest.num_candidates else None,
-        check=check_sample(run, results, num_checked, engine.score_error) if num_checked else None,
+        check=check,
     )
 
 

@@ -135,7 +135,7 @@ def write_part(path: Path, result: PartResult, identity: str) -> None:
 def read_part(path: Path, part: Part, identity: str) -> PartResult:
     """Read it again. DamagedError unless it is whole and of this part of this evaluation."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             found, checksum = str(file["identity"]), str(file["xxh3"])
             result = PartResult(**{name: file[name] for name in PartResult._fields})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:

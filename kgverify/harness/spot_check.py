@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.protocol import Progress, no_progress
 from kgverify.harness.part_file import PartResult
 from kgverify.harness.run import Run, reference_pipeline
 from kgverify.logic.outcomes import Outcome, Side
@@ -16,7 +17,9 @@ _EXACT: Final = 1e-9
 """How far sums of float64 may be apart that were added up in another order, for each step, in nats."""
 
 
-def check_sample(run: Run, results: Iterable[PartResult], num: int, score_error: float) -> SpotCheck:
+def check_sample(
+    run: Run, results: Iterable[PartResult], num: int, score_error: float, progress: Progress = no_progress
+) -> SpotCheck:
     """Prove `num` of the kept candidates by the reference: half of them true triples, half corruptions, if there are.
 
     score_error: what the engine declares. A candidate on whose way two scores are closer than the errors may part from
@@ -26,7 +29,7 @@ def check_sample(run: Run, results: Iterable[PartResult], num: int, score_error:
     if not len(sample.candidates.query):
         return SpotCheck(num, 0, 0, 0, 0.0, 0.0, ())
     pipeline = reference_pipeline(run)
-    expected = pipeline.engine.prove(sample.candidates)
+    expected = pipeline.engine.prove(sample.candidates, progress)
     error = score_error + pipeline.engine.info.score_error
     num_steps = expected.candidates.num_steps.astype(np.float64)
     bound = num_steps * (2 * error + _EXACT)
