@@ -8,12 +8,12 @@ from kgreference.resolvent import Match, OriginKind
 from kgreference.terms import (
     Atom,
     Triple,
-    canonical,
     first_free_variable,
     is_ground,
     substitute,
     unify,
     variable,
+    variables,
 )
 
 
@@ -116,13 +116,14 @@ class Program:
     def rules_matching(self, atom: Triple) -> tuple[Match, ...]:
         """The rules, in order, whose heads unify with an atom, standardized apart from it."""
         if atom not in self._rules_matching:
-            found = []
-            kind, predicate, first_variable = OriginKind.RULE, atom[0], first_free_variable((atom,))
-            for origin, rule in self.rules_apart(predicate, first_variable):
+            found, kind = [], OriginKind.RULE
+            for origin, rule in self.rules_apart(atom[0], first_free_variable((atom,))):
                 unifier = unify(atom, rule.head)
                 if unifier is not None:
-                    instance = canonical(substitute((*rule.body, rule.head), unifier))
-                    found.append(Match(kind, origin, instance[-1], instance[:-1], first_free_variable(instance)))
+                    instance = substitute((*rule.body, rule.head), unifier)
+                    numbering = {term: variable(number) for number, term in enumerate(variables(instance))}
+                    *body, head = substitute(instance, numbering)
+                    found.append(Match(kind, origin, head, tuple(body), len(numbering)))
             self._rules_matching.remember(atom, tuple(found))
         return self._rules_matching[atom]
 

@@ -93,18 +93,16 @@ def resolve(goal: Goal, rule_matches: Sequence[Match], fact_matches: Sequence[Ma
     """
     (_, first, second), rest = goal[0], goal[1:]
     others = [term for term in variables(rest) if term not in (first, second)]
-    matches = [*rule_matches, *fact_matches]
-    unifiers = {
-        num: {term: variable(num + i) for i, term in enumerate(others)}
-        for num in {each.num_variables for each in matches}
-    }
+    unifiers: dict[int, dict[int, int]] = {}
     resolvents = []
     kind, rest_here = Kind.GOAL, rest
     head_before: Triple | None = None
     num_before = 0
-    for origin_kind, origin, head, body, num_variables in matches:
+    for origin_kind, origin, head, body, num_variables in [*rule_matches, *fact_matches]:
         if head != head_before or num_variables != num_before:
             head_before, num_before = head, num_variables
+            if num_variables not in unifiers:
+                unifiers[num_variables] = {term: variable(num_variables + i) for i, term in enumerate(others)}
             unifier = unifiers[num_variables]
             _, unifier[first], unifier[second] = head
             rest_here = substitute(rest, unifier)
@@ -141,7 +139,7 @@ def rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
 
 def revisit(goal: Goal, visited: Set[Goal], resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Drop every resolvent equal to the current goal or to one visited before."""
-    seen = {goal, *visited}
+    seen = visited if goal in visited else {goal, *visited}
     return [resolvent for resolvent in resolvents if resolvent.atoms not in seen]
 
 
