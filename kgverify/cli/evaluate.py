@@ -158,7 +158,8 @@ def stopping_at_leisure(team: Team) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         if not pressed and team.index == 0:
             # No console: the handler may have come in the middle of one's line.
-            sys.stderr.write("\nending after the part in flight; Ctrl-C again ends at once\n")
+            again = "; Ctrl-C again ends at once" if number == signal.SIGINT else ""
+            sys.stderr.write(f"\nending after the part in flight{again}\n")
         pressed.append(time.monotonic())
 
     numbers = [signal.SIGINT, *([signal.SIGTERM] if team.size > 1 else [])]

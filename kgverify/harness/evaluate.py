@@ -1,5 +1,6 @@
 """Large evaluations: parts are proved, ranked and kept one after the other, by one process or by several."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -159,6 +160,7 @@ class _Worker:
         self._run, self._pipeline, self._store, self._team = run, pipeline, store, team
         self._should_stop = should_stop
         self._num_own = self._num_told = 0
+        team.add(f"process {team.index}", os.getpid())
 
     def warm_up(self, part: Part) -> None:
         """Let the engine compile what it compiles at the first candidate."""
@@ -170,7 +172,7 @@ class _Worker:
             with ThreadPoolExecutor(1) as beside:
                 self._work(self._take(missing), beside, progress)
         finally:
-            self._team.add("left", 1)
+            self._team.add(f"left {self._team.index}", 1)
 
     def _work(self, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
         part = next(parts, None)
@@ -219,12 +221,26 @@ class _Worker:
         self._store.put(part, summarize_part(proved, rankings, self._run.triples, self._run.seed, gaps))
 
     def wait_for_others(self, progress: Progress) -> None:
-        """Until every process has left off."""
-        while self._team.add("left", 0) < self._team.size:
+        """Until every process has left off, or is gone."""
+        while not all(self._has_left(index) for index in range(self._team.size)):
             self._tell_of_others(progress)
+            # Says it to the others.
             self._is_to_stop()
             time.sleep(_POLL_SECONDS)
         self._tell_of_others(progress)
+
+    def _has_left(self, index: int) -> bool:
+        if self._team.add(f"left {index}", 0):
+            return True
+        process = self._team.add(f"process {index}", 0)
+        if not process:
+            # It has not begun; one that begins when all are to stop does nothing.
+            return self._is_to_stop()
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        return False
 
     def _tell_of_others(self, progress: Progress) -> None:
         num = self._team.add("candidates", 0) - self._num_own

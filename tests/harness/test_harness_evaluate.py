@@ -1,5 +1,7 @@
 """Large evaluations: the parts are those of the run, are kept as they end, and together say what one proof of all says."""
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -259,10 +261,29 @@ def test_two_members_leave_the_files_that_one_leaves(tmp_path: Path):
     assert mate is None
     assert leader is not None
     assert leader.missing == []
-    assert shared.counters["left"] == 2
+    assert (shared.counters["left 0"], shared.counters["left 1"]) == (1, 1)
     assert sum(finished) == leader.plan.num_candidates == leader.num_candidates
     harvest(run, eager_pipeline(run), folder=tmp_path / "one")
     assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
+
+
+def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path):
+    run = small_run()
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    taken_by_it = Counter({"process 1": gone.pid, "taken": 1})
+    shared = SimpleNamespace(said=[], counters=taken_by_it, changed=threading.Condition())
+    found = harvest(run, eager_pipeline(run), folder=tmp_path, team=Member(0, shared))
+    assert [part.number for part in found.missing] == [0]
+
+
+def test_a_member_that_has_not_begun_is_not_waited_for_when_all_are_to_stop(tmp_path: Path):
+    run = small_run()
+    shared = SimpleNamespace(said=[], counters=Counter(), changed=threading.Condition())
+    turns = iter([False, False])
+    team = Member(0, shared)
+    found = harvest(run, eager_pipeline(run), folder=tmp_path, team=team, should_stop=lambda: next(turns, True))
+    assert found.missing != []
 
 
 class Counting:
