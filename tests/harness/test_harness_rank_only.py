@@ -1,7 +1,7 @@
 """Ranks with and without the candidates that cannot matter for them are the same."""
 
-from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -47,19 +47,15 @@ def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_dep
 
 
 def test_the_ranks_of_generated_programs_are_those_of_all_candidates():
-    counts: Counter[str] = Counter()
-    for problem in draw_problems(31):
-        if not problem.queries or len(problem.domain) > 16:
-            continue
+    # One at a time: in a merged program a variable of a head alone stands for the constants of all.
+    problems = (each for each in draw_problems(31) if each.queries and len(each.domain) <= 8)
+    skipped = []
+    for problem in islice(problems, 30):
         run = merge([replace(problem, num_corruptions=ALL)]).run
-        _, ranked = assert_same_ranks(run, eager_pipeline(run, slots=16))
-        counts["compared"] += 1
-        counts["skipped some"] += ranked.num_skipped > 0
-        counts["skipped none"] += ranked.num_skipped == 0
-        if counts["compared"] == 50:
-            break
-    assert counts["skipped some"] > 3
-    assert counts["skipped none"] > 5
+        _, ranked = assert_same_ranks(run, eager_pipeline(run, slots=32))
+        skipped.append(ranked.num_skipped)
+    assert sum(each > 0 for each in skipped) > 3
+    assert 0 in skipped
 
 
 def evaluate_outcomes(outcomes: dict[int, tuple[Outcome, float]], told: list[int]):
