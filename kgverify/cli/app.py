@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from kgverify import __version__
 from kgverify.cli import faults
 from kgverify.cli.diff import diff
+from kgverify.cli.evaluate import evaluate
 from kgverify.cli.fuzz import fuzz
 from kgverify.cli.record import record
 from kgverify.cli.replay import replay
@@ -54,6 +55,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify.",
 )
 app.command()(diff)
+app.command()(evaluate)
 app.command()(record)
 app.command(cls=ReportCommand)(report)
 app.command()(show)

@@ -10,12 +10,12 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.options import DEFAULT_LIMITS, build_run, check_reference_workers, naming_options
 from kgverify.cli.progress import check_writable, make_result_console, show_phase, typed_command, write_result
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.run import reference_pipeline
+from kgverify.harness.fan_out import reference_over
 from kgverify.harness.save import check_folder, save_verification
 from kgverify.harness.verify import Verification, compare_recorded, verify
 from kgverify.report.report import encode_report
@@ -46,12 +46,17 @@ def diff(
         bool, typer.Option("--lockstep", help="Take every step from the expected goal: lists independent faults.")
     ] = False,
     determinism: Annotated[bool, typer.Option(help="Run each engine twice first.")] = True,
+    jobs: options.Jobs = 1,
+    scheduler: options.Scheduler = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save both traces and the report in a folder.")
     ] = None,
     json_path: options.JsonPath = None,
 ) -> None:
     """Compare the compiled evaluator with the reference prover, or two recorded traces, step by step."""
+    check_reference_workers(
+        jobs, scheduler, has_reference=expected is None, why="two recorded traces are compared without it"
+    )
     check_writable(json_path)
     if save is not None:
         check_folder(save)
@@ -83,14 +88,10 @@ def diff(
         )
         with naming_options():
             judged = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
-        verification = verify(
-            run,
-            reference_pipeline(run),
-            judged,
-            lockstep=lockstep,
-            check_determinism=determinism,
-            phase=show_phase,
-        )
+        with reference_over(run, jobs=jobs, scheduler=scheduler) as reference:
+            verification = verify(
+                run, reference, judged, lockstep=lockstep, check_determinism=determinism, phase=show_phase
+            )
     _deliver(verification, save, json_path, is_recorded=expected is not None)
 
 

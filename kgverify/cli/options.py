@@ -41,6 +41,11 @@ Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled e
 Faults = Annotated[
     list[str] | None, typer.Option("--fault", help="Plant a fault in the compiled evaluator, e.g. fact-cap.")
 ]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes that the reference proves in.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="A dask scheduler, whose workers prove for the reference instead."),
+]
 JsonPath = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")
 ]
@@ -98,6 +103,21 @@ def build_run(
         num_corruptions=parse_corruptions(corruptions),
         seed=seed,
     )
+
+
+def check_reference_workers(jobs: int, scheduler: str | None, *, has_reference: bool, why: str) -> None:
+    """UserError where processes or machines are asked for that have no work, or both."""
+    if jobs == 1 and scheduler is None:
+        return
+    where = "--jobs" if scheduler is None else "--scheduler"
+    if not has_reference:
+        raise UserError(f"is for the reference, and {why}", where=where, fix="leave it out")
+    if jobs != 1 and scheduler is not None:
+        raise UserError(
+            "the scheduler has workers of its own, and --jobs starts processes here",
+            where=where,
+            fix="give one of the two",
+        )
 
 
 def parse_corruptions(text: str) -> int:

@@ -4,8 +4,10 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +16,14 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from kgverify.errors import UserError
 
@@ -26,6 +31,9 @@ _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
 
 ECHOED: Final = 2
 """Columns left free, so that a terminal has room to echo Ctrl-C without going on to the next line."""
+SECONDS_BETWEEN_LINES: Final = 60.0
+"""In a log, of work that may take hours."""
+
 PIPE_WIDTH: Final = 120
 """Columns of a report that goes into a pipe or a log."""
 
@@ -100,6 +108,50 @@ def show_phase(title: str, total: int) -> Iterator[Phase]:
     console.width = max(1, console.width - ECHOED)
     with Progress(*columns, console=console, transient=True) as progress:
         yield Phase(progress, title, total)
+
+
+class Rate(ProgressColumn):
+    """How many are finished in a second."""
+
+    def render(self, task: Task) -> Text:
+        """Of the last while."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f}/s", style="progress.data.speed")
+
+
+@contextmanager
+def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Progress of work that may take hours: on a terminal a bar with the rate and the time left, else a line a minute."""
+    console = make_error_console()
+    if console.is_terminal:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            Rate(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(title, total=total or None)
+            yield lambda num_finished: progress.advance(task, num_finished)
+        return
+    started = said = time.monotonic()
+    num_done = 0
+
+    def tell(num_finished: int) -> None:
+        nonlocal said, num_done
+        num_done += num_finished
+        now = time.monotonic()
+        if num_done and now - said >= SECONDS_BETWEEN_LINES:
+            said = now
+            rate = num_done / (now - started)
+            left = timedelta(seconds=round((total - num_done) / rate))
+            line = f"{title}: {num_done:,} of {total:,}, {rate:,.0f}/s, {left} left"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    yield tell
 
 
 def typed_command(*further: str) -> str:

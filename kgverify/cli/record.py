@@ -1,5 +1,6 @@
 """`kgverify record`: run one engine and keep its trace."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.options import DEFAULT_LIMITS, build_run, check_reference_workers, naming_options
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
@@ -18,9 +19,10 @@ from kgverify.cli.progress import (
 )
 from kgverify.errors import UserError, suggest
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.record import SHARD_STEPS
+from kgverify.harness.fan_out import reference_over
+from kgverify.harness.record import SHARD_STEPS, Recording
 from kgverify.harness.record import record as record_run
-from kgverify.harness.run import reference_pipeline
+from kgverify.harness.run import Pipeline, Run
 from kgverify.trace.reader import partial_of
 
 ENGINES = ("reference", "compiled")
@@ -44,6 +46,8 @@ def record(
     mode: options.Mode = "auto",
     slots: options.Slots = None,
     fault: options.Faults = None,
+    jobs: options.Jobs = 1,
+    scheduler: options.Scheduler = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a recording that was interrupted.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a trace that is there already.")] = False,
     shard_steps: Annotated[
@@ -64,6 +68,9 @@ def record(
         )
     if output.exists() and not (force or resume):
         raise UserError("is there already", where=str(output), fix="choose another path, or overwrite it with --force")
+    check_reference_workers(
+        jobs, scheduler, has_reference=engine == "reference", why="the compiled evaluator proves in this process"
+    )
     check_writable(json_path)
     run = build_run(
         graph=graph,
@@ -78,19 +85,13 @@ def record(
         max_resolvents=max_resolvents,
         exclude_query=exclude_query,
     )
-    if engine == "reference":
-        pipeline = reference_pipeline(run)
-    else:
-        with naming_options():
-            pipeline = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
-    try:
-        with show_phase(f"recording {engine}", 0) as progress:
-            recording = record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
-    except KeyboardInterrupt:
-        if partial_of(output).is_dir():
-            again = typed_command(*([] if resume else ["--resume"]))
-            make_error_console().print(f"go on later with: {again}", highlight=False, markup=False, soft_wrap=True)
-        raise
+    with ExitStack() as stack:
+        if engine == "reference":
+            pipeline = stack.enter_context(reference_over(run, jobs=jobs, scheduler=scheduler))
+        else:
+            with naming_options():
+                pipeline = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+        recording = _record(run, pipeline, output, engine, resume=resume, shard_steps=shard_steps)
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
     make_result_console(json_path).print(
         f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",
@@ -105,3 +106,15 @@ def record(
             "num_resumed": recording.num_resumed,
         }
         write_result(msgspec.json.encode(data) + b"\n", json_path)
+
+
+def _record(run: Run, pipeline: Pipeline, output: Path, engine: str, *, resume: bool, shard_steps: int) -> Recording:
+    """Record with progress shown; of an interrupted one, say how to go on."""
+    try:
+        with show_phase(f"recording {engine}", 0) as progress:
+            return record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
+    except KeyboardInterrupt:
+        if partial_of(output).is_dir():
+            again = typed_command(*([] if resume else ["--resume"]))
+            make_error_console().print(f"go on later with: {again}", highlight=False, markup=False, soft_wrap=True)
+        raise

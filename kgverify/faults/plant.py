@@ -49,12 +49,21 @@ def plant_faults(run: Run, faults: Sequence[Fault]) -> Plant:
 
 
 def compiled_pipeline_with_faults(
-    run: Run, names: Sequence[str], *, mode: str = "auto", device: str = "auto", slots: int | None = None
+    run: Run,
+    names: Sequence[str],
+    *,
+    mode: str = "auto",
+    device: str = "auto",
+    slots: int | None = None,
+    **options: Any,
 ) -> Pipeline:
-    """The compiled evaluator with the named faults in it; none gives it as it is. UserError for an unknown name."""
+    """The compiled evaluator with the named faults in it; none gives it as it is. UserError for an unknown name.
+
+    Further options are those of `compiled_pipeline`.
+    """
     faults = find_faults(names)
     if not faults:
-        return compiled_pipeline(run, mode=mode, device=device, slots=slots)
+        return compiled_pipeline(run, mode=mode, device=device, slots=slots, **options)
     plant = plant_faults(run, faults)
     sound = compiled_pipeline(
         run,
@@ -63,5 +72,6 @@ def compiled_pipeline_with_faults(
         slots=slots,
         stages=plant.stages,
         faults=tuple(fault.name for fault in faults),
+        **options,
     )
     return Pipeline(plant.wrap_engine(sound.engine), plant.draw, plant.rank)

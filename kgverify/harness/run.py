@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from kgverify.trace.digests import compute_digests
 from kgverify.trace.header import ClauseTexts, Header, InputFile, RunInfo
 from kgverify.trace.trace import Trace
 from kgverify.trace.validate import check_columns
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.state import Layout
 
 _SHIPPED = resources.files("kgverify.engines.weights")
 
@@ -134,13 +137,20 @@ def reference_pipeline(run: Run) -> Pipeline:
 
 
 def compiled_pipeline(
-    run: Run, *, mode: str = "auto", device: str = "auto", slots: int | None = None, **options: Any
+    run: Run,
+    *,
+    mode: str = "auto",
+    device: str = "auto",
+    slots: int | None = None,
+    layout: "Layout | None" = None,
+    **options: Any,
 ) -> Pipeline:
-    """The compiled evaluator; further options are those of `CompiledEngine`."""
+    """The compiled evaluator; further options are those of `CompiledEngine`. A layout that is given tells the slots, too."""
     from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.layout import choose_layout
 
-    layout = choose_layout(run.limits) if slots is None else choose_layout(run.limits, slots=slots)
+    if layout is None:
+        layout = choose_layout(run.limits) if slots is None else choose_layout(run.limits, slots=slots)
     engine = CompiledEngine(
         run.graph.program, run.limits, run.policy, mode=mode, device=device, layout=layout, **options
     )

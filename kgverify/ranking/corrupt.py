@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.kg.graph import KnowledgeGraph
 from kgverify.logic.outcomes import Side
+from kgverify.ranking.draw import Asked, count_eligible, draw_entities
 from kgverify.trace.columns import CandidateSet
 
 ALL: Final = -1
@@ -36,23 +37,6 @@ def eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], side: Si
     return np.setdiff1d(entities, np.append(taken, triple[1 + side]), assume_unique=True)
 
 
-def draw_corruptions(
-    graph: KnowledgeGraph, triple: NDArray[np.int32], query: int, side: Side, num_corruptions: int, seed: int
-) -> NDArray[np.int32]:
-    """int32 [k], ascending: the entities that replace one side of a query; fewer where fewer are eligible.
-
-    `num_corruptions` of `ALL` takes all. The draw depends on (seed, query, side) alone.
-    """
-    entities = eligible_entities(graph, triple, side)
-    if num_corruptions == ALL or len(entities) <= num_corruptions:
-        return entities
-    key = np.array([seed & (2**64 - 1)], np.uint64)
-    for word in (query, int(side)):
-        key = mix(key) ^ np.uint64(word)
-    priority = mix(mix(key) ^ entities.astype(np.uint64))
-    return np.sort(entities[np.argpartition(priority, num_corruptions)[:num_corruptions]])
-
-
 def draw_candidates(
     graph: KnowledgeGraph,
     split: str,
@@ -61,34 +45,58 @@ def draw_candidates(
     seed: int,
     sides: Sequence[Side] = BOTH_SIDES,
 ) -> CandidateSet:
-    """The candidates of the given queries: for each query and side the true triple, then its corruptions.
+    """The candidates of the given queries: for each query and side the true triple, then its corruptions by entity.
 
+    The draw depends on (seed, query, side) alone: it takes the entities of lowest key, all where no more are eligible.
     UserError for a query that the split does not have, or a negative number of corruptions other than `ALL`.
     """
-    triples = graph.queries(split)
+    query, side = _rows(graph, split, queries, num_corruptions, sides)
+    triple = graph.queries(split)[query]
+    key = np.full(len(query), seed & (2**64 - 1), np.uint64)
+    for word in (query, side):
+        key = mix(key) ^ word.astype(np.uint64)
+    num_drawn, entities = draw_entities(
+        graph, Asked(triple, mix(key), side), None if num_corruptions == ALL else num_corruptions
+    )
+    counts = num_drawn + 1
+    is_corruption = np.ones(int(counts.sum()), np.bool_)
+    is_corruption[np.cumsum(counts) - counts] = False
+    all_sides = np.repeat(side.astype(np.int8), counts)
+    atom = np.repeat(triple, counts, axis=0)
+    for each, column in ((Side.HEAD, 1), (Side.TAIL, 2)):
+        atom[is_corruption & (all_sides == each), column] = entities[np.repeat(side == each, num_drawn)]
+    return CandidateSet(np.repeat(query.astype(np.int32), counts), all_sides, atom)
+
+
+def count_candidates(
+    graph: KnowledgeGraph, split: str, queries: Sequence[int], num_corruptions: int
+) -> NDArray[np.int64]:
+    """int64 [n]: how many candidates `draw_candidates` gives for each of the queries. UserError as there."""
+    query, side = _rows(graph, split, queries, num_corruptions, BOTH_SIDES)
+    num = count_eligible(graph, graph.queries(split)[query], side)
+    if num_corruptions != ALL:
+        num = np.minimum(num, num_corruptions)
+    total: NDArray[np.int64] = (num + 1).reshape(-1, len(BOTH_SIDES)).sum(1)
+    return total
+
+
+def _rows(
+    graph: KnowledgeGraph, split: str, queries: Sequence[int], num_corruptions: int, sides: Sequence[Side]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The query and the side, int64, of each ranking."""
+    num_queries = len(graph.queries(split))
     if num_corruptions < ALL:
         raise UserError(
             f"expected a number of corruptions of 0 or more, or all, found {num_corruptions}",
             where="--corruptions",
             fix="give 0 or more, or `all`",
         )
-    query_parts, side_parts, atom_parts = [], [], []
-    for query in queries:
-        if not 0 <= query < len(triples):
-            raise UserError(
-                f"expected a query from 0 to {len(triples) - 1}, found {query}",
-                where=f"{graph.name}, split {split}",
-                fix="choose a query that the split has",
-            )
-        for side in sides:
-            entities = draw_corruptions(graph, triples[query], query, side, num_corruptions, seed)
-            atoms = np.repeat(triples[query][None], 1 + len(entities), axis=0)
-            atoms[1:, 1 + side] = entities
-            atom_parts.append(atoms)
-            query_parts.append(np.full(len(atoms), query, np.int32))
-            side_parts.append(np.full(len(atoms), side, np.int8))
-    return CandidateSet(
-        np.concatenate([*query_parts, np.zeros(0, np.int32)]),
-        np.concatenate([*side_parts, np.zeros(0, np.int8)]),
-        np.concatenate([*atom_parts, np.zeros((0, 3), np.int32)]),
-    )
+    asked = np.array(queries, np.int64)
+    strange = asked[(asked < 0) | (asked >= num_queries)]
+    if len(strange):
+        raise UserError(
+            f"expected a query from 0 to {num_queries - 1}, found {strange[0]}",
+            where=f"{graph.name}, split {split}",
+            fix="choose a query that the split has",
+        )
+    return np.repeat(asked, len(sides)), np.tile(np.array(sides, np.int64), len(asked))

@@ -33,13 +33,13 @@ def rank_scores(
     candidates: Candidates, scores: NDArray[np.float64], triples: NDArray[np.int32], tolerance: float
 ) -> Rankings:
     """The same, from scores float64 [N] already made."""
-    keys = np.column_stack((candidates.query, candidates.side, candidates.atom))
-    _, first = np.unique(keys, axis=0, return_index=True)
-    query, side = candidates.query[first], candidates.side[first]
-    is_true = (candidates.atom[first] == triples[query]).all(1)
-    scores = scores[first]
+    group = candidates.query.astype(np.int64) * 4 + candidates.side
+    is_true = (candidates.atom == triples[candidates.query]).all(1)
+    if not _are_distinct(group, candidates.atom, is_true):
+        keys = np.column_stack((group, candidates.atom))
+        first = np.unique(keys, axis=0, return_index=True)[1]
+        group, is_true, scores = group[first], is_true[first], scores[first]
 
-    group = query.astype(np.int64) * 4 + side
     true_groups = group[is_true]
     place = np.searchsorted(true_groups, group).clip(max=max(0, len(true_groups) - 1))
     is_ranked = true_groups[place] == group if len(true_groups) else np.zeros(len(group), np.bool_)
@@ -52,9 +52,23 @@ def rank_scores(
 
     above = count(is_above).astype(np.float64)
     return Rankings(
-        query[is_true],
-        side[is_true],
+        (true_groups // 4).astype(np.int32),
+        (true_groups % 4).astype(np.int8),
         count(is_ranked).astype(np.uint32),
         1.0 + above,
         1.0 + above + count(is_tied),
     )
+
+
+def _are_distinct(group: NDArray[np.int64], atom: NDArray[np.int32], is_true: NDArray[np.bool_]) -> bool:
+    """Whether groups ascend and the corruptions in each do, as they are drawn: none is listed twice. Seen without sorting."""
+    true_groups = group[is_true]
+    if (group[1:] < group[:-1]).any() or (true_groups[1:] == true_groups[:-1]).any():
+        return False
+    group, atom = group[~is_true], atom[~is_true]
+    ascends = group[1:] > group[:-1]
+    is_equal = ~ascends
+    for column in atom.T:
+        ascends |= is_equal & (column[1:] > column[:-1])
+        is_equal &= column[1:] == column[:-1]
+    return bool(ascends.all())

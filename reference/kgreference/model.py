@@ -3,21 +3,21 @@
 from collections.abc import Iterator
 
 from kgreference.program import Program, Rule
-from kgreference.terms import Atom, Goal, Substitution, substitute, unify
+from kgreference.terms import Goal, Substitution, Triple, substitute, unify
 
 
-def least_model(program: Program) -> set[Atom]:
+def least_model(program: Program) -> set[Triple]:
     """Apply the rules to the facts until nothing new follows (van Emden and Kowalski 1976).
 
     Semi-naive: every application uses an atom that was new in the round before. A variable that only a
     clause head holds stands for every constant of the program.
     """
     model = _Atoms()
-    new = set(program.facts)
+    new: set[Triple] = set(program.facts)
     while new:
         for atom in new:
             model.add(atom)
-        derived: set[Atom] = set()
+        derived: set[Triple] = set()
         for rule in program.rules:
             for place, body_atom in enumerate(rule.body):
                 others = rule.body[:place] + rule.body[place + 1 :]
@@ -33,27 +33,28 @@ class _Atoms:
     """Ground atoms, found by the constants they hold."""
 
     def __init__(self) -> None:
-        self.all: set[Atom] = set()
-        self._by_pattern: dict[Atom, list[Atom]] = {}
+        self.all: set[Triple] = set()
+        self._by_pattern: dict[Triple, list[Triple]] = {}
 
-    def add(self, atom: Atom) -> None:
+    def add(self, atom: Triple) -> None:
         self.all.add(atom)
         predicate, first, second = atom
-        for pattern in {Atom(predicate, f, s) for f in (first, -1) for s in (second, -1)}:
+        for pattern in {(predicate, f, s) for f in (first, -1) for s in (second, -1)}:
             self._by_pattern.setdefault(pattern, []).append(atom)
 
-    def like(self, atom: Atom) -> list[Atom]:
+    def like(self, atom: Triple) -> list[Triple]:
         """The atoms with the predicate and the constants of ``atom``."""
-        return self._by_pattern.get(Atom(atom.predicate, max(atom.first, -1), max(atom.second, -1)), [])
+        predicate, first, second = atom
+        return self._by_pattern.get((predicate, max(first, -1), max(second, -1)), [])
 
 
-def _conclusions(program: Program, model: _Atoms, rule: Rule, others: Goal, unifier: Substitution) -> Iterator[Atom]:
+def _conclusions(program: Program, model: _Atoms, rule: Rule, others: Goal, unifier: Substitution) -> Iterator[Triple]:
     (head,) = substitute((rule.head,), unifier)
     for conclusion in _join(model, head, substitute(others, unifier)):
         yield from _instances(program, conclusion)
 
 
-def _join(model: _Atoms, head: Atom, body: Goal) -> Iterator[Atom]:
+def _join(model: _Atoms, head: Triple, body: Goal) -> Iterator[Triple]:
     """The head under every substitution that puts the whole body into the model."""
     if not body:
         yield head
@@ -65,7 +66,7 @@ def _join(model: _Atoms, head: Atom, body: Goal) -> Iterator[Atom]:
             yield from _join(model, head_here, tuple(rest))
 
 
-def _instances(program: Program, atom: Atom) -> Iterator[Atom]:
+def _instances(program: Program, atom: Triple) -> Iterator[Triple]:
     """The atom with every constant in place of each of its variables."""
     for term in atom[1:]:
         if term < 0:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kgreference.resolvent import Resolvent
-from kgreference.terms import Goal, count_variables
+from kgreference.terms import Goal, first_free_variable
 
 
 class Policy(Protocol):
@@ -20,4 +20,4 @@ class Shortest:
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
         """One score for each resolvent, each a multiple of 1/64."""
-        return [-(len(resolvent.atoms) + count_variables(resolvent.atoms) / 64) for resolvent in resolvents]
+        return [-(len(resolvent.atoms) + first_free_variable(resolvent.atoms) / 64) for resolvent in resolvents]

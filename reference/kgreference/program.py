@@ -3,7 +3,18 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kgreference.terms import Atom, is_ground, substitute, variable
+from kgreference.memo import Memo
+from kgreference.resolvent import Match, OriginKind
+from kgreference.terms import (
+    Atom,
+    Triple,
+    first_free_variable,
+    is_ground,
+    substitute,
+    unify,
+    variable,
+    variables,
+)
 
 
 class Variable(NamedTuple):
@@ -25,8 +36,8 @@ NamedRule = tuple[NamedAtom, Sequence[NamedAtom]]
 class Rule(NamedTuple):
     """A definite clause with a body of one atom or more."""
 
-    head: Atom
-    body: tuple[Atom, ...]
+    head: Triple
+    body: tuple[Triple, ...]
 
 
 class Program:
@@ -53,7 +64,7 @@ class Program:
 
         self.predicate_ids = {name: number for number, name in enumerate(self.predicates)}
         self.constant_ids = {name: number for number, name in enumerate(self.constants)}
-        self.fact_index = {fact: number for number, fact in enumerate(self.facts)}
+        self.fact_index: dict[Triple, int] = {fact: number for number, fact in enumerate(self.facts)}
         self._facts_by_predicate: dict[int, list[int]] = {}
         self._facts_by_first: dict[tuple[int, int], list[int]] = {}
         self._facts_by_second: dict[tuple[int, int], list[int]] = {}
@@ -63,8 +74,10 @@ class Program:
             self._facts_by_second.setdefault((predicate, second), []).append(number)
         self._rules_by_predicate: dict[int, list[int]] = {}
         for number, rule in enumerate(self.rules):
-            self._rules_by_predicate.setdefault(rule.head.predicate, []).append(number)
+            self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
         self._rules_apart: dict[tuple[int, int], list[tuple[int, Rule]]] = {}
+        self._rules_matching: Memo[Triple, Match] = Memo()
+        self._facts_matching: Memo[Triple, Match] = Memo()
 
     @classmethod
     def from_names(
@@ -100,14 +113,42 @@ class Program:
         encoded_facts = [_encode([fact], predicate_ids, constant_ids)[0] for fact in facts]
         return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
 
+    def rules_matching(self, atom: Triple) -> tuple[Match, ...]:
+        """The rules, in order, whose heads unify with an atom, standardized apart from it."""
+        if atom not in self._rules_matching:
+            found, kind = [], OriginKind.RULE
+            for origin, rule in self.rules_apart(atom[0], first_free_variable((atom,))):
+                unifier = unify(atom, rule.head)
+                if unifier is not None:
+                    instance = substitute((*rule.body, rule.head), unifier)
+                    numbering = {term: variable(number) for number, term in enumerate(variables(instance))}
+                    *body, head = substitute(instance, numbering)
+                    found.append(Match(kind, origin, head, tuple(body), len(numbering)))
+            self._rules_matching.remember(atom, tuple(found))
+        return self._rules_matching[atom]
+
+    def facts_matching(self, atom: Triple) -> tuple[Match, ...]:
+        """The facts, in order, that unify with an atom."""
+        if atom not in self._facts_matching:
+            kind, is_repeated = OriginKind.FACT, atom[1] == atom[2]
+            facts = [(origin, self.facts[origin]) for origin in self.facts_like(atom)]
+            found = [
+                Match(kind, origin, fact, (), 0)
+                for origin, fact in facts
+                if not is_repeated or fact.first == fact.second
+            ]
+            self._facts_matching.remember(atom, tuple(found))
+        return self._facts_matching[atom]
+
     def encode(self, atom: NamedAtom) -> Atom:
         """An atom by id, its variables numbered by first appearance. Raises KeyError for an unknown name."""
         return _encode([atom], self.predicate_ids, self.constant_ids)[0]
 
-    def decode(self, atom: Atom) -> NamedAtom:
+    def decode(self, atom: Triple) -> NamedAtom:
         """An atom by name; variable number v is named ``Xv``."""
-        first, second = (self.constants[term] if term >= 0 else Variable(f"X{-1 - term}") for term in atom[1:])
-        return (self.predicates[atom.predicate], first, second)
+        predicate, *terms = atom
+        first, second = (self.constants[term] if term >= 0 else Variable(f"X{-1 - term}") for term in terms)
+        return (self.predicates[predicate], first, second)
 
     def rules_apart(self, predicate: int, first_variable: int) -> list[tuple[int, Rule]]:
         """A predicate's rules and their indices, in order; variable v becomes ``first_variable`` + v."""
@@ -117,7 +158,7 @@ class Program:
             self._rules_apart[key] = [(number, _shift(self.rules[number], first_variable)) for number in numbers]
         return self._rules_apart[key]
 
-    def facts_like(self, atom: Atom) -> list[int]:
+    def facts_like(self, atom: Triple) -> list[int]:
         """Indices, ascending, of the facts with the predicate and the constants of an atom.
 
         They need not unify with it: two equal variables are not compared.
@@ -139,9 +180,10 @@ class Program:
             if not rule.body:
                 raise ValueError(f"a rule has a body, found none for {rule.head}; give it as a fact")
         for atom in [*self.facts, *(atom for rule in self.rules for atom in (rule.head, *rule.body))]:
-            if not 0 <= atom.predicate < len(self.predicates):
+            predicate, *terms = atom
+            if not 0 <= predicate < len(self.predicates):
                 raise ValueError(f"no predicate is named for {atom}")
-            if max(atom.first, atom.second) >= len(self.constants):
+            if max(terms) >= len(self.constants):
                 raise ValueError(f"no constant is named for {atom}")
 
 

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from kgreference.terms import Goal, Substitution
+from kgreference.terms import Goal, Triple
 
 
 class Kind(IntEnum):
@@ -23,12 +23,16 @@ class OriginKind(IntEnum):
 
 
 class Match(NamedTuple):
-    """A clause, standardized apart, whose head unifies with the selected atom. A fact has the body ()."""
+    """A clause whose head unifies with an atom, under the most general unifier; a fact has the body ().
+
+    Its variables are numbered from 0 by first appearance, body first: there are ``num_variables``.
+    """
 
     origin_kind: OriginKind
     origin: int
+    head: Triple
     body: Goal
-    unifier: Substitution
+    num_variables: int
 
 
 class Resolvent(NamedTuple):

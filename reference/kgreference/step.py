@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 from kgreference.policy import Policy
 from kgreference.program import Program
-from kgreference.resolvent import FALSE, Kind, Match, OriginKind, Resolvent
+from kgreference.resolvent import FALSE, Kind, Match, Resolvent
 from kgreference.terms import (
-    Atom,
     Goal,
+    Triple,
     canonical,
-    first_free_variable,
     is_ground,
-    match,
     substitute,
-    unify,
+    variable,
+    variables,
 )
 
 
@@ -49,7 +48,7 @@ class Step(NamedTuple):
     """A step with the output of every stage. Log-probabilities are in nats; ``depth`` counts this step."""
 
     goal: Goal
-    selected: Atom
+    selected: Triple
     matched_rules: list[int]
     matched_facts: list[int]
     after_resolve: list[Resolvent]
@@ -68,53 +67,59 @@ class Step(NamedTuple):
     outcome: Outcome
 
 
-def select(goal: Goal) -> Atom:
+def select(goal: Goal) -> Triple:
     """The leftmost atom."""
     return goal[0]
 
 
-def match_rules(program: Program, goal: Goal, selected: Atom) -> list[Match]:
-    """Every rule, in order, whose head unifies with the selected atom.
-
-    The rules are standardized apart: their variables are numbered after all those of the goal.
-    """
-    matches = []
-    for origin, rule in program.rules_apart(selected.predicate, first_free_variable(goal)):
-        unifier = unify(selected, rule.head)
-        if unifier is not None:
-            matches.append(Match(OriginKind.RULE, origin, rule.body, unifier))
-    return matches
+def match_rules(program: Program, selected: Triple) -> Sequence[Match]:
+    """Every rule, in order, whose head unifies with the selected atom, after it is standardized apart."""
+    return program.rules_matching(selected)
 
 
-def match_facts(program: Program, excluded: Atom | None, selected: Atom) -> list[Match]:
+def match_facts(program: Program, excluded: Triple | None, selected: Triple) -> Sequence[Match]:
     """Every fact, in order, that unifies with the selected atom and is not the excluded atom."""
-    matches = []
-    for origin in program.facts_like(selected):
-        fact = program.facts[origin]
-        unifier = match(selected, fact)
-        if unifier is not None and fact != excluded:
-            matches.append(Match(OriginKind.FACT, origin, (), unifier))
-    return matches
+    matches = program.facts_matching(selected)
+    barred = None if excluded is None else program.fact_index.get(excluded)
+    return matches if barred is None else [each for each in matches if each.origin != barred]
 
 
 def resolve(goal: Goal, rule_matches: Sequence[Match], fact_matches: Sequence[Match]) -> list[Resolvent]:
-    """The resolvent of the goal with each clause, rules first."""
-    rest = goal[1:]
-    return [
-        Resolvent(Kind.GOAL, substitute(each.body + rest, each.unifier), each.origin_kind, each.origin)
-        for each in [*rule_matches, *fact_matches]
-    ]
+    """The resolvent of the goal with each clause, rules first.
+
+    A match has variables of its own. In the rest of the goal the terms of the selected atom become those of
+    the clause head, to which the unifier makes them equal; its other variables are numbered after the
+    match's. Neighbours that differ in neither share the rest.
+    """
+    (_, first, second), rest = goal[0], goal[1:]
+    others = [term for term in variables(rest) if term not in (first, second)]
+    unifiers: dict[int, dict[int, int]] = {}
+    resolvents = []
+    kind, rest_here = Kind.GOAL, rest
+    head_before: Triple | None = None
+    num_before = 0
+    for origin_kind, origin, head, body, num_variables in [*rule_matches, *fact_matches]:
+        if head != head_before or num_variables != num_before:
+            head_before, num_before = head, num_variables
+            if num_variables not in unifiers:
+                unifiers[num_variables] = {term: variable(num_variables + i) for i, term in enumerate(others)}
+            unifier = unifiers[num_variables]
+            _, unifier[first], unifier[second] = head
+            rest_here = substitute(rest, unifier)
+        resolvents.append(Resolvent(kind, body + rest_here, origin_kind, origin))
+    return resolvents
 
 
-def prune(program: Program, excluded: Atom | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
+def prune(program: Program, excluded: Triple | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Delete every atom that is a fact and not the excluded atom; what is left empty is TRUE."""
     facts = program.fact_index.keys()
     pruned = []
     for resolvent in resolvents:
-        if resolvent.atoms and facts.isdisjoint(resolvent.atoms):
+        atoms = resolvent.atoms
+        if atoms and facts.isdisjoint(atoms):
             pruned.append(resolvent)  # the common case: nothing to delete
             continue
-        atoms = tuple(atom for atom in resolvent.atoms if atom not in facts or atom == excluded)
+        atoms = tuple([atom for atom in atoms if atom not in facts or atom == excluded])
         kind = Kind.GOAL if atoms else Kind.TRUE
         pruned.append(Resolvent(kind, atoms, resolvent.origin_kind, resolvent.origin))
     return pruned
@@ -134,13 +139,15 @@ def rename(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
 
 def revisit(goal: Goal, visited: Set[Goal], resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """Drop every resolvent equal to the current goal or to one visited before."""
-    return [resolvent for resolvent in resolvents if resolvent.atoms != goal and resolvent.atoms not in visited]
+    seen = visited if goal in visited else {goal, *visited}
+    return [resolvent for resolvent in resolvents if resolvent.atoms not in seen]
 
 
 def close(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
     """The first TRUE alone, if there is one; FALSE alone, if there is no resolvent."""
+    true = Kind.TRUE
     for resolvent in resolvents:
-        if resolvent.kind == Kind.TRUE:
+        if resolvent.kind is true:
             return [resolvent]
     return list(resolvents) or [FALSE]
 
@@ -188,13 +195,13 @@ def finish(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
     return Outcome.OPEN
 
 
-def excluded_atom(limits: Limits, query: Atom) -> Atom | None:
+def excluded_atom(limits: Limits, query: Triple) -> Triple | None:
     """The fact that a derivation may not use, if there is one: a query with variables excludes nothing."""
     return query if limits.exclude_query and is_ground(query) else None
 
 
 def take_step(
-    program: Program, limits: Limits, policy: Policy, query: Atom, goal: Goal, depth: int, visited: Set[Goal]
+    program: Program, limits: Limits, policy: Policy, query: Triple, goal: Goal, depth: int, visited: Set[Goal]
 ) -> Step:
     """One step from a canonical goal at which ``depth`` steps have been taken, fewer than ``max_depth``.
 
@@ -208,7 +215,7 @@ def take_step(
     excluded = excluded_atom(limits, query)
 
     selected = select(goal)
-    rule_matches = match_rules(program, goal, selected)
+    rule_matches = match_rules(program, selected)
     fact_matches = match_facts(program, excluded, selected)
     after_resolve = resolve(goal, rule_matches, fact_matches)
     after_prune = prune(program, excluded, after_resolve)

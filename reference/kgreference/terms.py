@@ -16,7 +16,10 @@ class Atom(NamedTuple):
     second: int
 
 
-Goal = tuple[Atom, ...]
+Triple = tuple[int, int, int]
+"""An atom whose parts have no names. It equals the Atom of the same parts, and is made in a tenth of the time."""
+
+Goal = tuple[Triple, ...]
 """Atoms to prove, left to right. The empty goal has nothing left to prove."""
 
 Substitution = Mapping[int, int]
@@ -28,21 +31,24 @@ def variable(number: int) -> int:
     return -1 - number
 
 
-def is_ground(atom: Atom) -> bool:
+def is_ground(atom: Triple) -> bool:
     """Whether an atom holds no variable."""
-    return atom.first >= 0 and atom.second >= 0
+    _, first, second = atom
+    return first >= 0 and second >= 0
 
 
-def unify(left: Atom, right: Atom) -> dict[int, int] | None:
+def unify(left: Triple, right: Triple) -> dict[int, int] | None:
     """The most general unifier of two atoms, fully resolved; None where there is none.
 
     Fully resolved: no variable that the unifier maps occurs in what it maps to, so that one application
     suffices. A variable that occurs in both atoms is the same variable.
     """
-    if left.predicate != right.predicate:
+    left_predicate, left_first, left_second = left
+    right_predicate, right_first, right_second = right
+    if left_predicate != right_predicate:
         return None
     unifier: dict[int, int] = {}
-    for left_term, right_term in ((left.first, right.first), (left.second, right.second)):
+    for left_term, right_term in ((left_first, right_first), (left_second, right_second)):
         kept = unifier.get(left_term, left_term)
         bound = unifier.get(right_term, right_term)
         if kept == bound:
@@ -58,40 +64,29 @@ def unify(left: Atom, right: Atom) -> dict[int, int] | None:
     return unifier
 
 
-def match(atom: Atom, fact: Atom) -> dict[int, int] | None:
-    """The substitution that makes an atom equal to a ground one, ``fact``; None where there is none."""
-    predicate, first, second = atom
-    if first == second and fact.first != fact.second:
-        return None
-    substitution: dict[int, int] = {}
-    if first < 0:
-        substitution[first] = fact.first
-    elif first != fact.first:
-        return None
-    if second < 0:
-        substitution[second] = fact.second
-    elif second != fact.second:
-        return None
-    return substitution if predicate == fact.predicate else None
-
-
 def substitute(atoms: Goal, substitution: Substitution) -> Goal:
     """Replace all variables at once: what is put in is not looked at again."""
     if not substitution:
         return atoms
     get = substitution.get
-    return tuple([Atom(predicate, get(first, first), get(second, second)) for predicate, first, second in atoms])
+    return tuple([(predicate, get(first, first), get(second, second)) for predicate, first, second in atoms])
 
 
 def canonical(atoms: Goal) -> Goal:
-    """Number the variables 0, 1, 2 ... by first appearance, left to right."""
-    numbering: dict[int, int] = {}
+    """Number the variables 0, 1, 2 ... by first appearance, left to right; as they are where they are so already."""
+    lowest = 0
     for _, first, second in atoms:
-        if first < 0 and first not in numbering:
-            numbering[first] = -1 - len(numbering)
-        if second < 0 and second not in numbering:
-            numbering[second] = -1 - len(numbering)
-    return substitute(atoms, numbering)
+        if first < lowest:
+            lowest -= 1
+            if first != lowest:
+                break
+        if second < lowest:
+            lowest -= 1
+            if second != lowest:
+                break
+    else:
+        return atoms
+    return substitute(atoms, {term: variable(number) for number, term in enumerate(variables(atoms))})
 
 
 def first_free_variable(atoms: Goal) -> int:
@@ -105,12 +100,12 @@ def first_free_variable(atoms: Goal) -> int:
     return -lowest
 
 
-def count_variables(atoms: Goal) -> int:
-    """How many distinct variables occur."""
-    variables = set()
+def variables(atoms: Goal) -> list[int]:
+    """The distinct variables, by first appearance, left to right."""
+    found: dict[int, None] = {}
     for _, first, second in atoms:
         if first < 0:
-            variables.add(first)
+            found[first] = None
         if second < 0:
-            variables.add(second)
-    return len(variables)
+            found[second] = None
+    return list(found)

@@ -132,6 +132,15 @@ def test_recording_says_what_it_recorded(command: Command, tmp_path: Path):
     assert finished.err == f"{path}: 6 candidates, {data['num_steps']} steps\n"
 
 
+def test_two_processes_record_and_compare_as_one_does(command: Command, recorded: tuple[Path, Path], tmp_path: Path):
+    path = tmp_path / "other.h5"
+    assert command("record", "--engine", "reference", *SMALL, "--jobs", 2, "-o", path).code == 0
+    assert path.read_bytes() == recorded[0].read_bytes()
+    finished = command("diff", *SMALL, *EAGER, "--jobs", 2)
+    assert finished.code == 0
+    assert finished.out.startswith("AGREE")
+
+
 def test_showing_a_trace_a_derivation_and_a_step(command: Command, recorded: tuple[Path, Path]):
     for path, engine in zip(recorded, ("reference", "compiled"), strict=True):
         whole, derivation, step = (

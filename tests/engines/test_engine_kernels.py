@@ -21,7 +21,7 @@ from kgverify.logic.limits import Limits
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.engines.compiled.item_kernels import build_item_kernels, can_run
+from kgverify.engines.compiled.item_ops import build_item_kernels, can_run
 from kgverify.engines.compiled.tower_kernels import PRECISIONS, build_tower_parameters, build_tower_score
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -20,7 +20,7 @@ import kgreference.step
 from kgreference import Derivation, Limits, Outcome, Program, Resolvent, Shortest, derive, least_model
 from kgreference.program import Rule
 from kgreference.resolvent import Kind
-from kgreference.terms import Atom, Goal, canonical, unify
+from kgreference.terms import Atom, Goal, Triple, canonical, unify
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.fuzz.decode import draw_problems
 from kgverify.fuzz.merge import merge
@@ -194,12 +194,12 @@ def clingo() -> Any:
     return clingo
 
 
-def ground(clingo: Any, programs: Sequence[Program]) -> list[set[Atom]]:
+def ground(clingo: Any, programs: Sequence[Program]) -> list[set[Triple]]:
     """The least models of programs, grounded together: the first argument of an atom tells whose it is."""
 
-    def atom(owner: int, each: Atom) -> str:
+    def atom(owner: int, each: Triple) -> str:
         first, second = (str(term) if term >= 0 else f"V{-1 - term}" for term in each[1:])
-        return f"a({owner},{each.predicate},{first},{second})"
+        return f"a({owner},{each[0]},{first},{second})"
 
     lines = []
     for i, program in enumerate(programs):
@@ -330,7 +330,7 @@ def test_prolog_catches_a_mistake_planted_in_the_reference(
 
 def test_prolog_catches_rules_that_share_the_goals_variables(prolog: Prolog, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_apart(program: Program, predicate: int, first_variable: int) -> list[tuple[int, Rule]]:
-        return [(i, rule) for i, rule in enumerate(program.rules) if rule.head.predicate == predicate]
+        return [(i, rule) for i, rule in enumerate(program.rules) if rule.head[0] == predicate]
 
     monkeypatch.setattr(Program, "rules_apart", not_apart)
     assert any(prolog.judge(case)[1] for case in islice(draw_cases(4), 200))

@@ -1,5 +1,7 @@
 """Corruptions: the reference's own draw, whatever the chunks; filtered; without replacement."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,11 @@ from kgverify.engines.reference.ranking import draw_candidates as draw_by_refere
 from kgverify.errors import UserError
 from kgverify.kg.graph import KnowledgeGraph
 from kgverify.kg.load import load_graph
+from kgverify.logic.atoms import NamedAtom
 from kgverify.logic.outcomes import Side
-from kgverify.ranking.corrupt import ALL, BOTH_SIDES, draw_candidates, eligible_entities, mix
+from kgverify.ranking import draw
+from kgverify.ranking.corrupt import ALL, BOTH_SIDES, count_candidates, draw_candidates, eligible_entities, mix
+from kgverify.ranking.draw import BLOCK
 from kgverify.trace.columns import CandidateSet
 
 
@@ -87,6 +92,49 @@ def test_corruptions_are_unknown_distinct_of_the_domain_and_ascend_after_the_tru
         assert all(each[0] == true[0] and each[2 - side] == true[2 - side] for each in corruptions)
         eligible = len(eligible_entities(graph, triples[query], Side(side)))
         assert len(corruptions) == (eligible if num_corruptions == ALL else min(num_corruptions, eligible))
+
+
+def make_wide_graph() -> KnowledgeGraph:
+    """Of some hundred constants and predicates of any number of triples, so that few of many entities are drawn."""
+    rng = random.Random(0)
+
+    def triples(num: int) -> tuple[NamedAtom, ...]:
+        names = [(rng.choice("ppppqr"), f"c{rng.randrange(300)}", f"c{rng.randrange(300)}") for _ in range(num)]
+        return tuple(NamedAtom(*each) for each in names)
+
+    return KnowledgeGraph("wide", train=triples(2000), test=triples(60))
+
+
+@pytest.mark.parametrize("num_corruptions", [1, 9, 100, 250, 299, ALL])
+@pytest.mark.parametrize("block", [1, 1000, BLOCK])
+def test_blocks_of_queries_draw_the_entities_of_lowest_key(
+    monkeypatch: pytest.MonkeyPatch, num_corruptions: int, block: int
+):
+    monkeypatch.setattr(draw, "BLOCK", block)
+    graph = make_wide_graph()
+    triples = graph.queries("test")
+    queries = [*range(len(triples)), 7, 3]
+    candidates = draw_candidates(graph, "test", queries, num_corruptions, 5)
+    expected = []
+    for query in queries:
+        for side in BOTH_SIDES:
+            entities = eligible_entities(graph, triples[query], side)
+            key = mix(mix(mix(np.array([5], np.uint64)) ^ np.uint64(query)) ^ np.uint64(side))
+            order = np.argsort(mix(key ^ entities.astype(np.uint64)))
+            drawn = np.sort(entities[order[: len(entities) if num_corruptions == ALL else num_corruptions]])
+            expected += [(query, side, entity) for entity in [triples[query, 1 + side], *drawn]]
+    found = np.where(candidates.side == Side.HEAD, candidates.atom[:, 1], candidates.atom[:, 2])
+    assert list(zip(candidates.query, candidates.side, found, strict=True)) == expected
+    counts = count_candidates(graph, "test", queries, num_corruptions)
+    assert counts.sum() == len(expected)
+    assert counts[-1] == counts[3] == sum(row[0] == 3 for row in expected) / 2
+
+
+def test_a_row_whose_keys_are_higher_than_expected_is_looked_at_as_a_whole():
+    graph = make_wide_graph()
+    for seed in range(40):
+        together = draw_candidates(graph, "test", range(60), 2, seed)
+        assert set(map(len, groups_of(together).values())) == {3}
 
 
 def test_another_seed_draws_others():

@@ -57,6 +57,20 @@ def test_ranks_are_those_of_the_reference(seed: int, tolerance: float):
         np.testing.assert_array_equal(column, other, err_msg=name)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_candidates_as_they_are_drawn_rank_as_they_do_in_any_order(seed: int):
+    """Of those no copy is sought; of the others, one is."""
+    candidates, triples = make_candidates(random.Random(seed))
+    keys = np.column_stack((candidates.query, candidates.side, candidates.atom))
+    first = np.unique(keys, axis=0, return_index=True)[1]
+    corruption = (candidates.atom[first] != triples[candidates.query[first]]).any(1)
+    drawn = first[np.lexsort((corruption, candidates.side[first], candidates.query[first]))]
+    shuffled = np.random.default_rng(seed).permutation(np.concatenate((drawn, drawn)))
+    ranks = [rank_candidates(Candidates(*(c[rows] for c in candidates)), triples) for rows in (drawn, shuffled)]
+    for column, other in zip(*ranks, strict=True):
+        np.testing.assert_array_equal(column, other)
+
+
 def test_no_candidate_gives_no_rank():
     candidates, triples = make_candidates(random.Random(0))
     none = Candidates(*(column[:0] for column in candidates))

@@ -53,7 +53,7 @@ def text_of(program, goal):
     def name(term):
         return program.constants[term] if term >= 0 else f"X{-1 - term}"
 
-    return ", ".join(f"{program.predicates[atom.predicate]}({name(atom.first)}, {name(atom.second)})" for atom in goal)
+    return ", ".join(f"{program.predicates[p]}({name(first)}, {name(second)})" for p, first, second in goal)
 
 
 def random_atom(rng: random.Random, num_predicates: int, terms: list[int]) -> Atom:

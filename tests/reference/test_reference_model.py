@@ -39,7 +39,8 @@ def ground(clingo, program):
         return str(number) if number >= 0 else f"V{-1 - number}"
 
     def render(atom):
-        return f"a({atom.predicate},{term(atom.first)},{term(atom.second)})"
+        predicate, first, second = atom
+        return f"a({predicate},{term(first)},{term(second)})"
 
     lines = [f"c(0..{len(program.constants) - 1})."]
     lines += [f"{render(fact)}." for fact in program.facts]
@@ -143,7 +144,7 @@ def test_a_proved_query_with_variables_has_an_instance_in_the_least_model():
 def is_instance(query, atom):
     substitution = {}
     pairs = zip(query[1:], atom[1:], strict=True)
-    return query.predicate == atom.predicate and all(
+    return query[0] == atom[0] and all(
         constant == (term if term >= 0 else substitution.setdefault(term, constant)) for term, constant in pairs
     )
 

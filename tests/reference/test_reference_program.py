@@ -5,7 +5,9 @@ import random
 import pytest
 from reference_programs import program_of, random_program
 
-from kgreference import Atom, Program, Rule, Variable, unify, variable
+from kgreference import Atom, Program, Rule, Variable, canonical, substitute, unify, variable
+from kgreference.memo import Memo
+from kgreference.terms import variables
 
 
 def test_symbols_are_numbered_by_first_appearance_in_facts_rules_queries_constants():
@@ -66,6 +68,49 @@ def test_the_index_finds_every_fact_that_unifies_in_ascending_order():
             assert set(unifying) <= set(found)
             if atom.first != atom.second or atom.first >= 0:
                 assert found == unifying
+            assert [(each.origin, each.head, each.body) for each in program.facts_matching(atom)] == [
+                (number, program.facts[number], ()) for number in unifying
+            ]
+
+
+def test_a_matching_rule_is_given_under_the_most_general_unifier():
+    rng = random.Random(3)
+    num_matches = 0
+    for _ in range(100):
+        program = random_program(rng)
+        terms = [*range(len(program.constants)), -1, -2]
+        for atom in (Atom(p, f, s) for p in range(len(program.predicates)) for f in terms for s in terms):
+            expected = []
+            for number, rule in program.rules_apart(atom.predicate, 2):
+                unifier = unify(atom, rule.head)
+                if unifier is not None:
+                    instance = canonical(substitute((*rule.body, rule.head), unifier))
+                    expected.append((number, instance[-1], instance[:-1], len(variables(instance))))
+            found = [(each.origin, each.head, each.body, each.num_variables) for each in program.rules_matching(atom)]
+            assert found == expected
+            num_matches += len(found)
+    assert num_matches > 1000
+
+
+def test_a_memo_never_holds_more_items_than_it_may_but_for_a_single_entry():
+    memo = Memo(5)
+    memo.remember("a", (1, 2))
+    memo.remember("b", ())
+    assert memo == {"a": (1, 2), "b": ()}
+    memo.remember("c", (3,))
+    assert memo == {"c": (3,)}
+    memo.remember("d", tuple(range(9)))
+    assert memo == {"d": tuple(range(9))}
+    memo.remember("e", ())
+    assert memo == {"e": ()}
+
+
+def test_what_was_forgotten_is_found_again():
+    program = program_of("p(a, b)\np(b, c)\np(X, Y) <- p(X, Z), p(Z, Y)")
+    atoms = [Atom(0, f, s) for f in (0, 1, 2, -1) for s in (0, 1, 2, -1, -2)]
+    expected = [(program.rules_matching(atom), program.facts_matching(atom)) for atom in atoms]
+    program._rules_matching, program._facts_matching = Memo(1), Memo(1)
+    assert [(program.rules_matching(atom), program.facts_matching(atom)) for atom in atoms] == expected
 
 
 def test_a_program_without_sense_is_refused():

@@ -87,7 +87,7 @@ def choose_kernels(stages: "Stages", tables: Tables, program: Program, limits: L
     if device.type != "cuda" or any(getattr(stages, stage) is not plain for stage, plain in _REPLACED.items()):
         return PLAIN_KERNELS
     try:
-        from kgverify.engines.compiled.item_kernels import build_item_kernels, can_run
+        from kgverify.engines.compiled.item_ops import build_item_kernels, can_run
     except ImportError:
         return PLAIN_KERNELS
     arguments = (term for rule in program.rules for atom in (rule.clause_head, *rule.body) for term in atom[1:])

@@ -1,6 +1,7 @@
 """The reference prover as an engine."""
 
 import platform
+from collections.abc import Sequence
 from itertools import chain, pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
+from kgverify.engines.reference.garbage import without_garbage_collection
 from kgverify.errors import InternalError
 from kgverify.logic.atoms import NamedAtom, Term, Variable
 from kgverify.logic.limits import Limits
@@ -34,7 +36,8 @@ from kgverify.trace.columns import (
 )
 from kgverify.trace.header import EngineInfo
 
-_BATCH = 1024
+_BATCH = 4
+"""Derivations held with the outputs of all their stages; few, so that memory is used again while it is in the cache."""
 
 
 class ReferenceEngine:
@@ -63,17 +66,20 @@ class ReferenceEngine:
         """Run every candidate to its end."""
         parts = []
         for begin in range(0, len(candidates.query), _BATCH):
-            batch = candidates.take(slice(begin, begin + _BATCH))
-            steps, outcomes, limited, log_probabilities = [], [], [], []
-            for row in batch.atom.tolist():
-                derivation = derive(self.program, self._limits, self._policy, Atom(*row))
-                steps.append(derivation.steps)
-                outcomes.append(int(derivation.outcome))
-                limited.append(derivation.is_limited)
-                log_probabilities.append(derivation.log_probability)
-                progress(1)
-            parts.append(_columns(batch, steps, outcomes, limited, log_probabilities))
+            with without_garbage_collection():
+                parts.append(self._prove_batch(candidates.take(slice(begin, begin + _BATCH)), progress))
         return concatenate(parts or [_columns(candidates, [], [], [], [])])
+
+    def _prove_batch(self, batch: CandidateSet, progress: Progress) -> Columns:
+        steps, outcomes, limited, log_probabilities = [], [], [], []
+        for row in batch.atom.tolist():
+            derivation = derive(self.program, self._limits, self._policy, Atom(*row))
+            steps.append(derivation.steps)
+            outcomes.append(int(derivation.outcome))
+            limited.append(derivation.is_limited)
+            log_probabilities.append(derivation.log_probability)
+            progress(1)
+        return _columns(batch, steps, outcomes, limited, log_probabilities)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
@@ -109,11 +115,11 @@ class ReferenceEngine:
     def _take_steps(self, positions: Positions) -> list[Step]:
         atoms = [Atom(*row) for row in positions.atoms.tolist()]
         atom_starts = starts_of(positions.num_atoms).tolist()
-        goals = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
+        goals: list[Goal] = [tuple(atoms[a:b]) for a, b in pairwise(atom_starts)]
         starts = starts_of(positions.num_goals).tolist()
         steps = []
         for i, row in enumerate(positions.candidates.atom.tolist()):
-            visited: list[Goal] = goals[starts[i] : starts[i + 1]]
+            visited = goals[starts[i] : starts[i + 1]]
             depth = int(positions.depth[i])
             query = Atom(*row)
             steps.append(take_step(self.program, self._limits, self._policy, query, visited[-1], depth, set(visited)))
@@ -163,7 +169,8 @@ def _columns(
     log_probabilities: list[float],
 ) -> Columns:
     steps = list(chain.from_iterable(derivations))
-    resolvents: list[Resolvent] = list(chain.from_iterable(step.after_limit for step in steps))
+    resolvents = chain.from_iterable([step.after_limit for step in steps])
+    kinds, goals, origin_kinds, origins = tuple(zip(*resolvents, strict=True)) or ((), (), (), ())
     return Columns(
         Candidates(
             candidates.query,
@@ -185,16 +192,16 @@ def _columns(
             goal_atoms=_atoms([step.goal for step in steps]),
         ),
         Resolvents(
-            kind=np.array([each.kind for each in resolvents], np.uint8),
-            num_atoms=np.array([len(each.atoms) for each in resolvents], np.uint16),
-            origin_kind=np.array([each.origin_kind for each in resolvents], np.uint8),
-            origin=np.array([each.origin for each in resolvents], np.int32),
+            kind=np.array(kinds, np.uint8),
+            num_atoms=np.array(list(map(len, goals)), np.uint16),
+            origin_kind=np.array(origin_kinds, np.uint8),
+            origin=np.array(origins, np.int32),
             score=np.fromiter(chain.from_iterable(step.scores for step in steps), np.float64),
-            atoms=_atoms([each.atoms for each in resolvents]),
+            atoms=_atoms(goals),
         ),
     )
 
 
-def _atoms(goals: list[Goal]) -> NDArray[np.int32]:
+def _atoms(goals: Sequence[Goal]) -> NDArray[np.int32]:
     flat = chain.from_iterable(chain.from_iterable(goals))
     return np.fromiter(flat, np.int32).reshape(-1, 3)

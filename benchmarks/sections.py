@@ -1,0 +1,295 @@
+"""The sections of `evaluator.py`: each measures one thing and adds its rows to the table."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from workloads import Bench, MarkdownTable, count_flops, describe_difference, draw
+
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.least_model import LeastModel
+from kgverify.engines.compiled.record import Results
+from kgverify.harness.rank_only import evaluate_for_ranks
+from kgverify.harness.run import Pipeline, Run, reference_pipeline
+from kgverify.harness.verify import verify
+from kgverify.logic.outcomes import GoalKind, Outcome
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.metric import MRR, compute_metrics
+from kgverify.ranking.rank import rank_candidates
+from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
+from kgverify.trace.digests import compute_digests
+
+PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12}
+"""An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
+
+WN18RR_SHARE = 512
+"""Of wn18rr's candidates, the baseline is given so many: a segment has up to 34,796 facts."""
+
+
+def count_outside(bench: Bench, run: Run, candidates: CandidateSet, results: Results) -> int:
+    """Proofs of what does not follow from the program."""
+    model = LeastModel(run.graph.program, device=bench.device)
+    return int((~model.contains(candidates.atom[results.outcome == Outcome.PROVED])).sum())
+
+
+def as_candidates(candidates: CandidateSet, outcome: Any, log_probability: Any) -> Candidates:
+    zeros = np.zeros(len(candidates.query), np.uint32)
+    return Candidates(*candidates, zeros, outcome.astype(np.int8), zeros.astype(np.uint8), log_probability)
+
+
+def rank(run: Run, candidates: CandidateSet, results: Results) -> Rankings:
+    ended = as_candidates(candidates, results.outcome, results.log_probability)
+    return rank_candidates(ended, run.triples)
+
+
+def measure_agreement(bench: Bench, table: MarkdownTable) -> None:
+    """Step by step against the reference, in every precision."""
+    run = bench.load(bench.graph, 3, 10)
+    for precision in bench.precisions:
+        bench.forget()
+        pipeline = Pipeline(bench.build(run, 256, precision), draw_candidates, rank_candidates)
+        report = verify(run, reference_pipeline(run), pipeline).report
+        coverage = report.coverage
+        note = f"{report.verdict.value}: {coverage.steps:,} steps, {len(report.near_ties)} near-ties"
+        table.add(run.graph.name, f"reference against {precision}", coverage.candidates, note=note)
+
+
+def measure_family(bench: Bench, table: MarkdownTable) -> None:
+    """100 queries x 100 corruptions x 2 sides: ours in every precision, the baseline at several numbers of slots."""
+    run = bench.load(bench.graph, 100, 100)
+    candidates = draw(run)
+    num, name = len(candidates.query), run.graph.name
+    ours: dict[str, float] = {}
+    expected: Results | None = None
+    for precision in bench.precisions:
+        bench.forget()
+        engine = bench.build(run, num, precision)
+        began = time.perf_counter()
+        engine.evaluate(candidates)
+        first = time.perf_counter() - began
+        evaluation, ours[precision] = bench.measure(partial(engine.evaluate, candidates))
+        note = f"first run {first:.1f} s"
+        if expected is None:
+            expected = evaluation.results
+            outside = count_outside(bench, run, candidates, expected)
+            proved = int((expected.outcome == Outcome.PROVED).sum())
+            note += f"; {proved:,} proved, {outside} of them outside of the least model"
+        else:
+            note += (
+                f"; {describe_difference(expected, evaluation.results)}; {evaluation.num_rescored:,} choices made again"
+            )
+        table.add(name, f"ours, {precision}", num, ours[precision], peak=bench.peak(), note=note)
+        del engine
+    assert expected is not None
+
+    bench.seconds.update(ours)
+    theirs: dict[str, float] = {}
+
+    def measure_baseline(what: str, slots: int, recomputes: bool) -> None:
+        bench.forget()
+        evaluator = bench.build_baseline(run, num, slots, recomputes=recomputes)
+        results = evaluator.evaluate(candidates)
+        _, theirs[what] = bench.measure(partial(evaluator.evaluate, candidates), min(2, bench.repeats))
+        proved = int((results.outcome == Outcome.PROVED).sum())
+        note = describe_difference(expected, results) if recomputes else f"{proved} proved"
+        note += f"; {evaluator.num_steps} steps, {evaluator.num_engine_calls} calls of the engine"
+        table.add(name, what, num, theirs[what], peak=bench.peak(), note=note)
+
+    for slots in bench.baseline_slots:
+        measure_baseline(f"baseline, {slots} slots", slots, True)
+    slots = min(bench.baseline_slots, key=lambda each: theirs[f"baseline, {each} slots"])
+    if bench.is_cuda:
+        torch.set_float32_matmul_precision("high")
+        measure_baseline(f"baseline, {slots} slots, tf32", slots, True)
+        torch.set_float32_matmul_precision("highest")
+    best = min(theirs.values())
+    measure_baseline("baseline as published, 256 slots", 256, False)
+    as_published = theirs["baseline as published, 256 slots"]
+    for precision, seconds in ours.items():
+        note = f"{best / seconds:.1f} x the right baseline at its best, {as_published / seconds:.1f} x as published"
+        table.add(name, f"ratio, {precision}", note=note)
+
+
+def measure_million(bench: Bench, table: MarkdownTable) -> None:
+    """From the draw to the metrics."""
+    run = bench.load(bench.graph, 5000, 100)
+    candidates, seconds = bench.measure(partial(draw, run), 1)
+    num, name = len(candidates.query), run.graph.name
+    table.add(name, "draw of a million", num, seconds)
+    for precision in bench.precisions[-2:]:
+        bench.forget()
+        engine = bench.build(run, num, precision)
+        engine.evaluate(candidates.take(slice(0, 64)))
+
+        (results, mrr), seconds = bench.measure(partial(rank_end_to_end, run, engine), min(2, bench.repeats))
+        table.add(name, f"draw, evaluate, rank: {precision}", num, seconds, peak=bench.peak(), note=f"MRR {mrr:.4f}")
+        _, seconds = bench.measure(partial(engine.evaluate, candidates), 1)
+        table.add(name, f"of this, evaluate: {precision}", num, seconds)
+        _, seconds = bench.measure(partial(rank, run, candidates, results), 1)
+        table.add(name, "of this, rank", num, seconds)
+        del engine
+
+
+def rank_end_to_end(run: Run, engine: CompiledEngine) -> tuple[Results, float]:
+    """The results, and the MRR."""
+    candidates = draw(run)
+    results = engine.evaluate(candidates).results
+    return results, compute_metrics(rank(run, candidates, results))[MRR]
+
+
+def measure_wn18rr(bench: Bench, table: MarkdownTable) -> None:
+    """Segments of up to 34,796 facts; the baseline on fewer candidates."""
+    run = bench.load(bench.large_graph, 40, 50)
+    candidates = draw(run)
+    num, name = len(candidates.query), run.graph.name
+    ours: dict[str, float] = {}
+    for precision in bench.precisions:
+        bench.forget()
+        engine = bench.build(run, num, precision)
+        engine.evaluate(candidates)
+        evaluation, seconds = bench.measure(partial(engine.evaluate, candidates))
+        if not ours:
+            expected = evaluation.results
+        ours[precision] = seconds / num
+        note = describe_difference(expected, evaluation.results)
+        table.add(name, f"ours, {precision}", num, seconds, peak=bench.peak(), note=note)
+        del engine
+    bench.forget()
+    rows = np.arange(0, num, max(1, num // WN18RR_SHARE))
+    few = candidates.take(rows)
+    evaluator = bench.build_baseline(run, len(rows), 256)
+    results = evaluator.evaluate(few)
+    _, seconds = bench.measure(partial(evaluator.evaluate, few), min(2, bench.repeats))
+    note = describe_difference(Results(*(column[rows] for column in expected)), results)
+    table.add(name, "baseline, 256 slots", len(rows), seconds, peak=bench.peak(), note=note)
+    for precision, each in ours.items():
+        table.add(name, f"ratio, {precision}", note=f"{seconds / len(rows) / each:.1f} x the right baseline")
+
+
+def measure_trace(bench: Bench, table: MarkdownTable) -> None:
+    """What recording every step and its digests costs, and how much of the time the policy's products need at the least."""
+    run = bench.load(bench.graph, 100, 100)
+    candidates = draw(run)
+    num, name = len(candidates.query), run.graph.name
+    num_rows = 0
+    for precision in bench.precisions:
+        if precision not in bench.seconds or not num_rows:
+            bench.forget()
+            engine = bench.build(run, num, precision)
+            engine.evaluate(candidates)
+            _, bench.seconds[precision] = bench.measure(partial(engine.evaluate, candidates))
+        off = bench.seconds[precision]
+        if not num_rows:
+            engine.prove(candidates)
+            columns, on = bench.measure(partial(engine.prove, candidates), 1)
+            _, digesting = bench.measure(partial(compute_digests, columns), 1)
+            num_rows = count_rows(columns)
+            note = f"{on / off:.1f} x without steps; {len(columns.steps.depth):,} steps, digests {digesting:.2f} s more"
+            table.add(name, f"every step recorded, {precision}", num, on, note=note)
+        flops = count_flops(run.policy, num_rows) * (3 if precision == "bf16x3" else 1)
+        share = flops / off / PEAK_FLOPS[precision]
+        note = f"{num_rows:,} valid rows, {flops / 1e12:.2f} TFLOP: {share:.1%} of {PEAK_FLOPS[precision] / 1e12:.0f} TFLOPS"
+        table.add(name, f"products at the peak, {precision}", num, off, note=note)
+
+
+def count_rows(columns: Columns) -> int:
+    """States that the policy has to see: resolvents, and the goal of each step that has some."""
+    is_goal = columns.resolvents.kind == GoalKind.GOAL
+    owner = np.repeat(np.arange(len(columns.steps.depth)), columns.steps.num_resolvents)
+    return int(is_goal.sum()) + len(np.unique(owner[is_goal]))
+
+
+def measure_launches(bench: Bench, table: MarkdownTable) -> None:
+    """Kernels for each candidate."""
+    if not bench.is_cuda:
+        return
+    from torch.profiler import ProfilerActivity, profile
+
+    run = bench.load(bench.graph, 100, 100)
+    candidates = draw(run)
+    num = len(candidates.query)
+    engine = bench.build(run, num, "bf16")
+    engine.evaluate(candidates)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        engine.evaluate(candidates)
+        torch.cuda.synchronize()
+    on_device = torch.autograd.DeviceType.CUDA
+    total = sum(each.count for each in profiled.key_averages() if each.device_type == on_device)
+    table.add(run.graph.name, "kernels, bf16", num, note=f"{total:,} kernels and copies: {total / num:.3f} a candidate")
+
+
+def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
+    """Ranks without the candidates that the least model shows cannot matter."""
+    run = bench.load(bench.graph, 100, 100)
+    candidates = draw(run)
+    num, name = len(candidates.query), run.graph.name
+    bench.forget()
+    LeastModel(run.graph.program, device=bench.device)
+    model, seconds = bench.measure(lambda: LeastModel(run.graph.program, device=bench.device), 1)
+    inside = model.contains(run.triples).mean()
+    note = f"{model.num_atoms:,} atoms, {model.num_rounds} rounds, {inside:.1%} of the split inside"
+    table.add(name, "least model", 0, seconds, peak=bench.peak(), note=f"{note}; {seconds:.3f} s")
+    engine = bench.build(run, num, bench.precisions[-1])
+    full = engine.evaluate(candidates).results
+    _, whole = bench.measure(partial(engine.evaluate, candidates))
+    evaluated, part = bench.measure(
+        lambda: evaluate_for_ranks(engine.evaluate, model.contains, candidates, run.triples)
+    )
+    expected = rank(run, candidates, full)
+    actual = rank_candidates(as_candidates(candidates, evaluated.outcome, evaluated.log_probability), run.triples)
+    is_same = all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
+    note = f"{int((~evaluated.is_run).sum()):,} of {num:,} left out; ranks {'the same' if is_same else 'DIFFER'}"
+    table.add(name, "ranks by the least model", num, part, note=f"{note}; {whole / part:.2f} x all candidates")
+
+
+def measure_cold(bench: Bench, table: MarkdownTable) -> None:
+    """From the start of a process to its first result: nothing compiled before, then with what is left in caches."""
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("evaluator.py")),
+        "--first-result",
+        "--device",
+        bench.device,
+        "--mode",
+        bench.mode,
+    ]
+    command += ["--graph", bench.graph] + (["--tiny"] if bench.tiny else [])
+    with tempfile.TemporaryDirectory() as cache:
+        environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "TRITON_CACHE_DIR": f"{cache}/triton",
+        }
+        for what in ("cold start", "start with caches"):
+            began = time.perf_counter()
+            done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+            table.add(bench.graph, what, 0, time.perf_counter() - began, note=done.stdout.strip())
+
+
+def tell_first_result(bench: Bench) -> None:
+    """What a process does that is timed by another."""
+    began = time.perf_counter()
+    run = bench.load(bench.graph, 5, 10)
+    candidates = draw(run)
+    engine = bench.build(run, len(candidates.query), bench.precisions[-1])
+    results = engine.evaluate(candidates).results
+    seconds = time.perf_counter() - began
+    print(f"{len(results.outcome)} candidates; {seconds:.1f} s of them after the imports")
+
+
+SECTIONS = {
+    "agreement": measure_agreement,
+    "family": measure_family,
+    "million": measure_million,
+    "wn18rr": measure_wn18rr,
+    "trace": measure_trace,
+    "launches": measure_launches,
+    "rank-only": measure_rank_only,
+    "cold": measure_cold,
+}

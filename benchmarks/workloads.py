@@ -1,0 +1,172 @@
+"""What `evaluator.py` measures on: graphs with their candidates and weights, engines in their best layout, and a stopwatch."""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import torch
+from baseline.evaluator import PaddedEvaluator
+
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.policy import Policy, make_two_tower
+from kgverify.harness.run import Run
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.trace.columns import CandidateSet
+
+Result = TypeVar("Result")
+
+SLOTS: Final = 20480
+MATCHED_PER_SLOT: Final = 64
+SCORED_PER_SLOT: Final = 32
+LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How it is measured. tiny: everything small, to see on a CPU that it runs; the times then mean nothing.
+
+    seconds: of our engine in each precision on 100 queries x 100 corruptions, once measured
+    """
+
+    device: str
+    mode: str
+    tiny: bool
+    repeats: int
+    baseline_slots: tuple[int, ...]
+    graph: str
+    large_graph: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether there is a GPU to wait for."""
+        return self.device.startswith("cuda")
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Of the policy's products."""
+        return ("float32", "bf16x3", "bf16") if self.is_cuda else ("float32",)
+
+    def load(self, graph: str, num_queries: int, num_corruptions: int) -> Run:
+        """A run with the published sizes of the policy: 8 blocks of 256, embeddings of 250."""
+        loaded = load_graph(graph)
+        sizes = {"embedding": 16, "hidden": 32, "blocks": 2} if self.tiny else PUBLISHED
+        policy = make_two_tower(loaded.program, LIMITS, seed=0, **sizes)
+        if self.tiny:
+            num_queries, num_corruptions = 2, 3
+        return Run(loaded, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
+
+    def build(self, run: Run, num: int, precision: str = "float32") -> CompiledEngine:
+        """Our engine, for pools of so many candidates."""
+        slots = 16 if self.tiny else min(SLOTS, num)
+        layout = choose_layout(
+            run.limits,
+            slots=slots,
+            match_window=MATCHED_PER_SLOT * slots,
+            score_window=max(run.limits.max_resolvents, SCORED_PER_SLOT * slots),
+            pool=num,
+        )
+        return CompiledEngine(
+            run.graph.program,
+            run.limits,
+            run.policy,
+            mode=self.mode,
+            device=self.device,
+            layout=layout,
+            precision=precision,
+        )
+
+    def build_baseline(self, run: Run, num: int, slots: int, *, recomputes: bool = True) -> PaddedEvaluator:
+        """The published design."""
+        return PaddedEvaluator(
+            run.graph.program,
+            run.limits,
+            run.policy,
+            slots=8 if self.tiny else slots,
+            capacity=num,
+            recomputes=recomputes,
+            mode=self.mode,
+            device=self.device,
+        )
+
+    def measure(self, work: Callable[[], Result], repeats: int | None = None) -> tuple[Result, float]:
+        """What it gives, and the best seconds of some; the device is waited for. Warm it up before."""
+        times = []
+        for _ in range(self.repeats if repeats is None else repeats):
+            self.wait()
+            began = time.perf_counter()
+            result = work()
+            self.wait()
+            times.append(time.perf_counter() - began)
+        return result, min(times)
+
+    def wait(self) -> None:
+        """Until the device has done all it was told."""
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def forget(self) -> None:
+        """Free what engines that are no longer in use held, and count memory anew."""
+        gc.collect()
+        torch._dynamo.reset()
+        gc.collect()
+        if self.is_cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> float:
+        """GiB of the device that were in use at once, since `forget`."""
+        return torch.cuda.max_memory_allocated() / 2**30 if self.is_cuda else 0.0
+
+
+PUBLISHED: Final = {"embedding": 250, "hidden": 256, "blocks": 8}
+
+
+def draw(run: Run) -> CandidateSet:
+    """The candidates of a run."""
+    return draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+
+
+def count_flops(policy: Policy, num_rows: int) -> float:
+    """Of the blocks' products on so many rows."""
+    hidden = len(policy.weights["input.bias"])
+    return num_rows * policy.num_blocks * 2.0 * hidden**2
+
+
+def describe_difference(expected: Any, actual: Any) -> str:
+    """How two `Results` differ."""
+    differs = expected.outcome != actual.outcome
+    gap = np.abs(expected.log_probability - actual.log_probability)[~differs]
+    return (
+        f"{int(differs.sum())} outcomes differ, log-probabilities by up to {gap.max(initial=0.0):.1e} where they do not"
+    )
+
+
+class MarkdownTable:
+    """Printed row by row, so that what was measured is there even if the rest is not."""
+
+    COLUMNS: Final = ("set", "what", "candidates", "seconds", "µs/candidate", "peak GiB", "note")
+
+    def __init__(self) -> None:
+        print(f"| {' | '.join(self.COLUMNS)} |\n|{'---|' * len(self.COLUMNS)}", flush=True)
+
+    def add(
+        self, name: str, what: str, num: int = 0, seconds: float = 0.0, *, peak: float = 0.0, note: str = ""
+    ) -> None:
+        """One row; a number that is 0 is left out."""
+        cells = (
+            name,
+            what,
+            f"{num:,}" if num else "",
+            f"{seconds:.4g}" if seconds else "",
+            f"{seconds / num * 1e6:.3g}" if num and seconds else "",
+            f"{peak:.2f}" if peak else "",
+            note,
+        )
+        print(f"| {' | '.join(cells)} |", flush=True)

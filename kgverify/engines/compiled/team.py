@@ -1,0 +1,83 @@
+"""Processes of one host that share an evaluation, as `torchrun` starts them: each takes the GPU of its number."""
+
+import os
+from datetime import timedelta
+from typing import Final, Protocol
+
+import torch
+from torch import distributed
+
+from kgverify.errors import UserError
+
+_PATIENCE: Final = timedelta(days=7)
+"""How long a member waits for what another says; `torchrun` ends the others when one is gone."""
+
+
+class KeyValueStore(Protocol):
+    """As much of a `torch.distributed.Store` as is used; `get` waits for the key."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The value of a key."""
+        ...
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter; what it then holds."""
+        ...
+
+
+class TorchTeam:
+    """One member. They agree through the key-value store by which the processes found each other.
+
+    index: number of this process; 0 leads. size: how many there are.
+    """
+
+    def __init__(self, store: KeyValueStore, index: int, size: int) -> None:
+        self.index, self.size = index, size
+        self._store = store
+        self._num_shared = 0
+
+    def share(self, said: bytes) -> bytes:
+        """What the leader says, to all, in the order it is said."""
+        key = f"kgverify/shared {self._num_shared}"
+        self._num_shared += 1
+        if self.index == 0:
+            self._store.set(key, said.hex())
+        return bytes.fromhex(self._store.get(key).decode())
+
+    def add(self, counter: str, num: int) -> int:
+        """Add to a counter that all members share; what it then holds."""
+        return int(self._store.add(f"kgverify/{counter}", num))
+
+
+def join_team() -> TorchTeam | None:
+    """The team that `torchrun` started this process for; None where it did not, or started one process alone.
+
+    UserError where there are more processes than GPUs, or torch was built without `torch.distributed`.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return None
+    if not distributed.is_available():
+        raise UserError("this torch cannot run several processes", where="WORLD_SIZE", fix="run one process")
+    if torch.cuda.is_available():
+        _take_gpu(int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))))
+    from torch.distributed.rendezvous import rendezvous
+
+    store, index, size = next(rendezvous("env://"))
+    store.set_timeout(_PATIENCE)
+    return TorchTeam(store, index, size)
+
+
+def _take_gpu(number: int) -> None:
+    num_gpus = torch.cuda.device_count()
+    if number >= num_gpus:
+        raise UserError(
+            f"process {number} of this host has no GPU: there are {num_gpus}",
+            where="torchrun",
+            fix=f"use --nproc-per-node {num_gpus}",
+        )
+    torch.cuda.set_device(number)

@@ -1,0 +1,17 @@
+"""Garbage collection, put off while the reference works."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """The reference makes many small tuples and no cycles; looking for cycles takes longer than the proofs do."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,32 @@
+"""The table of the evaluator can be made on a CPU, in a tiny form."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "evaluator.py"
+
+
+def run_script(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--mode", "eager", "--tiny", "--repeats", "1", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_each_section_adds_its_rows_to_one_table():
+    graphs = ("--graph", "countries", "--large-graph", "countries")
+    done = run_script(*graphs, "--only", "agreement,family,million,wn18rr,trace,launches,rank-only")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")]
+    assert {len(row) for row in rows} == {9}
+    notes = {row[2].strip(): row[7].strip() for row in rows[2:]}
+    assert notes["reference against float32"].startswith("AGREE")
+    assert notes["ours, float32"].endswith("0 outcomes differ, log-probabilities by up to 0.0e+00 where they do not")
+    assert notes["baseline, 256 slots"].startswith("0 outcomes differ")
+    assert notes["baseline as published, 256 slots"].startswith("0 proved")
+    assert "ranks the same" in notes["ranks by the least model"]
+
+
+def test_an_unknown_section_is_told():
+    done = run_script("--only", "famly")
+    assert done.returncode == 2
+    assert "unknown sections famly" in done.stderr
