@@ -21,8 +21,8 @@ from kgverify.fuzz.third_party import KnownPolicies, make_once
 
 PATIENCE: Final = 12
 """Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
-MEASURED_FIRST: Final = 2
-MEASURED_EVERY: Final = 8
+MEASURED_FIRST: Final = 1
+MEASURED_EVERY: Final = 16
 """Features are counted in the first few blocks, and in each so-manieth: counting takes as long as comparing."""
 
 

@@ -175,8 +175,8 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
         ),
         inputs=tuple(InputFile(each.name, each.sha256) for each in run.graph.files),
         clauses=ClauseTexts(
-            rules=tuple(map(str, program.named_rules)),
-            rule_sources=tuple(str(rule.source) for rule in program.named_rules),
+            rules=program.rule_texts,
+            rule_sources=program.rule_sources,
             facts_file=program.facts_file,
         ),
         creator=f"kgverify {__version__}",

@@ -139,6 +139,16 @@ class Program:
         )
 
     @cached_property
+    def rule_texts(self) -> tuple[str, ...]:
+        """The rules as text."""
+        return tuple(map(str, self.named_rules))
+
+    @cached_property
+    def rule_sources(self) -> tuple[str, ...]:
+        """Where each rule was read."""
+        return tuple(str(rule.source) for rule in self.named_rules)
+
+    @cached_property
     def sha256(self) -> str:
         """A digest of everything that can influence a derivation: symbols in order, facts, rules."""
         digest = hashlib.sha256()
