@@ -354,7 +354,9 @@ def test_a_chosen_true_has_no_atoms_and_a_slot_that_waits_keeps_its_goal() -> No
 )
 def test_a_terminal_goal_comes_before_the_depth_limit(kind: int, depth: int, is_taken: bool, expected: int) -> None:
     args = (torch.tensor([value], dtype=torch.int32) for value in (depth, OPEN, kind))
-    assert finish(*args, torch.tensor([is_taken]), 3).tolist() == [expected]
+    outcome = finish(*args, torch.tensor([is_taken]), 3)
+    assert outcome.tolist() == [expected]
+    assert outcome.dtype == torch.int32
 
 
 # recycle

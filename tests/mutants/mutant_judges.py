@@ -34,6 +34,7 @@ TESTS: Final = {
     ),
     "compiled": (
         "engines/test_engine_stages.py",
+        "engines/test_engine_tables.py",
         "engines/test_engine_precision.py",
         "engines/test_engine_errors.py",
         "engines/test_engine_compiled.py",

@@ -77,7 +77,7 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
     for i, rule in enumerate(program.rules):
         bodies[i, : len(rule.body)] = rule.body
     heads = np.array([rule.clause_head[1:] for rule in program.rules], np.int64).reshape(-1, 2)
-    num_buckets = 4 << len(keys).bit_length()
+    num_buckets = 4 * round_up(len(keys))
     shift = 65 - num_buckets.bit_length()
     bucket = (keys * FACT_HASH >> shift) & (num_buckets - 1)
     by_bucket = np.argsort(bucket, kind="stable")

@@ -1,0 +1,45 @@
+"""Sizes of tables and of weights, rounded up so that programs of about a size share what is compiled."""
+
+import numpy as np
+import pytest
+import torch
+
+from kgverify.engines.compiled.choose import build_parameters
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.tables import build_tables, round_up
+from kgverify.engines.policy import SHORTEST, make_two_tower
+from kgverify.logic.atoms import NamedAtom, Variable
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import NamedRule, Program
+from kgverify.trace.columns import CandidateSet
+
+
+@pytest.mark.parametrize(("size", "rounded"), [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1000, 1024)])
+def test_sizes_are_rounded_up_to_powers_of_two(size: int, rounded: int) -> None:
+    assert round_up(size) == rounded
+
+
+def test_programs_of_about_a_size_have_tables_and_weights_of_the_same_shapes() -> None:
+    def shapes(num_facts: int, num_rules: int) -> list[tuple[int, ...]]:
+        facts = [NamedAtom(f"p{i % 5}", f"a{i}", "b") for i in range(num_facts)]
+        x = Variable("X")
+        rules = [NamedRule(NamedAtom("q", x, f"a{i}"), (NamedAtom("p0", x, "b"),)) for i in range(num_rules)]
+        program, cpu = Program.from_names(facts, rules), torch.device("cpu")
+        policy = make_two_tower(program, Limits(), seed=0, embedding=4, hidden=4, blocks=1)
+        parameters = build_parameters(policy, cpu, torch.float32, is_rounded=True)
+        plain = build_parameters(policy, cpu, torch.float32)
+        assert torch.equal(parameters[0][: len(plain[0])], plain[0])
+        assert not parameters[0][len(plain[0]) :].any()
+        assert torch.equal(parameters[1][: len(plain[1])], plain[1])
+        tables = build_tables(program, 6, cpu, is_rounded=True)
+        return [tuple(tensor.shape) for tensor in (*tables, *parameters)]
+
+    assert shapes(33, 5) == shapes(50, 8) != shapes(70, 8)
+
+
+def test_an_evaluation_of_nothing_gives_nothing() -> None:
+    program = Program.from_names([NamedAtom("p", "a", "b")])
+    engine = CompiledEngine(program, Limits(), SHORTEST, mode="eager", device="cpu")
+    nothing = CandidateSet(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros((0, 3), np.int32))
+    results = engine.evaluate(nothing).results
+    assert [(len(each), each.dtype.name) for each in results] == [(0, "int32"), (0, "bool"), (0, "float64")]
