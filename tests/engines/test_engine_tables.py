@@ -31,6 +31,7 @@ def test_programs_of_about_a_size_have_tables_and_weights_of_the_same_shapes() -
         assert torch.equal(parameters[0][: len(plain[0])], plain[0])
         assert not parameters[0][len(plain[0]) :].any()
         assert torch.equal(parameters[1][: len(plain[1])], plain[1])
+        assert all(len(rows) == round_up(len(rows)) for rows in parameters[:2])
         tables = build_tables(program, 6, cpu, is_rounded=True)
         return [tuple(tensor.shape) for tensor in (*tables, *parameters)]
 
