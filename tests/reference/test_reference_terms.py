@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kgreference import Atom, canonical, substitute, unify, variable
-from kgreference.terms import first_free_variable, variables
+from kgreference.terms import first_free_variable, is_ground, variables
 
 X, Y, Z, W = (variable(number) for number in range(4))
 A, B = 0, 1
@@ -63,3 +63,8 @@ def test_variables_are_numbered_by_first_appearance():
 def test_variables_are_counted_once_and_the_next_one_is_free(goal, num_variables, first_free):
     assert len(variables(goal)) == num_variables
     assert first_free_variable(goal) == first_free
+
+
+def test_an_atom_with_a_variable_in_either_argument_is_not_ground():
+    assert is_ground(Atom(0, A, B))
+    assert not any(is_ground(atom) for atom in (Atom(0, X, B), Atom(0, A, X), Atom(0, X, Y)))
