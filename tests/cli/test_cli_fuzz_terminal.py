@@ -188,19 +188,19 @@ class Terminal:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
 def test_on_a_terminal_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path):
-    words = ["fuzz", "--examples", "4096", "--jobs", "1", "--corpus", "corpus"]
+    words = ["fuzz", "--examples", "8192", "--jobs", "1", "--corpus", "corpus"]
     with Terminal(tmp_path, *words) as first:
         first.read_until(r"trying problems")
-        first.read_until(r"problems +1,024 of seed 0")
+        first.read_until(r"problems +2,048 of seed 0")
         first.press_ctrl_c()
         assert first.wait() == 130, first.text
     assert "\x1b[?25h" in first.text  # the cursor is shown again
     assert "Traceback" not in first.text
     after = first.text[first.text.index("NOTHING NEW SO FAR") :]
     num_done = int(re.match(r"NOTHING NEW SO FAR   ([\d,]+) problems", after)[1].replace(",", ""))
-    assert 1024 <= num_done < 4096
-    assert "goes on with it:\r\nkgverify fuzz --examples 4096 --jobs 1 --corpus corpus\r\n" in after
+    assert 2048 <= num_done < 8192
+    assert "goes on with it:\r\nkgverify fuzz --examples 8192 --jobs 1 --corpus corpus\r\n" in after
 
     with Terminal(tmp_path, *words) as again:
         assert again.wait() == 0, again.text
-    assert f"NOTHING NEW   4,096 problems, {num_done:,} of them earlier" in again.text
+    assert f"NOTHING NEW   8,192 problems, {num_done:,} of them earlier" in again.text
