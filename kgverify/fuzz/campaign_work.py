@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from kgverify.engines.reference.garbage import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.fuzz.check import confirm, find_suspects, judge, prepare_batches
 from kgverify.fuzz.corpus import NOT_SHRUNK, Block, Sighting, without_mark
@@ -11,7 +12,6 @@ from kgverify.fuzz.decode import SIZE, decode_problem, draw_problems
 from kgverify.fuzz.distribution import measure_distribution
 from kgverify.fuzz.engine_spec import COMPILED, EngineSpec, make_pipeline
 from kgverify.fuzz.failure import Failure, Signature, is_same_way
-from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
 from kgverify.fuzz.reproducer_parser import parse_reproducer

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Divergence, Verdict
+from kgverify.engines.reference.garbage import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.guard import EngineCrash, guard, save_bug
 from kgverify.fuzz.merge import Merged, group_problems, merge
 from kgverify.fuzz.pipelines import MakePipeline, compiled_maker

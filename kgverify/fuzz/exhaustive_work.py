@@ -9,9 +9,9 @@ import msgspec
 
 from kgverify.diff.compare import Comparer
 from kgverify.diff.result import Verdict
+from kgverify.engines.reference.garbage import without_garbage_collection
 from kgverify.fuzz.check import check_problems
 from kgverify.fuzz.engine_spec import EngineSpec, make_pipeline
-from kgverify.fuzz.garbage import without_garbage_collection
 from kgverify.fuzz.merge import Merged, merge
 from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.fuzz.problem import Problem, Sizes

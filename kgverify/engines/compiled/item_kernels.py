@@ -5,16 +5,13 @@ the other: what is known of a resolvent so far is a few numbers of a lane. So no
 atoms asked for, is written.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import triton
 import triton.language as tl
 
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.compiled.tables import FACT_HASH
-
-if TYPE_CHECKING:
-    pass
 
 MOST_ATOMS: Final = 7
 """Longest goals: their variables are numbered in four bits each, 0 being none."""
