@@ -1,81 +1,105 @@
 """The Triton kernels against the stages that they stand in for; without a GPU in Triton's interpreter."""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.compiled import kernels as plain
+from kgverify.engines.compiled import engine as engine_module
 from kgverify.engines.compiled.choose import build_parameters, score_two_tower
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.kernels import Kernels
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.precision import draw_goals
-from kgverify.engines.policy import make_two_tower
+from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.fuzz.check import check_problems
 from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import group_problems, merge
+from kgverify.fuzz.merge import merge
 from kgverify.fuzz.pipelines import compiled_maker
+from kgverify.fuzz.problem import PolicySpec
+from kgverify.harness.run import Run, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
+from kgverify.trace.columns import CandidateSet
+from kgverify.trace.digests import compute_digests
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.engines.compiled.item_ops import build_item_kernels, can_run
+from kgverify.engines.compiled.fused.record import StepLog
+from kgverify.engines.compiled.fused.ticks import FusedTicks
 from kgverify.engines.compiled.tower_kernels import PRECISIONS, build_tower_parameters, build_tower_score
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-MOST_VARIABLES = 14
 
 
-def test_the_item_kernels_give_what_the_stages_give() -> None:
-    """On every window of every tick of generated problems."""
-    problems = list(islice(draw_problems(5, 0), 32))
-    num_matches = num_proofs = num_visited = num_rows = num_runs = 0
-    for group in group_problems(problems):
-        merged = merge([problems[i] for i in group])
-        pipeline = compiled_maker(device=DEVICE.type)(merged.run, merged.sizes)
-        engine = pipeline.engine
-        assert isinstance(engine, CompiledEngine)
-        if not can_run(engine.layout.atoms, MOST_VARIABLES):
-            continue
-        kernels = build_item_kernels(merged.run.limits.exclude_query)
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_the_fused_kernels_take_the_steps_of_the_reference(lockstep: bool) -> None:
+    problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(5, 0), 4)]
+    assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type), lockstep=lockstep))
 
-        def try_items(setting, tables, derivations, items):  # type: ignore[no-untyped-def]
-            nonlocal num_matches, num_proofs, num_visited
-            expected = plain.try_items(setting, tables, derivations, items)
-            actual = kernels.try_items(setting, tables, derivations, items)  # noqa: B023
-            matches = expected[0] & items.is_live
-            assert torch.equal(matches, actual[0])
-            assert torch.equal(expected[1][matches], actual[1][matches].long())
-            is_goal = matches & (expected[1] > 0)
-            assert torch.equal(expected[2][is_goal], actual[2][is_goal])
-            num_matches += int(matches.sum())
-            num_proofs += int((matches & (expected[1] == 0)).sum())
-            num_visited += int((is_goal & ~expected[2]).sum())
-            return expected
 
-        def form_atoms(setting, tables, derivations, items):  # type: ignore[no-untyped-def]
-            nonlocal num_rows
-            expected = plain.form_atoms(setting, tables, derivations, items)
-            assert torch.equal(expected, kernels.form_atoms(setting, tables, derivations, items))  # noqa: B023
-            num_rows += int(items.is_live.sum())
-            return expected
+def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kgverify.engines.compiled.fused import ticks
 
-        engine._setting = engine._setting._replace(kernels=Kernels(try_items, form_atoms))
-        engine._tick = engine._compile_tick()
-        engine.prove(pipeline.draw_for(merged.run))
-        num_runs += 1
-    assert min(num_matches, num_rows) > 200
-    assert min(num_proofs, num_visited, num_runs) > 3
+    monkeypatch.setattr(ticks, "_LIGHT_ROUNDS", 1)
+    monkeypatch.setattr(ticks, "_HEAVY_ROUNDS", 1)
+    monkeypatch.setattr(ticks, "_WARP", 4)
+    monkeypatch.setattr(ticks, "_HEAVY_BLOCK", 16)
+    monkeypatch.setattr(ticks, "_HEAVY_PROGRAMS", 2)
+    problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(6, 3), 4)]
+    assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "resolve_precision", lambda *_: precision)
+    run = small_run("two_tower")
+    candidates = reference_pipeline(run).draw_for(run)
+    layout = choose_layout(run.limits, slots=4)
+    engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
+    ticks = engine._ticks
+    assert isinstance(ticks, FusedTicks)
+    # So that every choice counts as close.
+    ticks._levels = tuple(level._replace(error=50.0) for level in ticks._levels)
+    actual, expected = engine.prove(candidates), reference_pipeline(run).engine.prove(candidates)
+    assert actual.steps.choice.tolist() == expected.steps.choice.tolist()
+    assert actual.resolvents.atoms.tolist() == expected.resolvents.atoms.tolist()
+    evaluation = engine.evaluate(candidates)
+    assert evaluation.results.outcome.tolist() == expected.candidates.outcome.tolist()
+    num_choices = int((expected.steps.num_resolvents > 1).sum())
+    assert num_choices > 0
+    # Of the steps with and those without a record.
+    assert evaluation.num_rescored == evaluation.num_choices == (0 if precision == "float32" else 2 * num_choices)
+
+
+def test_a_fused_tick_that_cannot_be_had_says_why() -> None:
+    graph = load_graph("countries")
+    limits = Limits(max_atoms=9)
+    with pytest.raises(UserError, match="goals of at most 7 atoms"):
+        CompiledEngine(graph.program, limits, make_two_tower(graph.program, limits, seed=1), mode="fused")
+    limits = Limits()
+    policy = make_two_tower(graph.program, limits, seed=1, hidden=24)
+    with pytest.raises(UserError, match="hidden widths"):
+        CompiledEngine(graph.program, limits, policy, mode="fused")
+    with pytest.raises(UserError, match="a fault in one of the stages"):
+        compiled_pipeline_with_faults(
+            Run(graph, limits, SHORTEST, num_queries=1, num_corruptions=1), ["fact-cap"], mode="fused"
+        )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_tower_kernel_scores_as_the_stage_does_to_its_precision(precision: str) -> None:
     graph, limits = load_graph("countries"), Limits()
     policy = make_two_tower(graph.program, limits, seed=1, embedding=50, hidden=64, blocks=2)
-    goals = draw_goals(policy, limits.max_atoms, 0, DEVICE)[:100]
-    resolvents = draw_goals(policy, limits.max_atoms, 1, DEVICE)[:130]
+    goals = draw_goals(policy, limits.max_atoms, 0, DEVICE, 100)
+    resolvents = draw_goals(policy, limits.max_atoms, 1, DEVICE, 130)
     slot = torch.arange(130, device=DEVICE) % 100
     exact = score_two_tower(build_parameters(policy, DEVICE, torch.float64), goals, resolvents, slot)
     parameters = build_tower_parameters(policy, precision, DEVICE)
@@ -111,3 +135,39 @@ def test_an_evaluation_ends_every_candidate_as_a_proof_with_steps_does(slots: in
         assert results.is_limited.tolist() == expected.is_limited.tolist()
         np.testing.assert_array_equal(results.log_probability, expected.log_probability)
         assert sum(ended) == len(candidates.query)
+
+
+def small_run(policy: str) -> Run:
+    """A query of countries, with a corruption on each side and steps that choose."""
+    graph, limits = load_graph("countries"), Limits(max_depth=5)
+    weights = make_two_tower(graph.program, limits, seed=1, embedding=16, hidden=32, blocks=1)
+    return Run(graph, limits, weights if policy == "two_tower" else SHORTEST, num_queries=1, num_corruptions=1)
+
+
+def test_digests_without_steps_are_those_of_the_steps() -> None:
+    run = small_run("shortest")
+    candidates = reference_pipeline(run).draw_for(run)
+    layout = choose_layout(run.limits, slots=3, pool=3)
+    engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
+    columns = engine.prove(candidates)
+    found = engine.evaluate(candidates, has_digests=True).digests
+    assert found is not None
+    assert found.num_steps.tolist() == columns.candidates.num_steps.tolist()
+    for actual, expected in zip(found.digests, compute_digests(columns), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert len(columns.steps.depth) > len(candidates.query) > layout.pool
+
+
+def test_digests_without_steps_are_refused_where_ticks_are_not_fused() -> None:
+    graph, limits = load_graph("countries"), Limits()
+    engine = CompiledEngine(graph.program, limits, SHORTEST, mode="eager", device=DEVICE.type)
+    candidates = CandidateSet(np.zeros(1, np.int32), np.zeros(1, np.int8), graph.queries("test")[:1])
+    with pytest.raises(UserError, match="only mode `fused`"):
+        engine.evaluate(candidates, has_digests=True)
+
+
+def test_steps_are_taken_out_of_the_log_before_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepLog, "has_room", lambda *_: False)
+    problem = next(iter(draw_problems(5, 2)))
+    problem = replace(problem, policy=PolicySpec("shortest"))
+    assert not list(check_problems([problem], compiled_maker(mode="fused", device=DEVICE.type)))

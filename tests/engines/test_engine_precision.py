@@ -64,7 +64,7 @@ def prove_coarsely(problem: Problem, *, is_rescored: bool) -> tuple[Columns, Col
     engine._parameters = (*parameters, *parameters)
     stages = engine._setting.stages._replace(score=score_coarsely)
     engine._setting = engine._setting._replace(stages=stages, rescoring=rescoring if is_rescored else None)
-    engine._tick = engine._compile_tick()
+    engine._ticks = engine._build_ticks(merged.run.policy)
     candidates = pipeline.draw_for(merged.run)
     return pipeline.engine.prove(candidates), engine.prove(candidates)
 

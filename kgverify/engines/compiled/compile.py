@@ -13,7 +13,10 @@ from kgverify.errors import UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune")
+FUSED: Final = "fused"
+"""The mode that is none of `torch.compile`: ticks of Triton kernels, captured in CUDA graphs."""
+
+MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune", FUSED)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -28,14 +31,25 @@ def resolve_device(device: str) -> torch.device:
         raise UserError(f"unknown device {device!r}", where="--device", fix="use auto, cpu or cuda") from None
 
 
-def resolve_mode(mode: str, device: torch.device) -> str:
-    """`auto` is `reduce-overhead` on CUDA; on a CPU `default`, or `eager` where no C++ compiler is found."""
+def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "it is not to be had here") -> str:
+    """`auto` is `fused` on CUDA, or `reduce-overhead` where something stands in the way.
+
+    On a CPU it is `default`, or `eager` where no C++ compiler is found.
+    """
     if mode == "auto":
         if device.type == "cuda":
-            return "reduce-overhead"
+            return FUSED if why_not_fused is None else "reduce-overhead"
         return "default" if has_cpp_compiler() else "eager"
     if mode not in MODES:
         raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose auto, {', '.join(MODES)}")
+    if mode == FUSED:
+        if why_not_fused is not None:
+            raise UserError(
+                f"mode {mode!r} cannot be had: {why_not_fused}",
+                where="--mode",
+                fix="use --mode auto, which finds another",
+            )
+        return mode
     if mode != "eager" and device.type == "cpu" and not has_cpp_compiler():
         raise UserError(
             f"mode {mode!r} needs a C++ compiler and none is on the PATH",

@@ -1,41 +1,32 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from kgverify.engines.compiled.choose import SCORES, Parameters
-from kgverify.engines.compiled.compile import compile_function, few_threads, resolve_device, resolve_mode
-from kgverify.engines.compiled.kernels import PLAIN_KERNELS, choose_kernels
+from kgverify.engines.compiled.choose import SCORES
+from kgverify.engines.compiled.compile import FUSED, few_threads, resolve_device, resolve_mode
+from kgverify.engines.compiled.fused.obstacles import why_not_fused
 from kgverify.engines.compiled.layout import check_layout, choose_layout
-from kgverify.engines.compiled.loop import TickLoop, copy_buffers_
+from kgverify.engines.compiled.loop import Ticks, copy_buffers_
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
-from kgverify.engines.compiled.precision import FLOAT32, resolve_precision, with_precision
+from kgverify.engines.compiled.precision import FLOAT32, build_levels, resolve_precision, with_precision
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.record import (
     Chunk,
     Evaluation,
     Results,
     collect_columns,
+    join_digests,
+    no_digests,
     no_results,
-    read_steps,
-    taken_slots,
 )
+from kgverify.engines.compiled.stage_ticks import StageTicks
 from kgverify.engines.compiled.stages import Stages, build_stages
-from kgverify.engines.compiled.state import (
-    FAILED,
-    OPEN,
-    Derivations,
-    Layout,
-    Pool,
-    StepRecord,
-    Work,
-)
-from kgverify.engines.compiled.tables import Tables, build_hash_keys, build_tables
+from kgverify.engines.compiled.state import FAILED, OPEN, Layout, Pool
+from kgverify.engines.compiled.tables import build_hash_keys, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress, split_positions
@@ -44,17 +35,14 @@ from kgverify.logic.program import Program
 from kgverify.trace.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.header import EngineInfo
 
-RunTick: TypeAlias = Callable[[Tables, Parameters, Derivations, Work], tuple[Derivations, Work, StepRecord]]
-
 
 class CompiledEngine:
     """Proves candidates in batches on a CPU or a CUDA device.
 
-    mode:   `auto`, `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
+    mode:   `auto`; `fused`; `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
     device: `auto`, `cpu`, `cuda`
     layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
     stages: the functions of a step; a fault replaces some of them
-    has_kernels: whether Triton kernels may stand in for stages that are as they are, where they can run
     precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `tf32` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
@@ -72,7 +60,6 @@ class CompiledEngine:
         layout: Layout | None = None,
         stages: Stages | None = None,
         faults: tuple[str, ...] = (),
-        has_kernels: bool = True,
         precision: str = FLOAT32,
         name: str = "compiled",
     ) -> None:
@@ -81,25 +68,36 @@ class CompiledEngine:
         self.layout = choose_layout(limits) if layout is None else layout
         check_layout(self.layout, limits)
         self._device = resolve_device(device)
-        self._mode = resolve_mode(mode, self._device)
+        if stages is None:
+            stages = build_stages(SCORES[policy.name])
+        obstacle = why_not_fused(program, limits, policy, self.layout, stages, self._device)
+        self._mode = resolve_mode(mode, self._device, obstacle)
         self._num_rules = len(program.rules)
         # So that what is compiled for one program serves others of about its size.
         is_rounded = self._mode != "eager"
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
-        if stages is None:
-            stages = build_stages(SCORES[policy.name])
         self._precision = resolve_precision(precision, policy, stages, self._device)
         stages, self._parameters, rescoring, self._score_error = with_precision(
             self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
         )
-        kernels = choose_kernels(stages, self._tables, program, limits, self._device) if has_kernels else PLAIN_KERNELS
-        self._setting = Setting(stages, limits, self.layout, kernels, rescoring)
+        self._setting = Setting(stages, limits, self.layout, rescoring)
         self._faults = faults
         self._name = name
-        self._allocate()
-        self._tick = self._compile_tick()
-        self._loop: TickLoop | None = None
-        self._recycle = compile_function(stages.recycle, self._mode) if self._device.type == "cuda" else stages.recycle
+        # Addresses that never change, so that a captured graph reads them in place.
+        self._derivations = empty_derivations(self.layout, limits.max_depth, self._device)
+        self._work = empty_work(self.layout, self._device)
+        self._pool = empty_pool(self.layout, self._device)
+        self._ticks = self._build_ticks(policy)
+
+    def _build_ticks(self, policy: Policy) -> Ticks:
+        buffers = self._derivations, self._work, self._pool
+        if self._mode != FUSED:
+            return StageTicks(self._setting, self._tables, self._parameters, buffers, self._mode)
+        from kgverify.engines.compiled.fused.ticks import FusedTicks
+
+        levels = build_levels(self._precision, policy, self.limits, self._device)
+        self._score_error = max((level.error for level in levels[:1]), default=0.0)
+        return FusedTicks(self._tables, self.limits, self.layout, levels, buffers)
 
     @property
     def info(self) -> EngineInfo:
@@ -131,26 +129,31 @@ class CompiledEngine:
             or [self._nothing(candidates)]
         )
 
-    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Evaluation:
-        """How every candidate ends, without the steps: what `prove` gives of the candidates, and faster."""
+    def evaluate(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, has_digests: bool = False
+    ) -> Evaluation:
+        """How every candidate ends, without the steps: what `prove` gives of the candidates, and faster.
+
+        has_digests: with the digests of the steps; UserError where the mode is not `fused`
+        """
         size = self.layout.pool
-        parts = []
+        parts, digests = [], []
         with few_threads(self._device, bool(self._parameters)):
-            if self._loop is None:
-                buffers = self._derivations, self._work, self._pool
-                self._loop = TickLoop(self._setting, self._tables, self._parameters, buffers, self._mode)
             for begin in range(0, len(candidates.query), size):
                 part = candidates.take(slice(begin, begin + size))
                 self._fill_pool(part)
                 done = 0
-                for num_given in self._loop.run():
+                for num_given in self._ticks.run(has_digests=has_digests):
                     progress(num_given - done)
                     done = num_given
                 progress(len(part.query) - done)
+                if has_digests:
+                    digests.append(self._ticks.take_digests(len(part.query)))
                 parts.append(self._read_results(len(part.query)))
-        if not parts or self._loop is None:
-            return Evaluation(no_results())
-        return Evaluation(Results(*map(np.concatenate, zip(*parts, strict=True))), *self._loop.take_gaps())
+        if not parts:
+            return Evaluation(no_results(), digests=no_digests() if has_digests else None)
+        results = Results(*map(np.concatenate, zip(*parts, strict=True)))
+        return Evaluation(results, *self._ticks.take_gaps(), join_digests(digests) if has_digests else None)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
@@ -172,37 +175,13 @@ class CompiledEngine:
     def _nothing(self, candidates: CandidateSet) -> Columns:
         return collect_columns(candidates, [], no_results())
 
-    def _allocate(self) -> None:
-        """Buffers whose addresses never change, so that a captured graph reads them in place."""
-        self._derivations = empty_derivations(self.layout, self.limits.max_depth, self._device)
-        self._work = empty_work(self.layout, self._device)
-        self._pool = empty_pool(self.layout, self._device)
-        if self._mode != "eager":
-            for buffer in (*self._derivations, *self._work, *self._pool, *self._tables, *self._parameters):
-                torch._dynamo.mark_static_address(buffer)
-
-    def _compile_tick(self) -> RunTick:
-        setting = self._setting
-
-        def run_tick(
-            tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
-        ) -> tuple[Derivations, Work, StepRecord]:
-            return tick(setting, tables, parameters, derivations, work)
-
-        return compile_function(run_tick, self._mode)
-
     def _prove_pool(self, candidates: CandidateSet, progress: Progress) -> Columns:
         num = len(candidates.query)
         self._fill_pool(candidates)
-        chunks, num_finished = [], 0
-        self._recycle_slots()
-        while bool((self._derivations.outcome == OPEN).any()):
-            for chunk in self._run_tick():
-                chunks.append(chunk)
-                ended = int((chunk.steps.outcome != OPEN).sum())
-                num_finished += ended
-                progress(ended)
-            self._recycle_slots()
+        chunks = []
+        for chunk in self._ticks.record_all():
+            chunks.append(chunk)
+            progress(int((chunk.steps.outcome != OPEN).sum()))
         return collect_columns(candidates, chunks, self._read_results(num))
 
     def _fill_pool(self, candidates: CandidateSet) -> None:
@@ -214,45 +193,25 @@ class CompiledEngine:
         copy_buffers_(self._pool, empty)
         copy_buffers_(self._derivations, empty_derivations(self.layout, self.limits.max_depth, self._device))
         copy_buffers_(self._work, empty_work(self.layout, self._device))
+        self._ticks.begin()
 
     def _read_results(self, num: int) -> Results:
         # Copies: on a CPU the results would otherwise be views of buffers that the next pool overwrites.
         pool = Pool(*(buffer.to("cpu", copy=True) for buffer in self._pool))
         return Results(pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy())
 
-    def _run_tick(self) -> Iterator[Chunk]:
-        """One tick; yields its steps, if it took any, after the buffers hold the state that follows."""
-        self._begin_replay()
-        derivations, work, record = self._tick(self._tables, self._parameters, self._derivations, self._work)
-        taken = taken_slots(record)
-        chunk = read_steps(record, taken) if len(taken) else None
-        copy_buffers_(self._derivations, derivations)
-        copy_buffers_(self._work, work)
-        if chunk is not None:
-            yield chunk
-
-    def _recycle_slots(self) -> None:
-        self._begin_replay()
-        pool, derivations = self._recycle(self._pool, self._derivations)
-        copy_buffers_(self._pool, pool)
-        copy_buffers_(self._derivations, derivations)
-
-    def _begin_replay(self) -> None:
-        """What the last captured graph gave out may be overwritten; without graphs nothing need be said."""
-        if self._device.type == "cuda" and self._mode != "eager":
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-
     def _step_slots(self, positions: Positions) -> Columns:
         """One step from each position, each in a slot of its own."""
         num = len(positions.depth)
         copy_buffers_(self._derivations, derivations_at(positions, self.layout, self.limits, self._device))
         copy_buffers_(self._work, empty_work(self.layout, self._device))
+        self._ticks.begin()
         is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
         outcome = np.zeros(num, np.int32)
         chunks: list[Chunk] = []
         num_taken = 0
         while num_taken < num:
-            for chunk in self._run_tick():
+            if (chunk := self._ticks.record_tick()) is not None:
                 chunks.append(chunk)
                 num_taken += len(chunk.place)
                 stop = torch.as_tensor(chunk.place, device=self._device)

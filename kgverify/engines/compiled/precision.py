@@ -1,6 +1,6 @@
 """How far scores may be from the exact ones: a bound by their size, and what scoring again in float64 shows."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +18,28 @@ FLOAT32: Final = "float32"
 PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "bf16")
 """Of the policy's products. bf16x3: each factor as the sum of two numbers of bfloat16."""
 
+LEVELS: Final = {
+    FLOAT32: (FLOAT32,),
+    "bf16x3": ("bf16x3", FLOAT32),
+    "tf32": ("tf32", FLOAT32),
+    "bf16": ("bf16", "bf16x3", FLOAT32),
+}
+"""A precision, and those in which its close choices are made again, one after the other."""
+
 RESCORED_SHARE: Final = 8
 """One place in so many of the score window may be scored again at each tick."""
 
-NUM_SAMPLES: Final = 512
-SAFETY: Final = 8.0
-"""How many times the largest error seen in a sample the declared error is at least."""
+NUM_SAMPLES: Final = {"cpu": 512, "cuda": 8192}
+SAFETY: Final = {"cpu": 8.0, "cuda": 4.0}
+"""How many times the largest error seen in a sample the declared error is at least: the larger the sample, the less."""
+
+
+class ScoreLevel(NamedTuple):
+    """A policy in a precision. error: of its scores, in nats."""
+
+    precision: str
+    parameters: Parameters
+    error: float
 
 
 def resolve_precision(precision: str, policy: Policy, stages: Stages, device: torch.device) -> str:
@@ -86,6 +102,20 @@ def with_precision(
     return stages._replace(score=score), both, rescoring, error
 
 
+def build_levels(precision: str, policy: Policy, limits: Limits, device: torch.device) -> list[ScoreLevel]:
+    """A policy's scores by the fused kernels: in a precision, then in those that make close choices again."""
+    if policy.name != "two_tower":
+        return []
+    from kgverify.engines.compiled.tower_kernels import build_tower_parameters, build_tower_score
+
+    def build(level: str) -> ScoreLevel:
+        parameters = build_tower_parameters(policy, level, device, is_rounded=True)
+        score = build_tower_score(level)
+        return ScoreLevel(level, parameters, estimate_score_error(policy, limits.max_atoms, device, score, parameters))
+
+    return [build(level) for level in LEVELS[precision]]
+
+
 def estimate_score_error(
     policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
 ) -> float:
@@ -97,7 +127,8 @@ def estimate_score_error(
     """
     if policy.name == "shortest":
         return 0.0
-    return max(_error_by_size(policy), SAFETY * _largest_error_seen(policy, max_atoms, device, score, parameters))
+    seen = _largest_error_seen(policy, max_atoms, device, score, parameters)
+    return max(_error_by_size(policy), SAFETY.get(device.type, SAFETY["cpu"]) * seen)
 
 
 def _error_by_size(policy: Policy) -> float:
@@ -114,19 +145,20 @@ def _error_by_size(policy: Policy) -> float:
 def _largest_error_seen(
     policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
 ) -> float:
-    goals, resolvents = (draw_goals(policy, max_atoms, seed, device) for seed in (0, 1))
-    slot = torch.arange(NUM_SAMPLES, device=device)
+    num = NUM_SAMPLES.get(device.type, NUM_SAMPLES["cpu"])
+    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
+    slot = torch.arange(num, device=device)
     exact = score_two_tower(build_parameters(policy, device, torch.float64), goals, resolvents, slot)
     return float((score(parameters, goals, resolvents, slot).double() - exact).abs().max())
 
 
-def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device) -> Tensor:
+def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device, num: int) -> Tensor:
     """int32 [n, A, 3]: one atom or a few, of any symbols and the first variables."""
     rng = np.random.default_rng(seed)
     num_predicates, num_constants = (len(policy.weights[f"embedding.{of}"]) for of in ("predicate", "constant"))
-    shape = NUM_SAMPLES, max_atoms
+    shape = num, max_atoms
     arguments = rng.integers(-min(4, 2 * max_atoms), max(1, num_constants), (*shape, 2))
     atoms = np.concatenate((rng.integers(0, num_predicates, (*shape, 1)), arguments), axis=2)
-    num_atoms = rng.integers(1, min(4, max_atoms) + 1, NUM_SAMPLES)
+    num_atoms = rng.integers(1, min(4, max_atoms) + 1, num)
     atoms[np.arange(max_atoms) >= num_atoms[:, None]] = PAD
     return torch.as_tensor(atoms.astype(np.int32), device=device)

@@ -1,5 +1,6 @@
 """From the taken steps of each tick to ragged columns on the host."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from kgverify.trace.columns import (
     Candidates,
     CandidateSet,
     Columns,
+    Digests,
     Resolvents,
     Steps,
     concatenate,
@@ -89,17 +91,26 @@ class Results(NamedTuple):
     log_probability: NDArray[np.float64]
 
 
+class StepDigests(NamedTuple):
+    """The digests of the steps of candidates, one candidate after the other. num_steps: uint32 [N], of each."""
+
+    num_steps: NDArray[np.uint32]
+    digests: Digests
+
+
 class Evaluation(NamedTuple):
     """How each candidate ended, and how close the choices were where a fast precision made them.
 
     num_choices: between two resolvents or more; num_rescored: of these, made again in float32; smallest_gap: between the
     two highest scores, in nats, inf where there was no choice. In float32 none of the three is measured (0, 0, inf).
+    digests: where they were asked for
     """
 
     results: Results
     num_choices: int = 0
     num_rescored: int = 0
     smallest_gap: float = float("inf")
+    digests: StepDigests | None = None
 
 
 def no_results() -> Results:
@@ -107,12 +118,28 @@ def no_results() -> Results:
     return Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
 
 
+def no_digests() -> StepDigests:
+    """Of no candidates."""
+    nothing = np.zeros(0, np.uint64)
+    return StepDigests(np.zeros(0, np.uint32), Digests(nothing, nothing, nothing))
+
+
+def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
+    """Those of some candidates after those of others."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = np.concatenate([part.num_steps for part in parts])
+    return StepDigests(counts, Digests(*map(np.concatenate, zip(*(part.digests for part in parts), strict=True))))
+
+
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
     """Order the steps of all ticks by candidate; ticks are in time order, so each candidate's steps stay in theirs."""
     empty = empty_columns(np.float32)
     place = np.concatenate([np.zeros(0, np.int64), *(chunk.place for chunk in chunks)])
-    in_time = concatenate([empty, *(Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks)])
-    ordered = select_steps(in_time, np.argsort(place, kind="stable"))
+    parts = [Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks]
+    in_time = parts[0] if len(parts) == 1 else concatenate([empty, *parts])
+    is_ordered = bool((np.diff(place) >= 0).all())
+    ordered = in_time if is_ordered else select_steps(in_time, np.argsort(place, kind="stable"))
     return ordered._replace(
         candidates=Candidates(
             candidates.query,

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import Parameters
-from kgverify.engines.compiled.kernels import PLAIN_KERNELS, Kernels
-from kgverify.engines.compiled.match import expand, gather_items, origin_kinds
+from kgverify.engines.compiled.match import clause_heads, expand, gather_items, origin_kinds
 from kgverify.engines.compiled.rescore import Rescoring, rescore
 from kgverify.engines.compiled.resolve import count_by_slot, first_by_slot
 from kgverify.engines.compiled.stages import Stages
 from kgverify.engines.compiled.state import (
     GOAL,
     OPEN,
+    PAD,
     RULE,
     TRUE,
     Derivations,
@@ -37,16 +37,11 @@ from kgverify.logic.limits import Limits
 
 
 class Setting(NamedTuple):
-    """What is fixed when a tick is compiled.
-
-    kernels:   stages next to one another, run at once
-    rescoring: how close choices are made, where scores are of a fast precision
-    """
+    """What is fixed when a tick is compiled. rescoring: how close choices are made, where scores are of a fast precision"""
 
     stages: Stages
     limits: Limits
     layout: Layout
-    kernels: Kernels = PLAIN_KERNELS
     rescoring: Rescoring | None = None
 
 
@@ -89,7 +84,7 @@ def try_clauses(
     """From clauses to resolvents kept, for one window; and which slots have no clause left to try, bool [B]."""
     stages, limits, layout = setting.stages, setting.limits, setting.layout
     items, held = gather_items(tables, derivations, work, selected, segments, is_running, layout.match_window)
-    matches, num_atoms, is_new = setting.kernels.try_items(setting, tables, derivations, items)
+    matches, num_atoms, is_new = try_items(setting, tables, derivations, items)
     is_resolvent = items.is_live & matches
     is_true = is_resolvent & (num_atoms == 0)
     is_survivor = is_resolvent & is_new & ~is_true
@@ -114,6 +109,44 @@ def try_clauses(
     )
     # A proof found makes the clauses after it irrelevant.
     return work, (cursor >= num_clauses) | (work.true_origin_kind != 0)
+
+
+def try_items(
+    setting: Setting, tables: Tables, derivations: Derivations, items: Items
+) -> tuple[Tensor, Tensor, Tensor]:
+    """From `match_rules` to `revisit`, for each clause.
+
+    Whether it matches bool [C], the atoms left of its resolvent int64 [C], and whether that is new bool [C]; the last two
+    are unspecified where it does not match.
+    """
+    stages, exclude_query = setting.stages, setting.limits.exclude_query
+    head = clause_heads(tables, items, 2 * setting.layout.atoms)
+    matches = torch.where(
+        items.is_rule,
+        stages.match_rules(tables, items, head),
+        stages.match_facts(tables, items, head, exclude_query),
+    )
+    atoms, num_atoms = _resolve(setting, tables, derivations, items, head)
+    # What the padding cuts off is longer than every goal visited; the atoms that are left of it tell nothing.
+    is_cut = num_atoms > setting.layout.atoms
+    is_new = is_cut | ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
+    return matches, num_atoms, is_new
+
+
+def form_atoms(setting: Setting, tables: Tables, derivations: Derivations, items: Items) -> Tensor:
+    """The resolvents of clauses that match, int32 [C, A, 3], free rows PAD; all PAD where an item is not live."""
+    head = clause_heads(tables, items, 2 * setting.layout.atoms)
+    atoms, _ = _resolve(setting, tables, derivations, items, head)
+    return torch.where(items.is_live[:, None, None], atoms, PAD)
+
+
+def _resolve(
+    setting: Setting, tables: Tables, derivations: Derivations, items: Items, head: Tensor
+) -> tuple[Tensor, Tensor]:
+    stages, layout = setting.stages, setting.layout
+    raw = stages.resolve(tables, items, head, derivations.goal[items.slot], 2 * layout.atoms)
+    pruned, num_atoms = stages.prune(tables, raw, items.query, setting.limits.exclude_query)
+    return stages.rename(pruned[:, : layout.atoms]), num_atoms
 
 
 def stand_alone(work: Work, kind: Tensor) -> Work:
@@ -151,7 +184,7 @@ def form_rows(
     is_rule = work.origin_kind[slot, row] == RULE
     clause = torch.where(is_live, work.origin[slot, row], 0).long()
     items = Items(slot, is_live, is_rule, clause, selected[slot], derivations.query[slot])
-    atoms = setting.kernels.form_atoms(setting, tables, derivations, items)
+    atoms = form_atoms(setting, tables, derivations, items)
     return Rows(slot, is_live, atoms, ends - num_rows), is_taken
 
 

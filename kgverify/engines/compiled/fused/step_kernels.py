@@ -1,0 +1,186 @@
+"""The second half of a fused tick: the choice among a slot's resolvents, the step, and the next candidate of a slot that ended.
+
+A program is a slot; its lanes are resolvents, or the words of a goal.
+"""
+
+import triton
+import triton.language as tl
+
+from kgverify.engines.compiled.state import DEPTH_LIMIT, FAILED, FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, PROVED, TRUE
+
+_PAD = tl.constexpr(PAD)
+_OPEN = tl.constexpr(OPEN)
+_PROVED = tl.constexpr(PROVED)
+_FAILED = tl.constexpr(FAILED)
+_DEPTH_LIMIT = tl.constexpr(DEPTH_LIMIT)
+_GOAL = tl.constexpr(GOAL)
+_TRUE = tl.constexpr(TRUE)
+_FALSE = tl.constexpr(FALSE)
+_NO_CANDIDATE = tl.constexpr(NO_CANDIDATE)
+
+
+@triton.jit
+def _scores_of(slot, decisions, rows, BLOCK: tl.constexpr):
+    """The lanes of a slot's resolvents, the first row and the scores."""
+    lane = tl.arange(0, BLOCK)
+    mask = lane < tl.load(decisions.num_resolvents + slot)
+    first = tl.load(decisions.first + slot)
+    return lane, mask, first, tl.load(rows.score + first + lane, mask=mask, other=float("-inf"))
+
+
+@triton.jit(do_not_specialize=["margin"])
+def find_close_kernel(
+    decisions,
+    rows,
+    tally,
+    close,
+    margin,
+    IS_FIRST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """List the slots whose two highest scores are close, and their resolvents that are as close to the highest.
+
+    IS_FIRST: of all slots, which are counted; else of those that were close already
+    """
+    slot = tl.program_id(0).to(tl.int64)
+    is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == _GOAL)
+    is_asked = is_asked & (tl.load(decisions.num_resolvents + slot) > 1)
+    if IS_FIRST == 0:
+        is_asked = is_asked & (tl.load(tally.is_close + slot) != 0)
+    if is_asked:
+        lane, mask, first, score = _scores_of(slot, decisions, rows, BLOCK)
+        best = tl.max(score, 0)
+        choice = tl.min(tl.where(score == best, lane, BLOCK), 0)
+        gap = best - tl.max(tl.where(lane == choice, float("-inf"), score), 0)
+        is_close = gap <= margin
+        if IS_FIRST:
+            tl.store(tally.num_choices + slot, tl.load(tally.num_choices + slot) + 1)
+            tl.store(tally.num_rescored + slot, tl.load(tally.num_rescored + slot) + is_close.to(tl.int64))
+            tl.store(tally.smallest + slot, tl.minimum(tl.load(tally.smallest + slot), gap))
+            tl.store(tally.is_close + slot, is_close.to(tl.int32))
+        if is_close:
+            tl.store(close.slots + tl.atomic_add(close.num_slots, 1), slot.to(tl.int32))
+            contends = mask & (score >= best - margin)
+            begin = tl.atomic_add(close.num_rows, tl.sum(contends.to(tl.int32), 0))
+            place = begin + tl.cumsum(contends.to(tl.int32), 0) - 1
+            tl.store(close.rows + place, (first + lane).to(tl.int32), mask=contends)
+
+
+@triton.jit
+def choose_kernel(decisions, rows, BLOCK: tl.constexpr):
+    """The highest score, of equal ones the lowest index; where one is no number, the first of those."""
+    slot = tl.program_id(0).to(tl.int64)
+    if tl.load(decisions.is_taken + slot) != 0:
+        if tl.load(decisions.kind + slot) == _GOAL:
+            lane, mask, _first, score = _scores_of(slot, decisions, rows, BLOCK)
+            is_nan = mask & (score != score)
+            has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
+            best = tl.max(tl.where(is_nan, float("-inf"), score), 0)
+            choice = tl.min(tl.where(is_nan | (mask & (score == best) & (has_nan == 0)), lane, BLOCK), 0)
+            chosen = tl.where(has_nan, float("nan"), best).to(tl.float64)
+            total = tl.sum(tl.where(mask, tl.exp(score.to(tl.float64) - chosen), 0.0), 0)
+            tl.store(decisions.choice + slot, choice.to(tl.int64))
+            tl.store(decisions.log_probability + slot, -tl.log(total))
+        else:
+            tl.store(decisions.choice + slot, 0)
+            tl.store(decisions.log_probability + slot, 0.0)
+
+
+@triton.jit
+def _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH):
+    """Make the words the slot's goal, and the one visited at this depth, if it is kept."""
+    mask = lane < 3 * A
+    tl.store(derivations.goal + slot * (3 * A) + lane, words, mask=mask)
+    if depth < DEPTH:
+        turn = slot * DEPTH + depth
+        keys = tl.load(tables.hash_keys + lane, mask=mask, other=0)
+        tl.store(derivations.visited + turn * (3 * A) + lane, words, mask=mask)
+        tl.store(derivations.visited_hash + turn, tl.sum(words.to(tl.int64) * keys, 0))
+
+
+@triton.jit
+def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth):
+    kind = tl.load(decisions.kind + slot)
+    row = tl.load(decisions.first + slot) + tl.load(decisions.choice + slot)
+    words = tl.load(rows.atoms + row * (3 * A) + lane, mask=(lane < 3 * A) & (kind == _GOAL), other=_PAD)
+    depth = tl.load(derivations.depth + slot) + 1
+    _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH)
+    tl.store(derivations.depth + slot, depth)
+    is_dropped = (tl.load(work.dropped_atoms + slot) > 0) | (tl.load(work.dropped_resolvents + slot) > 0)
+    is_limited = (tl.load(derivations.is_limited + slot) != 0) | (is_dropped & (kind != _TRUE))
+    tl.store(derivations.is_limited + slot, is_limited)
+    log_probability = tl.load(derivations.log_probability + slot) + tl.load(decisions.log_probability + slot)
+    tl.store(derivations.log_probability + slot, log_probability)
+    outcome = tl.where(depth >= max_depth, _DEPTH_LIMIT, _OPEN)
+    outcome = tl.where(kind == _TRUE, _PROVED, tl.where(kind == _FALSE, _FAILED, outcome))
+    tl.store(derivations.outcome + slot, outcome.to(tl.int32))
+    tl.store(work.cursor + slot, 0)
+    tl.store(work.num_survivors + slot, 0)
+    tl.store(work.num_kept + slot, 0)
+    tl.store(work.dropped_atoms + slot, 0)
+    tl.store(work.dropped_resolvents + slot, 0)
+    tl.store(work.true_origin_kind + slot, 0)
+    tl.store(work.true_origin + slot, 0)
+    tl.store(decisions.is_taken + slot, 0)
+
+
+@triton.jit
+def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH):
+    """Store the result of an ended derivation, and give the slot the next candidate."""
+    place = tl.load(derivations.place + slot)
+    if place != _NO_CANDIDATE:
+        tl.store(pool.outcome + place, tl.load(derivations.outcome + slot))
+        tl.store(pool.is_limited + place, tl.load(derivations.is_limited + slot) != 0)
+        tl.store(pool.log_probability + place, tl.load(derivations.log_probability + slot))
+        tl.store(num_steps + place, tl.load(derivations.depth + slot))
+        tl.atomic_add(counts.ended, 1)
+    next_place = tl.load(pool.next_place)
+    size = tl.load(pool.size)
+    if next_place < size:
+        next_place = tl.atomic_add(pool.next_place, 1)
+    if next_place < size:
+        query = pool.query + next_place * 3
+        predicate, first, second = tl.load(query), tl.load(query + 1), tl.load(query + 2)
+        tl.store(derivations.query + slot * 3, predicate)
+        tl.store(derivations.query + slot * 3 + 1, first)
+        tl.store(derivations.query + slot * 3 + 2, second)
+        is_new = (first >= 0) | (second == first)
+        renamed = tl.where(second < 0, tl.where(is_new, -1, -2), second)
+        words = tl.where(lane == 0, predicate, tl.where(lane == 1, tl.where(first < 0, -1, first), renamed))
+        _begin_goal(slot, 0, tl.where(lane < 3, words, _PAD), lane, derivations, tables, A, DEPTH)
+        tl.store(derivations.place + slot, next_place)
+        tl.store(derivations.depth + slot, 0)
+        tl.store(derivations.outcome + slot, _OPEN)
+        tl.store(derivations.is_limited + slot, False)
+        tl.store(derivations.log_probability + slot, 0.0)
+    else:
+        if place != _NO_CANDIDATE:
+            tl.store(derivations.place + slot, _NO_CANDIDATE)
+
+
+@triton.jit(do_not_specialize=["A", "DEPTH", "max_depth"])
+def advance_kernel(
+    derivations,
+    work,
+    pool,
+    tables,
+    decisions,
+    rows,
+    counts,
+    num_steps,
+    A,
+    DEPTH,
+    max_depth,
+    RECYCLES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """`advance` and `finish` where a step is taken; RECYCLES: then `recycle`."""
+    slot = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    if tl.load(decisions.is_taken + slot) != 0:
+        _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth)
+    if RECYCLES:
+        # What one thread has stored is read by all.
+        tl.debug_barrier()
+        if tl.load(derivations.outcome + slot) != _OPEN:
+            _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)

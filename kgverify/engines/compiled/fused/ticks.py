@@ -1,0 +1,341 @@
+"""The buffers of a fused tick, and the kernels that make it up, one launch after the other without a look from the host."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from kgverify.engines.compiled.fused.record import Decisions, DigestLog, Noted, RowBuffers, StepLog
+from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
+from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
+from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, TickLoop
+from kgverify.engines.compiled.precision import ScoreLevel
+from kgverify.engines.compiled.record import Chunk, StepDigests
+from kgverify.engines.compiled.resolve import goal_hash
+from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
+from kgverify.engines.compiled.tables import Tables
+from kgverify.engines.compiled.tower_kernels import _tower_kernel as tower_kernel
+from kgverify.engines.compiled.tower_kernels import launch_tower
+from kgverify.errors import InternalError
+from kgverify.logic.limits import Limits
+
+_WARP: Final = 32
+_LIGHT_ROUNDS: Final = 4
+_HEAVY_BLOCK: Final = 512
+_HEAVY_ROUNDS: Final = 64
+"""Clauses of a slot that are tried in one tick at most: 128 by a warp; of the slots that have more, 32,768 by four warps."""
+_HEAVY_PROGRAMS: Final = 528
+_LANES: Final = 128
+
+_NOTED_TICKS: Final = 12 * TICKS_PER_REPLAY
+"""Full ticks that a log of steps has room for; more than two replays, which are under way before it is looked at."""
+
+
+class _Derivations(NamedTuple):
+    """`Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
+
+    place: Tensor
+    query: Tensor
+    goal: Tensor
+    depth: Tensor
+    outcome: Tensor
+    is_limited: Tensor
+    log_probability: Tensor
+    visited: Tensor
+    visited_hash: Tensor
+
+
+class _Counts(NamedTuple):
+    """Of a tick: rows taken, goals to score against, slots with many clauses; since `begin`: candidates ended. int32 []."""
+
+    rows: Tensor
+    goals: Tensor
+    heavy: Tensor
+    ended: Tensor
+
+
+class _Tally(NamedTuple):
+    """Per slot: choices, those made again (int64 [B]), the smallest gap (float32 [B]), whether this one is close (int32 [B])."""
+
+    num_choices: Tensor
+    num_rescored: Tensor
+    smallest: Tensor
+    is_close: Tensor
+
+
+class _Close(NamedTuple):
+    """Choices to be made again: their slots int32 [B], the rows that contend int32 [R], and how many these are int32 []."""
+
+    slots: Tensor
+    rows: Tensor
+    num_slots: Tensor
+    num_rows: Tensor
+
+
+class FusedTicks:
+    """The state of all slots, and what moves it on.
+
+    levels: of precisions, the first one for all scores, each further one for the choices that are close in the one before; none
+            for `shortest`
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        limits: Limits,
+        layout: Layout,
+        levels: Sequence[ScoreLevel],
+        buffers: tuple[Derivations, Work, Pool],
+    ) -> None:
+        self._derivations, self._work, self._pool = buffers
+        self._tables, self._limits, self._layout, self._levels = tables, limits, layout, tuple(levels)
+        device = tables.facts.device
+        slots, window = layout.slots, layout.score_window
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        long = torch.int64
+        self._visited_hash = empty(slots, self._derivations.visited.shape[1], dtype=long)
+        self._kept = _Derivations(*self._derivations, self._visited_hash)
+        self._segments = Segments(
+            empty(slots, dtype=long),
+            empty(slots, dtype=long),
+            empty(slots, dtype=long),
+            empty(slots, dtype=long),
+            empty(slots, dtype=torch.bool),
+        )
+        self._decisions = Decisions(
+            empty(slots),
+            empty(slots),
+            empty(slots, dtype=long),
+            empty(slots, dtype=long),
+            empty(slots, dtype=long),
+            empty(slots, dtype=torch.float64),
+        )
+        self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
+        self._goals, self._heavy = empty(slots), empty(slots)
+        # Far enough apart for every address to be aligned alike.
+        self._counters = empty(3 + 2 * len(self._levels), _WARP)
+        self._counts = _Counts(self._counters[0, 0], self._counters[1, 0], self._counters[2, 0], empty())
+        self._close = [
+            _Close(empty(slots), empty(window), self._counters[i, 0], self._counters[i + 1, 0])
+            for i in range(3, 1 + 2 * len(self._levels), 2)
+        ]
+        self._features = [empty(slots, len(level.parameters[2]), dtype=torch.float32) for level in self._levels]
+        self._tally = _Tally(
+            empty(slots, dtype=long), empty(slots, dtype=long), empty(slots, dtype=torch.float32), empty(slots)
+        )
+        self._empty_hash = (tables.hash_keys * PAD).sum()
+        self._clear_tally()
+        self._num_steps = empty(layout.pool)
+        self._noted = Noted(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
+        self._full_log: StepLog | None = None
+        self._digest_log: DigestLog | None = None
+        self._loops: dict[StepLog | DigestLog | None, TickLoop] = {}
+
+    def begin(self) -> None:
+        """Take up what stands in the buffers."""
+        self._visited_hash.copy_(goal_hash(self._tables, self._derivations.visited))
+        self._counts.ended.zero_()
+        self._decisions.is_taken.zero_()
+
+    def record_tick(self) -> Chunk | None:
+        """One tick without recycling, and the steps it took, if any."""
+        log = self._step_log
+        log.clear()
+        self._decide_()
+        log.note_()
+        self._advance_(recycles=False)
+        return log.take()
+
+    def record_all(self) -> Iterator[Chunk]:
+        """Run the candidates of the pool to their ends; the steps, each candidate's in their order."""
+        log = self._step_log
+        loop = self._loop_noting(log)
+        log.clear()
+        for _ in loop.run():
+            if not log.has_room(TICKS_PER_REPLAY) and (chunk := log.take()) is not None:
+                yield chunk
+        if (chunk := log.take()) is not None:
+            yield chunk
+
+    def run(self, *, has_digests: bool = False) -> Iterator[int]:
+        """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
+        if has_digests and self._digest_log is None:
+            self._digest_log = DigestLog(self._noted, self._limits, self._layout)
+        return self._loop_noting(self._digest_log if has_digests else None).run()
+
+    def take_digests(self, num: int) -> StepDigests:
+        """The digests of the first candidates of the pool, which has run with digests."""
+        if self._digest_log is None:
+            raise InternalError("no digests were asked for")
+        return self._digest_log.take(self._num_steps[:num])
+
+    @property
+    def _step_log(self) -> StepLog:
+        if self._full_log is None:
+            self._full_log = StepLog(self._noted, self._limits, self._layout, _NOTED_TICKS)
+        return self._full_log
+
+    def _loop_noting(self, log: StepLog | DigestLog | None) -> TickLoop:
+        """The loop that lets a log note every tick; each has its own captured graph."""
+        if log not in self._loops:
+
+            def take_tick_() -> None:
+                self._decide_()
+                if log is not None:
+                    log.note_()
+                self._advance_(recycles=True)
+
+            is_captured = self._counters.is_cuda
+            self._loops[log] = TickLoop(take_tick_, self._look, self._pool, is_captured=is_captured)
+        return self._loops[log]
+
+    def _look(self) -> Tensor:
+        size, ended = self._pool.size, self._counts.ended
+        return torch.stack(((ended >= size).long(), torch.minimum(self._pool.next_place, size)))
+
+    def take_gaps(self) -> tuple[int, int, float]:
+        """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
+        if len(self._levels) < 2:
+            return 0, 0, float("inf")
+        tally = self._tally
+        counts = int(tally.num_choices.sum()), int(tally.num_rescored.sum()), float(tally.smallest.amin())
+        self._clear_tally()
+        return counts
+
+    def _clear_tally(self) -> None:
+        for buffer in self._tally:
+            buffer.zero_()
+        self._tally.smallest.fill_(torch.inf)
+
+    def _decide_(self) -> None:
+        """Everything up to `choose`, for every slot."""
+        layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
+        slots, window, atoms = layout.slots, layout.score_window, layout.atoms
+        self._counters.zero_()
+        look_up_kernel[(triton.cdiv(slots, _LANES),)](
+            kept,
+            self._work,
+            tables,
+            self._segments,
+            self._decisions,
+            self._heavy,
+            self._counts,
+            slots,
+            atoms,
+            len(tables.fact_keys),
+            len(tables.rule_first) - 1,
+            LIGHT=_LIGHT_ROUNDS * _WARP,
+            BLOCK=_LANES,
+        )
+        for is_heavy in (False, True):
+            try_kernel[(_HEAVY_PROGRAMS if is_heavy else slots,)](
+                kept,
+                self._work,
+                tables,
+                self._segments,
+                self._decisions,
+                self._rows,
+                self._goals,
+                self._heavy,
+                self._counts,
+                self._empty_hash,
+                atoms,
+                tables.rule_body.shape[1],
+                self._visited_hash.shape[1],
+                limits.max_atoms,
+                limits.max_resolvents,
+                self._work.origin.shape[1],
+                window,
+                EXCLUDE=limits.exclude_query,
+                LIGHT=_LIGHT_ROUNDS * _WARP,
+                ROUNDS=_HEAVY_ROUNDS if is_heavy else _LIGHT_ROUNDS,
+                BLOCK=_HEAVY_BLOCK if is_heavy else _WARP,
+                IS_HEAVY=is_heavy,
+                num_warps=_HEAVY_BLOCK // 128 if is_heavy else 1,
+            )
+        form_kernel[(triton.cdiv(window, _LANES),)](
+            kept,
+            self._work,
+            tables,
+            self._decisions,
+            self._rows,
+            self._counts,
+            atoms,
+            tables.rule_body.shape[1],
+            self._work.origin.shape[1],
+            window,
+            EXCLUDE=limits.exclude_query,
+            IS_SHORTEST=not self._levels,
+            BLOCK=_LANES,
+        )
+        self._score_()
+        choose_kernel[(slots,)](self._decisions, self._rows, BLOCK=self._score_block, num_warps=1)
+
+    @property
+    def _score_block(self) -> int:
+        return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
+
+    def _score_(self) -> None:
+        """All rows in the first precision, then what is close in the next one."""
+        rows, goals, num_goals = None, self._goals, self._counts.goals
+        num_rows = self._counts.rows
+        for number, level in enumerate(self._levels):
+            if number:
+                close = self._close[number - 1]
+                find_close_kernel[(self._layout.slots,)](
+                    self._decisions,
+                    self._rows,
+                    self._tally,
+                    close,
+                    2 * self._levels[number - 1].error,
+                    IS_FIRST=number == 1,
+                    BLOCK=self._score_block,
+                    num_warps=1,
+                )
+                rows, goals, num_goals, num_rows = close.rows, close.slots, close.num_slots, close.num_rows
+            features = self._features[number]
+            launch_tower(
+                tower_kernel,
+                level.parameters,
+                self._derivations.goal,
+                features,
+                level.precision,
+                index=goals,
+                count=num_goals,
+            )
+            launch_tower(
+                tower_kernel,
+                level.parameters,
+                self._rows.atoms,
+                self._rows.score,
+                level.precision,
+                index=rows,
+                count=num_rows,
+                features=features,
+                slots=self._rows.slot,
+            )
+
+    def _advance_(self, *, recycles: bool) -> None:
+        """Take the steps decided; then, if asked, give the slots of ended derivations the next candidates."""
+        words = 3 * self._layout.atoms
+        advance_kernel[(self._layout.slots,)](
+            self._kept,
+            self._work,
+            self._pool,
+            self._tables,
+            self._decisions,
+            self._rows,
+            self._counts,
+            self._num_steps,
+            self._layout.atoms,
+            self._visited_hash.shape[1],
+            self._limits.max_depth,
+            RECYCLES=recycles,
+            BLOCK=max(_WARP, triton.next_power_of_2(words)),
+            num_warps=1,
+        )

@@ -1,0 +1,291 @@
+"""The first half of a fused tick: every slot tries its own clauses, and where none is left its step gets rows for its resolvents.
+
+Kernels read and write the records of `state.py` and of `ticks.py`, whose fields are pointers here. In `look_up` a lane is a slot;
+in `try` a program is one, and its lanes are clauses; in `form` a lane is a row.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from kgverify.engines.compiled.fused.resolve_kernels import resolve_clauses
+from kgverify.engines.compiled.state import FACT, FAILED, FALSE, GOAL, OPEN, PAD, RULE, TRUE
+
+_PAD = tl.constexpr(PAD)
+_OPEN = tl.constexpr(OPEN)
+_FAILED = tl.constexpr(FAILED)
+_GOAL = tl.constexpr(GOAL)
+_TRUE = tl.constexpr(TRUE)
+_FALSE = tl.constexpr(FALSE)
+_RULE = tl.constexpr(RULE)
+_FACT = tl.constexpr(FACT)
+
+
+@triton.jit
+def _search(keys, bound, mask, num):
+    """The first place of `num` ascending keys that is not less than the bound, in each lane."""
+    place = tl.zeros_like(bound)
+    size = num
+    while size > 1:
+        half = size // 2
+        place = tl.where(tl.load(keys + place + (half - 1), mask=mask, other=0) < bound, place + half, place)
+        size -= half
+    return place + (tl.load(keys + place, mask=mask, other=0) < bound).to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["num_slots", "A", "num_facts", "num_predicates"])
+def look_up_kernel(
+    derivations,
+    work,
+    tables,
+    segments,
+    decisions,
+    heavy,
+    counts,
+    num_slots,
+    A,
+    num_facts,
+    num_predicates,
+    LIGHT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """`select`, and the clauses that may match, of every open slot; no step is taken yet. Slots with many clauses are listed."""
+    slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = slot < num_slots
+    tl.store(decisions.is_taken + slot, tl.zeros_like(slot).to(tl.int32), mask=inside)
+    mask = inside & (tl.load(derivations.outcome + slot, mask=inside, other=_FAILED) == _OPEN)
+    if tl.max(mask.to(tl.int32), 0) > 0:
+        goal = derivations.goal + slot * (3 * A)
+        predicate = tl.load(goal, mask=mask, other=0).to(tl.int64)
+        predicate = tl.minimum(tl.maximum(predicate, 0), num_predicates - 1)
+        first = tl.load(goal + 1, mask=mask, other=0).to(tl.int64)
+        second = tl.load(goal + 2, mask=mask, other=0).to(tl.int64)
+        size = tl.load(tables.num_constants)
+        by_second = (first < 0) & (second >= 0)
+        lead = tl.where(by_second, second, tl.maximum(first, 0))
+        low = (predicate * size + lead) * size + tl.where(first >= 0, tl.maximum(second, 0), 0)
+        is_ground = (first >= 0) & (second >= 0)
+        width = tl.where(is_ground, 1, tl.where((first >= 0) | (second >= 0), size, size * size))
+        keys = tl.where(by_second, tables.second_keys + tl.zeros_like(slot), tables.fact_keys + tl.zeros_like(slot))
+        begin = _search(keys, low, mask, num_facts)
+        end = _search(keys, low + width, mask, num_facts)
+        rule_first = tl.load(tables.rule_first + predicate, mask=mask, other=0)
+        num_rules = tl.load(tables.rule_first + predicate + 1, mask=mask, other=0) - rule_first
+        tl.store(segments.rule_first + slot, rule_first, mask=mask)
+        tl.store(segments.num_rules + slot, num_rules, mask=mask)
+        tl.store(segments.fact_first + slot, begin, mask=mask)
+        tl.store(segments.num_facts + slot, end - begin, mask=mask)
+        tl.store(segments.by_second + slot, by_second, mask=mask)
+        left = num_rules + end - begin - tl.load(work.cursor + slot, mask=mask, other=0)
+        is_heavy = mask & (left > LIGHT)
+        if tl.max(is_heavy.to(tl.int32), 0) > 0:
+            place = tl.atomic_add(counts.heavy + tl.zeros_like(slot), 1, mask=is_heavy)
+            tl.store(heavy + place, slot.to(tl.int32), mask=is_heavy)
+
+
+@triton.jit
+def _try_slot(
+    slot,
+    derivations,
+    work,
+    tables,
+    segments,
+    decisions,
+    rows,
+    goals,
+    counts,
+    empty_hash,
+    A,
+    BODY,
+    DEPTH,
+    max_atoms,
+    max_resolvents,
+    row_stride,
+    window,
+    EXCLUDE: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Try the next clauses of a slot; if it has none left, decide what its step gives, and take rows for its resolvents."""
+    rule_first, num_rules = tl.load(segments.rule_first + slot), tl.load(segments.num_rules + slot)
+    fact_first, num = tl.load(segments.fact_first + slot), num_rules + tl.load(segments.num_facts + slot)
+    by_second = tl.load(segments.by_second + slot) != 0
+    depth = tl.load(derivations.depth + slot)
+    cursor, num_kept = tl.load(work.cursor + slot), tl.load(work.num_kept + slot)
+    num_survivors = tl.load(work.num_survivors + slot)
+    dropped_atoms, dropped_resolvents = tl.load(work.dropped_atoms + slot), tl.load(work.dropped_resolvents + slot)
+    true_kind, true_origin = tl.load(work.true_origin_kind + slot), tl.load(work.true_origin + slot)
+    lane = tl.arange(0, BLOCK)
+    slots = slot + tl.zeros((BLOCK,), tl.int64)
+    turn_round = 0
+    while (turn_round < ROUNDS) & (cursor < num) & (true_kind == 0):
+        ordinal = cursor + lane
+        mask = ordinal < num
+        is_rule = mask & (ordinal < num_rules)
+        place = tl.where(is_rule, 0, fact_first + ordinal - num_rules)
+        is_indirect = mask & (is_rule == 0) & by_second
+        fact = tl.where(is_indirect, tl.load(tables.facts_by_second + place, mask=is_indirect, other=0), place)
+        rule = tl.load(tables.rules_by_head + rule_first + ordinal, mask=is_rule, other=0)
+        clause = tl.where(is_rule, rule, fact)
+        matches, num_atoms, _variables, hashed, _same = resolve_clauses(
+            mask, slots, is_rule, clause, derivations, tables, empty_hash, derivations.goal + slots,
+            derivations.goal + slots, A, BODY, EXCLUDE, False, False,
+        )  # fmt: skip
+        is_goal = matches & (num_atoms > 0)
+        fits = is_goal & (num_atoms <= A)
+        turn = tl.zeros((BLOCK,), tl.int64)
+        found = tl.zeros((BLOCK,), tl.int1)
+        t = 0
+        while t <= depth:
+            is_equal = fits & (tl.load(derivations.visited_hash + slot * DEPTH + t) == hashed)
+            turn = tl.where(is_equal & (found == 0), t, turn)
+            found = found | is_equal
+            t += 1
+        is_new = is_goal
+        if tl.max(found.to(tl.int32), 0) > 0:
+            other = derivations.visited + (slots * DEPTH + turn) * (3 * A)
+            _matches, _num_atoms, _num_variables, _hashed, is_same = resolve_clauses(
+                found, slots, is_rule, clause, derivations, tables, empty_hash, other, other, A, BODY, EXCLUDE, True, False,
+            )  # fmt: skip
+            # Equal in all its atoms, and with none after them.
+            is_longer = found & (num_atoms < A)
+            after = tl.load(other + tl.where(is_longer, num_atoms, 0) * 3, mask=is_longer, other=_PAD)
+            is_new = is_goal & ((found & is_same & (after == _PAD)) == 0)
+        stays = is_new & (num_atoms <= max_atoms)
+        rank = num_kept + tl.cumsum(stays.to(tl.int32), 0) - 1
+        is_kept = stays & (rank < max_resolvents)
+        own = slot * row_stride + tl.where(is_kept, rank, 0)
+        tl.store(work.origin_kind + own, tl.where(is_rule, _RULE, _FACT).to(tl.int32), mask=is_kept)
+        tl.store(work.origin + own, clause.to(tl.int32), mask=is_kept)
+        num_stay, num_here = tl.sum(stays.to(tl.int64), 0), tl.sum(is_kept.to(tl.int64), 0)
+        num_survivors += tl.sum(is_new.to(tl.int64), 0)
+        dropped_atoms += tl.sum((is_new & (num_atoms > max_atoms)).to(tl.int64), 0)
+        dropped_resolvents += num_stay - num_here
+        num_kept += num_here
+        first_true = tl.min(tl.where(matches & (num_atoms == 0), lane, BLOCK), 0)
+        if first_true < BLOCK:
+            is_first = lane == first_true
+            true_kind = tl.max(tl.where(is_first, tl.where(is_rule, _RULE, _FACT), 0), 0).to(tl.int32)
+            true_origin = tl.max(tl.where(is_first, clause, 0), 0).to(tl.int32)
+        cursor = tl.minimum(cursor + BLOCK, num)
+        turn_round += 1
+    is_done = (cursor >= num) | (true_kind != 0)
+    kind = tl.where(true_kind != 0, _TRUE, tl.where((num_survivors == 0) | (num_kept == 0), _FALSE, _GOAL))
+    # Where TRUE stands alone, `limit` has dropped nothing.
+    is_alone = is_done & (kind == _TRUE)
+    tl.store(work.cursor + slot, cursor)
+    tl.store(work.num_kept + slot, num_kept)
+    tl.store(work.num_survivors + slot, num_survivors)
+    tl.store(work.dropped_atoms + slot, tl.where(is_alone, 0, dropped_atoms))
+    tl.store(work.dropped_resolvents + slot, tl.where(is_alone, 0, dropped_resolvents))
+    tl.store(work.true_origin_kind + slot, true_kind)
+    tl.store(work.true_origin + slot, true_origin)
+    if is_done:
+        num_rows = tl.where(kind == _GOAL, num_kept, 0).to(tl.int32)
+        first = tl.atomic_add(counts.rows, num_rows)
+        is_taken = (num_rows == 0) | (first + num_rows <= window)
+        tl.store(decisions.kind + slot, kind.to(tl.int32))
+        tl.store(decisions.first + slot, first.to(tl.int64))
+        tl.store(decisions.num_resolvents + slot, tl.where(kind == _GOAL, num_kept, 1))
+        tl.store(decisions.is_taken + slot, is_taken.to(tl.int32))
+        # A step that does not fit waits for another tick; the rows up to the window's end are its own all the same.
+        i = 0
+        while i < num_rows:
+            place = first + i + lane
+            tl.store(rows.slot + place, slots.to(tl.int32), mask=(i + lane < num_rows) & (place < window))
+            i += BLOCK
+        if is_taken & (num_rows > 0):
+            tl.store(goals + tl.atomic_add(counts.goals, 1), slot.to(tl.int32))
+
+
+_SIZES: Final = ["A", "BODY", "DEPTH", "max_atoms", "max_resolvents", "row_stride", "window"]
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def try_kernel(
+    derivations,
+    work,
+    tables,
+    segments,
+    decisions,
+    rows,
+    goals,
+    heavy,
+    counts,
+    empty_hash,
+    A,
+    BODY,
+    DEPTH,
+    max_atoms,
+    max_resolvents,
+    row_stride,
+    window,
+    EXCLUDE: tl.constexpr,
+    LIGHT: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_HEAVY: tl.constexpr,
+):
+    """From `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for the others."""
+    hashed = tl.load(empty_hash)
+    if IS_HEAVY:
+        number = tl.program_id(0)
+        num_heavy = tl.load(counts.heavy)
+        while number < num_heavy:
+            slot = tl.load(heavy + number).to(tl.int64)
+            _try_slot(
+                slot, derivations, work, tables, segments, decisions, rows, goals, counts, hashed, A, BODY, DEPTH, max_atoms,
+                max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
+            )  # fmt: skip
+            number += tl.num_programs(0)
+    else:
+        slot = tl.program_id(0).to(tl.int64)
+        if tl.load(derivations.outcome + slot) == _OPEN:
+            num = tl.load(segments.num_rules + slot) + tl.load(segments.num_facts + slot)
+            if num - tl.load(work.cursor + slot) <= LIGHT:
+                _try_slot(
+                    slot, derivations, work, tables, segments, decisions, rows, goals, counts, hashed, A, BODY, DEPTH,
+                    max_atoms, max_resolvents, row_stride, window, EXCLUDE, ROUNDS, BLOCK,
+                )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["A", "BODY", "row_stride", "window"])
+def form_kernel(
+    derivations,
+    work,
+    tables,
+    decisions,
+    rows,
+    counts,
+    A,
+    BODY,
+    row_stride,
+    window,
+    EXCLUDE: tl.constexpr,
+    IS_SHORTEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The resolvents of the rows taken; and their scores, where the policy is `shortest`."""
+    num = tl.minimum(tl.load(counts.rows), window)
+    begin = tl.program_id(0) * BLOCK
+    if begin < num:
+        row = begin + tl.arange(0, BLOCK)
+        mask = row < num
+        slot = tl.load(rows.slot + row, mask=mask, other=0).to(tl.int64)
+        index = row - tl.load(decisions.first + slot, mask=mask, other=0)
+        origin = slot * row_stride + tl.where(mask, index, 0)
+        is_rule = tl.load(work.origin_kind + origin, mask=mask, other=0) == _RULE
+        clause = tl.load(work.origin + origin, mask=mask, other=0).to(tl.int64)
+        own = rows.atoms + row.to(tl.int64) * (3 * A)
+        _matches, num_atoms, num_variables, _hashed, _same = resolve_clauses(
+            mask, slot, is_rule, clause, derivations, tables, 0, own, own, A, BODY, EXCLUDE, False, True,
+        )  # fmt: skip
+        i = 0
+        while i < A:
+            is_free = mask & (i >= num_atoms)
+            for k in tl.static_range(3):
+                tl.store(own + 3 * i + k, tl.zeros((BLOCK,), tl.int32) + _PAD, mask=is_free)
+            i += 1
+        if IS_SHORTEST:
+            tl.store(rows.score + row, -(num_atoms + num_variables.to(tl.float32) / 64), mask=mask)

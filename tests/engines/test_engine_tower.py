@@ -1,0 +1,77 @@
+"""Towers of chosen goals only, into buffers of the caller; without a GPU in Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.choose import build_parameters, score_two_tower, tower
+from kgverify.engines.compiled.precision import draw_goals
+from kgverify.engines.policy import Policy, make_two_tower
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from kgverify.engines.compiled.tower_kernels import _tower_kernel, build_tower_parameters, launch_tower
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LIMITS = Limits()
+UNTOUCHED = 77.0
+PRECISION = "bf16x3"
+CLOSE = 1e-3
+
+
+def make_policy(hidden: int = 64) -> Policy:
+    return make_two_tower(load_graph("countries").program, LIMITS, seed=1, embedding=50, hidden=hidden, blocks=2)
+
+
+def draw(policy: Policy, seed: int, num_goals: int) -> Tensor:
+    return draw_goals(policy, LIMITS.max_atoms, seed, DEVICE, num_goals)
+
+
+def count_of(number: int) -> Tensor:
+    return torch.tensor([number], dtype=torch.int32, device=DEVICE)
+
+
+def test_only_the_rows_of_an_index_before_the_count_are_written() -> None:
+    policy = make_policy()
+    goals = draw(policy, 0, 300)
+    index = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:200].to(DEVICE, torch.int32)
+    out = torch.full((300, 64), UNTOUCHED, device=DEVICE)
+    parameters = build_tower_parameters(policy, PRECISION, DEVICE)
+    launch_tower(_tower_kernel, parameters, goals, out, PRECISION, index=index, count=count_of(150))
+    expected = tower(build_parameters(policy, DEVICE, torch.float64), goals)
+    is_written = torch.zeros(300, dtype=torch.bool, device=DEVICE)
+    is_written[index[:150].long()] = True
+    assert (out - expected)[is_written].abs().max() < CLOSE
+    assert (out[~is_written] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_chosen_rows_are_scored_against_the_goals_of_their_slots(dtype: torch.dtype) -> None:
+    policy = make_policy()
+    goals, resolvents = draw(policy, 0, 30), draw(policy, 1, 300)
+    slots = torch.arange(300, device=DEVICE) % 30
+    index = torch.arange(299, -1, -2, dtype=torch.int32, device=DEVICE)
+    parameters = build_tower_parameters(policy, PRECISION, DEVICE)
+    features = torch.empty((30, 64), device=DEVICE)
+    launch_tower(_tower_kernel, parameters, goals, features, PRECISION)
+    out = torch.full((300,), UNTOUCHED, device=DEVICE)
+    launch_tower(
+        _tower_kernel, parameters, resolvents, out, PRECISION, index=index, features=features, slots=slots.to(dtype)
+    )
+    expected = score_two_tower(build_parameters(policy, DEVICE, torch.float64), goals, resolvents, slots)
+    assert (out - expected)[1::2].abs().max() < CLOSE
+    assert (out[::2] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("number", [0, 1, 64, 1000])
+def test_a_count_without_an_index_is_of_the_first_rows(number: int) -> None:
+    policy = make_policy()
+    goals = draw(policy, 2, 140)
+    out = torch.full((140, 64), UNTOUCHED, device=DEVICE)
+    parameters = build_tower_parameters(policy, PRECISION, DEVICE)
+    launch_tower(_tower_kernel, parameters, goals, out, PRECISION, count=count_of(number))
+    expected = tower(build_parameters(policy, DEVICE, torch.float64), goals)
+    assert torch.allclose(out[:number].double(), expected[:number], atol=CLOSE)
+    assert (out[number:] == UNTOUCHED).all()
