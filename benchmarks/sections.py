@@ -13,11 +13,15 @@ import numpy as np
 import torch
 from workloads import Bench, MarkdownTable, count_flops, describe_difference, draw
 
+from kgverify.engines.compiled.compile import FUSED
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.least_model import LeastModel
 from kgverify.engines.compiled.record import Results
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.harness.fan_out import reference_over
 from kgverify.harness.rank_only import evaluate_for_ranks
-from kgverify.harness.run import Pipeline, Run, reference_pipeline
+from kgverify.harness.run import Pipeline, Run
 from kgverify.harness.verify import verify
 from kgverify.logic.outcomes import GoalKind, Outcome
 from kgverify.ranking.corrupt import draw_candidates
@@ -25,6 +29,7 @@ from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import rank_candidates
 from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
 from kgverify.trace.digests import compute_digests
+from kgverify.trace.header import EngineInfo
 
 PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
@@ -49,16 +54,44 @@ def rank(run: Run, candidates: CandidateSet, results: Results) -> Rankings:
     return rank_candidates(ended, run.triples)
 
 
+class Remembered:
+    """An engine that proves the same candidates once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._columns: Columns | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's."""
+        return self._engine.info
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Of the candidates of the first call."""
+        if self._columns is None:
+            self._columns = self._engine.prove(candidates, progress)
+        return self._columns
+
+    def step(self, positions: Positions) -> Columns:
+        """The engine's."""
+        return self._engine.step(positions)
+
+
 def measure_agreement(bench: Bench, table: MarkdownTable) -> None:
-    """Step by step against the reference, in every precision."""
-    run = bench.load(bench.graph, 3, 10)
-    for precision in bench.precisions:
-        bench.forget()
-        pipeline = Pipeline(bench.build(run, 256, precision), draw_candidates, rank_candidates)
-        report = verify(run, reference_pipeline(run), pipeline).report
-        coverage = report.coverage
-        note = f"{report.verdict.value}: {coverage.steps:,} steps, {len(report.near_ties)} near-ties"
-        table.add(run.graph.name, f"reference against {precision}", coverage.candidates, note=note)
+    """Step by step against the reference, with `shortest` and in every precision of the policy."""
+    run = bench.load(bench.graph, 50, 100)
+    shortest = Run(run.graph, run.limits, SHORTEST, num_queries=len(run.queries), num_corruptions=run.num_corruptions)
+    for each in (shortest, run):
+        with reference_over(each, jobs=1 if bench.tiny else (os.cpu_count() or 1)) as reference:
+            expected = reference._replace(engine=Remembered(reference.engine))
+            for precision in ("float32",) if each is shortest else bench.precisions:
+                bench.forget()
+                pipeline = Pipeline(bench.build(each, 4096, precision), draw_candidates, rank_candidates)
+                report = verify(each, expected, pipeline, check_determinism=False).report
+                coverage = report.coverage
+                what = f"reference against {each.policy.name}, {precision}"
+                note = f"{report.verdict.value}: {coverage.steps:,} steps, {len(report.near_ties)} near-ties"
+                table.add(run.graph.name, what, coverage.candidates, note=note)
 
 
 def measure_family(bench: Bench, table: MarkdownTable) -> None:
@@ -174,29 +207,31 @@ def measure_wn18rr(bench: Bench, table: MarkdownTable) -> None:
 
 
 def measure_trace(bench: Bench, table: MarkdownTable) -> None:
-    """What recording every step and its digests costs, and how much of the time the policy's products need at the least."""
+    """What digests and steps cost, from the pool to columns on the host, and how near the policy's products are to the peak."""
     run = bench.load(bench.graph, 100, 100)
     candidates = draw(run)
     num, name = len(candidates.query), run.graph.name
-    num_rows = 0
     for precision in bench.precisions:
-        if precision not in bench.seconds or not num_rows:
-            bench.forget()
-            engine = bench.build(run, num, precision)
-            engine.evaluate(candidates)
-            _, bench.seconds[precision] = bench.measure(partial(engine.evaluate, candidates))
-        off = bench.seconds[precision]
-        if not num_rows:
-            engine.prove(candidates)
-            columns, on = bench.measure(partial(engine.prove, candidates), 1)
-            _, digesting = bench.measure(partial(compute_digests, columns), 1)
-            num_rows = count_rows(columns)
-            note = f"{on / off:.1f} x without steps; {len(columns.steps.depth):,} steps, digests {digesting:.2f} s more"
-            table.add(name, f"every step recorded, {precision}", num, on, note=note)
+        bench.forget()
+        engine = bench.build(run, num, precision)
+        engine.evaluate(candidates)
+        _, off = bench.measure(partial(engine.evaluate, candidates))
+        engine.prove(candidates)
+        columns, on = bench.measure(partial(engine.prove, candidates))
+        num_rows = count_rows(columns)
+        note = f"{on / off - 1:+.1%}; {len(columns.steps.depth):,} steps, {len(columns.resolvents.kind):,} resolvents"
+        if engine.info.mode == FUSED:
+            engine.evaluate(candidates, has_digests=True)
+            evaluation, digesting = bench.measure(partial(engine.evaluate, candidates, has_digests=True))
+            is_same = all(map(np.array_equal, evaluation.digests.digests, compute_digests(columns)))
+            what = f"digests of every step, {precision}"
+            digested = f"{digesting / off - 1:+.1%}; {'those of the steps' if is_same else 'WRONG'}"
+            table.add(name, what, num, digesting, note=digested)
+        table.add(name, f"every step, {precision}", num, on, peak=bench.peak(), note=note)
         flops = count_flops(run.policy, num_rows) * (3 if precision == "bf16x3" else 1)
         share = flops / off / PEAK_FLOPS[precision]
         note = f"{num_rows:,} valid rows, {flops / 1e12:.2f} TFLOP: {share:.1%} of {PEAK_FLOPS[precision] / 1e12:.0f} TFLOPS"
-        table.add(name, f"products at the peak, {precision}", num, off, note=note)
+        table.add(name, f"products, of all the time, {precision}", num, off, note=note)
 
 
 def count_rows(columns: Columns) -> int:
@@ -273,14 +308,34 @@ def measure_cold(bench: Bench, table: MarkdownTable) -> None:
 
 
 def tell_first_result(bench: Bench) -> None:
-    """What a process does that is timed by another."""
+    """What a process does that is timed by another; then what else is compiled for other sizes and another graph."""
     began = time.perf_counter()
     run = bench.load(bench.graph, 5, 10)
     candidates = draw(run)
     engine = bench.build(run, len(candidates.query), bench.precisions[-1])
     results = engine.evaluate(candidates).results
     seconds = time.perf_counter() - began
-    print(f"{len(results.outcome)} candidates; {seconds:.1f} s of them after the imports")
+    print(f"{len(results.outcome)} candidates; {seconds:.1f} s of them after the imports", end="")
+    if bench.is_cuda:
+        print(f"; {count_compilations(bench)} compilations for other sizes and another graph")
+
+
+def count_compilations(bench: Bench) -> int:
+    """Kernels that are compiled, or taken from the cache on disk, when everything but the precision changes."""
+    from triton import knobs
+
+    num = 0
+
+    def count(**_: Any) -> None:
+        nonlocal num
+        num += 1
+
+    knobs.compilation.listener = count
+    for graph, num_queries, num_corruptions in ((bench.graph, 7, 33), ("countries", 3, 20)):
+        run = bench.load(graph, num_queries, num_corruptions)
+        candidates = draw(run)
+        bench.build(run, len(candidates.query) // 3, bench.precisions[-1]).evaluate(candidates)
+    return num
 
 
 SECTIONS = {

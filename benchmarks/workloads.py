@@ -21,7 +21,7 @@ from kgverify.trace.columns import CandidateSet
 
 Result = TypeVar("Result")
 
-SLOTS: Final = 20480
+SLOTS: Final = 65536
 MATCHED_PER_SLOT: Final = 64
 SCORED_PER_SLOT: Final = 32
 LIMITS: Final = Limits()

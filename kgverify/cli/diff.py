@@ -40,6 +40,7 @@ def diff(
     exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
+    precision: options.Precision = "float32",
     slots: options.Slots = None,
     fault: options.Faults = None,
     lockstep: Annotated[
@@ -87,7 +88,9 @@ def diff(
             exclude_query=exclude_query,
         )
         with naming_options():
-            judged = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+            judged = compiled_pipeline_with_faults(
+                run, fault or (), mode=mode, device=device, slots=slots, precision=precision
+            )
         with reference_over(run, jobs=jobs, scheduler=scheduler) as reference:
             verification = verify(
                 run, reference, judged, lockstep=lockstep, check_determinism=determinism, phase=show_phase

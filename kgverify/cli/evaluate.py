@@ -25,6 +25,7 @@ from kgverify.harness.evaluate import evaluate as evaluate_run
 from kgverify.harness.evaluation_report import report_evaluation
 from kgverify.harness.part_store import SUMMARY
 from kgverify.harness.phases import silent_phase
+from kgverify.harness.proving import naming_memory
 from kgverify.harness.team import Team, start_team
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 
@@ -49,9 +50,7 @@ def evaluate(
     exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
-    precision: Annotated[
-        str, typer.Option(help="Of the policy's products: float32, or on CUDA bf16x3, tf32 or bf16.")
-    ] = "float32",
+    precision: options.Precision = "float32",
     slots: options.Slots = None,
     memory: Annotated[
         str | None,
@@ -63,6 +62,10 @@ def evaluate(
     check: Annotated[
         int, typer.Option(min=0, help="So many candidates, drawn by the seed, are proved by the reference as well.")
     ] = 256,
+    rank_only: Annotated[
+        bool,
+        typer.Option("--rank-only", help="Do not prove what does not follow and so cannot matter for a rank."),
+    ] = False,
     fault: options.Faults = None,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the parts in a folder; go on with those that are there.")
@@ -97,8 +100,10 @@ def evaluate(
             max_resolvents=max_resolvents,
             exclude_query=exclude_query,
         )
-    with naming_options():
-        layout = choose_batch(run, device=device, memory=budget, slots=slots, part_size=part_size)
+    with naming_options(), naming_memory():
+        layout = choose_batch(
+            run, device=device, mode=mode, memory=budget, slots=slots, part_size=part_size, rank_only=rank_only
+        )
         pipeline = compiled_pipeline_with_faults(
             run, fault or (), mode=mode, device=device, layout=layout, precision=precision
         )
@@ -114,6 +119,7 @@ def evaluate(
             pipeline,
             folder=save,
             part_size=part_size,
+            rank_only=rank_only,
             team=team,
             phase=show_work if leads else silent_phase,
             say=warn,
@@ -189,10 +195,12 @@ def _say_how_to_go_on(harvest: Harvest, save: Path | None, team: Team, *, is_sto
 
 def _diff_command(num_queries: int) -> str:
     """The same options for `kgverify diff`, on the first so many queries."""
-    own = {"--save", "--json", "--check", "--memory", "--precision", "--part-size", "--queries"}
+    own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries"}
     words: list[str] = []
     is_value = False
     for word in sys.argv[2:]:
+        if word == "--rank-only":
+            continue
         if is_value:
             is_value = False
         elif word in own:

@@ -47,7 +47,7 @@ def fuzz(
     ] = COMPILED,
     fault: options.Faults = None,
     mode: Annotated[
-        str, typer.Option(help="Of the compiled evaluator: eager, default, reduce-overhead or max-autotune.")
+        str, typer.Option(help="Of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune.")
     ] = "eager",
     device: Annotated[str, typer.Option(help="Of the compiled evaluator: cpu or cuda.")] = "cpu",
     lockstep: Annotated[

@@ -44,6 +44,7 @@ def record(
     exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
+    precision: options.Precision = "float32",
     slots: options.Slots = None,
     fault: options.Faults = None,
     jobs: options.Jobs = 1,
@@ -90,7 +91,9 @@ def record(
             pipeline = stack.enter_context(reference_over(run, jobs=jobs, scheduler=scheduler))
         else:
             with naming_options():
-                pipeline = compiled_pipeline_with_faults(run, fault or (), mode=mode, device=device, slots=slots)
+                pipeline = compiled_pipeline_with_faults(
+                    run, fault or (), mode=mode, device=device, slots=slots, precision=precision
+                )
         recording = _record(run, pipeline, output, engine, resume=resume, shard_steps=shard_steps)
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
     make_result_console(json_path).print(

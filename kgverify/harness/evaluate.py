@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from kgverify.engines.protocol import Engine, Progress, no_progress
-from kgverify.errors import UserError
-from kgverify.harness.part_file import PartResult, summarize_part
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.harness.part_file import PartResult
 from kgverify.harness.part_store import FolderStore, MemoryStore, Store
+from kgverify.harness.part_work import EveryCandidate, PartWork
 from kgverify.harness.parts import Identity, Part, Plan, identify, plan_parts
 from kgverify.harness.phases import Phase, silent_phase
+from kgverify.harness.proving import naming_memory, prove_candidates
+from kgverify.harness.rank_work import choose_rank_work
 from kgverify.harness.run import Pipeline, Run
 from kgverify.harness.team import Alone, Team
-from kgverify.trace.columns import Candidates, CandidateSet
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -31,46 +30,13 @@ Say = Callable[[str], None]
 """Told of what is out of the ordinary."""
 
 
-class Ended(Protocol):
-    """How candidates ended, as an `Evaluation` of the compiled evaluator tells it."""
-
-    @property
-    def results(self) -> Sequence[NDArray[Any]]:
-        """outcome [N], is_limited [N], log_probability float64 [N]"""
-        ...
-
-    @property
-    def num_choices(self) -> int:
-        """Between two resolvents or more."""
-        ...
-
-    @property
-    def num_rescored(self) -> int:
-        """Made again in a higher precision."""
-        ...
-
-    @property
-    def smallest_gap(self) -> float:
-        """In nats."""
-        ...
-
-
-@runtime_checkable
-class Evaluator(Engine, Protocol):
-    """An engine that can prove candidates without recording steps. Any other records them, and they are dropped."""
-
-    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Ended:
-        """How every candidate ends."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Harvest:
     """What is there of an evaluation. This process, and none but it, leads the team.
 
     results:        of the parts that are done
     num_resumed:    parts that were there already
-    num_candidates: proved now, by all processes; in so many seconds, after so many of warming up
+    num_candidates: of the parts done now, by all processes; in so many seconds, after so many of warming up
     """
 
     identity: Identity
@@ -91,9 +57,11 @@ def choose_batch(
     run: Run,
     *,
     device: str = "auto",
+    mode: str = "auto",
     memory: int | None = None,
     slots: int | None = None,
     part_size: int | None = None,
+    rank_only: bool = False,
 ) -> "Layout":
     """Sizes of the compiled evaluator for the parts of a run, within the memory, bytes: by default a share of the free.
 
@@ -103,8 +71,11 @@ def choose_batch(
     from kgverify.engines.compiled.sizing import choose_evaluation_layout
 
     found = resolve_device(device)
-    largest = max(part.num_candidates for part in plan_parts(run, found.type, part_size).parts)
-    return choose_evaluation_layout(run.limits, run.policy, found, largest, memory=memory, slots=slots)
+    plan = plan_parts(run, found.type, part_size, rank_only=rank_only)
+    largest = max(part.num_candidates for part in plan.parts)
+    return choose_evaluation_layout(
+        run.graph.program, run.limits, run.policy, found, largest, memory=memory, slots=slots, mode=mode
+    )
 
 
 def evaluate(
@@ -113,6 +84,7 @@ def evaluate(
     *,
     folder: Path | None = None,
     part_size: int | None = None,
+    rank_only: bool = False,
     team: Team | None = None,
     phase: Phase = silent_phase,
     say: Say = lambda _: None,
@@ -121,11 +93,12 @@ def evaluate(
     """Evaluate a run in parts; to the leader what came of it, to the others of the team None.
 
     folder:      where the parts are kept, and from where an evaluation is gone on with; in memory if not given
+    rank_only:   whether candidates that cannot matter for a rank are left out (`kgverify.harness.rank_only`)
     should_stop: asked before each part
-    UserError for a folder of another evaluation, or a policy whose log-probabilities are no numbers.
+    UserError for a folder of another evaluation, a policy whose log-probabilities are no numbers, or too little memory.
     """
     team = Alone() if team is None else team
-    plan = plan_parts(run, pipeline.engine.info.device, part_size)
+    plan = plan_parts(run, pipeline.engine.info.device, part_size, rank_only=rank_only)
     identity = identify(run, pipeline.engine, plan)
     store: Store = MemoryStore() if folder is None else FolderStore(folder, identity)
     leads = team.index == 0
@@ -134,37 +107,44 @@ def evaluate(
     missing = [
         plan.parts[i] for i in msgspec.json.decode(team.share(msgspec.json.encode(store.missing)), type=list[int])
     ]
-    worker = _Worker(run, pipeline, store, team, should_stop)
-    started = time.monotonic()
-    if missing:
-        worker.warm_up(missing[0])
-    warmed_up = time.monotonic()
     num_candidates = sum(part.num_candidates for part in missing)
-    if not leads:
-        worker.work(missing, no_progress)
-        return None
-    num_resumed = len(plan.parts) - len(missing)
-    with phase("evaluating", num_candidates) as progress:
-        worker.work(missing, progress)
-        worker.wait_for_others(progress)
-    seconds = time.monotonic() - warmed_up
+    began = time.monotonic()
+    work: PartWork = EveryCandidate(run, pipeline)
+    if rank_only and missing:
+        work = choose_rank_work(run, pipeline)
+    worker = _Worker(work, store, team, should_stop)
+    started = time.monotonic()
+    with naming_memory(pipeline.engine.info):
+        if missing:
+            _warm_up(run, pipeline, missing[0])
+        warmed_up = time.monotonic()
+        if not leads:
+            worker.work(missing, no_progress)
+            return None
+        num_resumed = len(plan.parts) - len(missing)
+        with phase("evaluating", num_candidates) as progress:
+            worker.work(missing, progress)
+            worker.wait_for_others(progress)
+    seconds = time.monotonic() - warmed_up + started - began
     results = store.collect(plan.parts, say)
     done = sum(part.num_candidates for part in missing if part.number in results)
     return Harvest(identity, plan, results, num_resumed, done, seconds, warmed_up - started)
 
 
+def _warm_up(run: Run, pipeline: Pipeline, part: Part) -> None:
+    """Let the engine compile what it compiles at the first candidate."""
+    drawn = pipeline.draw(run.graph, run.split, part.queries[:1], 0, run.seed)
+    prove_candidates(pipeline.engine, drawn.take(slice(0, 1)))
+
+
 class _Worker:
     """What one process does: draws the next part and ranks the last one while the engine proves."""
 
-    def __init__(self, run: Run, pipeline: Pipeline, store: Store, team: Team, should_stop: Callable[[], bool]) -> None:
-        self._run, self._pipeline, self._store, self._team = run, pipeline, store, team
+    def __init__(self, work: PartWork, store: Store, team: Team, should_stop: Callable[[], bool]) -> None:
+        self._part_work, self._store, self._team = work, store, team
         self._should_stop = should_stop
         self._num_own = self._num_told = 0
         team.add(f"process {team.index}", os.getpid())
-
-    def warm_up(self, part: Part) -> None:
-        """Let the engine compile what it compiles at the first candidate."""
-        _prove(self._pipeline.engine, self._draw(part).take(slice(0, 1)), no_progress)
 
     def work(self, missing: Sequence[Part], progress: Progress) -> None:
         """Take parts, until there are none or it is to stop; then say so."""
@@ -176,18 +156,18 @@ class _Worker:
 
     def _work(self, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
         part = next(parts, None)
-        drawn = None if part is None else beside.submit(self._draw, part)
+        upcoming = None if part is None else beside.submit(self._part_work.draw, part)
         kept: Future[None] | None = None
-        while part is not None and drawn is not None:
-            candidates = drawn.result()
+        while part is not None and upcoming is not None:
+            drawn = upcoming.result()
             following = next(parts, None)
-            drawn = None if following is None else beside.submit(self._draw, following)
-            proved, gaps = _prove(self._pipeline.engine, candidates, progress)
+            upcoming = None if following is None else beside.submit(self._part_work.draw, following)
+            proved = self._part_work.prove(part, drawn, progress)
             if kept is not None:
                 kept.result()
-            kept = beside.submit(self._keep, part, proved, gaps)
-            self._num_own += len(candidates.query)
-            self._team.add("candidates", len(candidates.query))
+            kept = beside.submit(self._keep, part, proved)
+            self._num_own += part.num_candidates
+            self._team.add("candidates", part.num_candidates)
             self._tell_of_others(progress)
             if self._is_to_stop():
                 break
@@ -206,19 +186,8 @@ class _Worker:
         """One that stops stops all."""
         return self._team.add("stop", int(self._should_stop())) > 0
 
-    def _draw(self, part: Part) -> CandidateSet:
-        run = self._run
-        return self._pipeline.draw(run.graph, run.split, part.queries, run.num_corruptions, run.seed)
-
-    def _keep(self, part: Part, proved: Candidates, gaps: tuple[int, int, float]) -> None:
-        rankings = self._pipeline.rank_finite(self._run, proved)
-        if rankings is None:
-            raise UserError(
-                f"a log-probability of {part.name} is no number, and so has no rank",
-                where="policy",
-                fix=f"look at its candidates: kgverify diff --queries {part.queries.stop}",
-            )
-        self._store.put(part, summarize_part(proved, rankings, self._run.triples, self._run.seed, gaps))
+    def _keep(self, part: Part, proved: Any) -> None:
+        self._store.put(part, self._part_work.summarize(part, proved))
 
     def wait_for_others(self, progress: Progress) -> None:
         """Until every process has left off, or is gone."""
@@ -246,19 +215,3 @@ class _Worker:
         num = self._team.add("candidates", 0) - self._num_own
         progress(num - self._num_told)
         self._num_told = num
-
-
-def _prove(engine: Engine, drawn: CandidateSet, progress: Progress) -> tuple[Candidates, tuple[int, int, float]]:
-    """The candidates as they ended, and how close the choices were: choices, those made again, smallest gap."""
-    if not isinstance(engine, Evaluator):
-        return engine.prove(drawn, progress).candidates, (0, 0, float("inf"))
-    ended = engine.evaluate(drawn, progress)
-    outcome, is_limited, log_probability = ended.results
-    proved = Candidates(
-        *drawn,
-        num_steps=np.zeros(len(drawn.query), np.uint32),
-        outcome=outcome.astype(np.int8),
-        is_limited=is_limited.astype(np.uint8),
-        log_probability=log_probability,
-    )
-    return proved, (ended.num_choices, ended.num_rescored, ended.smallest_gap)

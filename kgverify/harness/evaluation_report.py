@@ -28,6 +28,7 @@ def report_evaluation(
     rankings = Rankings(*map(np.concatenate, zip(*(result.rankings for result in results), strict=True)))
     by_outcome = sum((result.num_outcomes.sum(0, np.int64) for result in results), np.zeros(len(Outcome), np.int64))
     true_outcomes = np.bincount(np.concatenate([result.outcome for result in results]), minlength=len(Outcome))
+    num_candidates = int(rankings.num_ranked.sum(dtype=np.int64))
     smallest_gap = min(float(result.smallest_gap) for result in results)
     check = None
     if num_checked:
@@ -47,7 +48,9 @@ def report_evaluation(
         identity=harvest.identity.sha256,
         metrics=compute_metrics(rankings),
         num_rankings=len(rankings.query),
-        num_candidates=int(by_outcome.sum()),
+        num_candidates=num_candidates,
+        rank_only=harvest.plan.rank_only,
+        num_left_out=num_candidates - int(by_outcome.sum()),
         outcomes=_named(by_outcome.tolist()),
         true_outcomes=_named(true_outcomes.tolist()),
         num_limited=sum(int(result.num_limited.sum()) for result in results),

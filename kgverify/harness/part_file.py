@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from kgverify.harness.parts import Part
 from kgverify.logic.outcomes import Outcome
 from kgverify.ranking.corrupt import mix
+from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
 from kgverify.trace.columns import Candidates, CandidateSet, Rankings
 
 SAMPLED: Final = 512
@@ -62,6 +64,19 @@ class PartResult(NamedTuple):
         return CandidateSet(self.sample_query, self.sample_side, self.sample_atom)
 
 
+class Sample(NamedTuple):
+    """Candidates that are kept of a part; the fields of `PartResult` of the same names."""
+
+    sample_priority: NDArray[np.uint64]
+    sample_is_true: NDArray[np.bool_]
+    sample_query: NDArray[np.int32]
+    sample_side: NDArray[np.int8]
+    sample_atom: NDArray[np.int32]
+    sample_outcome: NDArray[np.int8]
+    sample_is_limited: NDArray[np.uint8]
+    sample_log_probability: NDArray[np.float64]
+
+
 class DamagedError(Exception):
     """A part's file that cannot be believed; says why."""
 
@@ -73,49 +88,79 @@ def summarize_part(
     seed: int,
     gaps: tuple[int, int, float],
 ) -> PartResult:
-    """What is kept of a part's candidates, in the order of (query, side), each with one true triple.
+    """What is kept of a part's candidates, each query and side with one true triple.
 
     triples: int32 [n, 3], the split that `candidates.query` points into
     """
-    is_true = (candidates.atom == triples[candidates.query]).all(1)
-    group = candidates.query.astype(np.int64) * 4 + candidates.side
-    groups = rankings.query.astype(np.int64) * 4 + rankings.side
-    place = np.searchsorted(groups, group)
-    true = np.flatnonzero(is_true)[np.searchsorted(group[is_true], groups)]
-    num_outcomes = np.bincount(place * len(Outcome) + candidates.outcome, minlength=len(groups) * len(Outcome))
-    priority = _priorities(candidates, group, seed)
-    kept = np.concatenate([_lowest(priority, np.flatnonzero(of)) for of in (is_true, ~is_true)])
+    groups = find_groups(candidates, triples)
+    if groups is None:
+        rows = sort_rows(candidates, triples)
+        candidates = take_candidates(candidates, rows)
+        groups = divide(candidates, triples)
+    is_true = np.zeros(len(candidates.query), np.bool_)
+    is_true[groups.true] = True
     return PartResult(
         *rankings,
-        outcome=candidates.outcome[true],
-        log_probability=candidates.log_probability[true],
-        num_outcomes=num_outcomes.reshape(-1, len(Outcome)).astype(np.uint32),
-        num_limited=np.bincount(place[candidates.is_limited != 0], minlength=len(groups)).astype(np.uint32),
-        sample_priority=priority[kept],
-        sample_is_true=is_true[kept],
-        sample_query=candidates.query[kept],
-        sample_side=candidates.side[kept],
-        sample_atom=candidates.atom[kept],
-        sample_outcome=candidates.outcome[kept],
-        sample_is_limited=candidates.is_limited[kept],
-        sample_log_probability=candidates.log_probability[kept],
+        outcome=candidates.outcome[groups.true],
+        log_probability=candidates.log_probability[groups.true],
+        num_outcomes=count_outcomes(candidates, groups),
+        num_limited=groups.count_where(candidates.is_limited != 0).astype(np.uint32),
+        **draw_sample(candidates, is_true, seed)._asdict(),
         num_choices=np.array(gaps[0], np.int64),
         num_rescored=np.array(gaps[1], np.int64),
         smallest_gap=np.array(gaps[2], np.float64),
     )
 
 
-def _priorities(candidates: Candidates, group: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+def count_outcomes(candidates: Candidates, groups: Groups) -> NDArray[np.uint32]:
+    """uint32 [G, 4]: the candidates of each group by `Outcome`."""
+    place = groups.repeat(np.arange(len(groups.query)) * len(Outcome)) + candidates.outcome
+    num = np.bincount(place, minlength=len(groups.query) * len(Outcome))
+    return num.reshape(-1, len(Outcome)).astype(np.uint32)
+
+
+def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -> Sample:
+    """The candidates of lowest priority, of the true triples, bool [N], and again of the corruptions."""
+    priority = _priorities(candidates, seed)
+    rows = np.concatenate([_lowest(priority, of) for of in (is_true, ~is_true)])
+    return Sample(
+        priority[rows],
+        is_true[rows],
+        candidates.query[rows],
+        candidates.side[rows],
+        candidates.atom[rows],
+        candidates.outcome[rows],
+        candidates.is_limited[rows],
+        candidates.log_probability[rows],
+    )
+
+
+def join_samples(samples: Sequence[Sample]) -> Sample:
+    """The candidates of lowest priority of several samples, in each of the two strata."""
+    joined = Sample(*map(np.concatenate, zip(*samples, strict=True)))
+    is_true = joined.sample_is_true
+    rows = np.concatenate([_lowest(joined.sample_priority, of) for of in (is_true, ~is_true)])
+    return Sample(*(column[rows] for column in joined))
+
+
+def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
     """By (seed, query, side, the replaced entity) alone."""
+    group = candidates.query.astype(np.uint64)
+    group <<= np.uint64(2)
+    group |= candidates.side.astype(np.uint64)
     entity = np.where(candidates.side == 0, candidates.atom[:, 1], candidates.atom[:, 2])
     key = mix(np.array([seed ^ _SALT], np.uint64))
-    return mix(mix(key ^ group.astype(np.uint64)) ^ entity.astype(np.uint64))
+    return mix(mix(key ^ group) ^ entity.astype(np.uint64))
 
 
-def _lowest(priority: NDArray[np.uint64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(rows) > SAMPLED:
-        rows = rows[np.argpartition(priority[rows], SAMPLED)[:SAMPLED]]
-    return rows[np.argsort(priority[rows])]
+def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.int64]:
+    num = np.count_nonzero(of)
+    rows = np.flatnonzero(of)
+    if num > 4 * SAMPLED:
+        # Most are above a limit that about twice as many as are wanted pass.
+        few = np.flatnonzero(of & (priority < np.uint64(2 * SAMPLED / num * 2**64)))
+        rows = few if len(few) >= SAMPLED else rows
+    return rows[np.argsort(priority[rows], kind="stable")[:SAMPLED]]
 
 
 def write_part(path: Path, result: PartResult, identity: str) -> None:

@@ -12,13 +12,16 @@ from kgverify.engines.protocol import Engine
 from kgverify.harness.run import Run
 from kgverify.logic.limits import Limits
 from kgverify.logic.outcomes import Side
-from kgverify.ranking.corrupt import count_candidates
+from kgverify.ranking.corrupt import ALL, count_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 SIZES: Final = {"cuda": (1 << 18, 1 << 20), "cpu": (1 << 13, 1 << 16)}
 """Fewest and most candidates of a part: on a GPU many, since its slots run empty at the end of each."""
+
+RANKED_SIZES: Final = {"cuda": (1 << 25, 1 << 25), "cpu": SIZES["cpu"]}
+"""The same where only ranks are asked for, among all corruptions: few of the candidates are proved."""
 
 _FEWEST_PARTS: Final = 32
 
@@ -37,10 +40,15 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The parts of a run. size: most candidates of a part, but for a query that alone has more."""
+    """The parts of a run.
+
+    size:      most candidates of a part, but for a query that alone has more
+    rank_only: whether only ranks are asked for
+    """
 
     size: int
     parts: tuple[Part, ...]
+    rank_only: bool = False
 
     @property
     def num_candidates(self) -> int:
@@ -52,6 +60,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What makes two evaluations the same one: their parts may stand in one folder.
 
     triples_sha256: of the queries, the known triples and the domains; versions: of what computes
+    rank_only: whether candidates that cannot matter for a rank were left out
     """
 
     program_sha256: str
@@ -72,6 +81,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, str]
     kgverify: str
     part_size: int
+    rank_only: bool = False
     format: int = FORMAT
 
     @property
@@ -80,7 +90,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
-def plan_parts(run: Run, device: str, size: int | None = None) -> Plan:
+def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: bool = False) -> Plan:
     """Consecutive queries together, as long as their candidates are no more than the size.
 
     size: by the run's candidates and the kind of device if not given; nothing else has a say in it.
@@ -88,7 +98,8 @@ def plan_parts(run: Run, device: str, size: int | None = None) -> Plan:
     queries = run.queries
     counts = count_candidates(run.graph, run.split, queries, run.num_corruptions)
     if size is None:
-        fewest, most = SIZES.get(device, SIZES["cpu"])
+        sizes = RANKED_SIZES if rank_only and run.num_corruptions == ALL else SIZES
+        fewest, most = sizes.get(device, sizes["cpu"])
         size = int(np.clip(int(counts.sum()) // _FEWEST_PARTS, fewest, most))
     ends = np.cumsum(counts)
     parts: list[Part] = []
@@ -98,7 +109,7 @@ def plan_parts(run: Run, device: str, size: int | None = None) -> Plan:
         end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
         parts.append(Part(len(parts), queries[begin:end], int(ends[end - 1]) - before))
         begin = end
-    return Plan(size, tuple(parts))
+    return Plan(size, tuple(parts), rank_only)
 
 
 def identify(run: Run, engine: Engine, plan: Plan) -> Identity:
@@ -123,6 +134,7 @@ def identify(run: Run, engine: Engine, plan: Plan) -> Identity:
         versions={name: version for name, version in info.versions.items() if name != "python"},
         kgverify=__version__,
         part_size=plan.size,
+        rank_only=plan.rank_only,
     )
 
 

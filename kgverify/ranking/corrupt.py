@@ -68,6 +68,41 @@ def draw_candidates(
     return CandidateSet(np.repeat(query.astype(np.int32), counts), all_sides, atom)
 
 
+def draw_eligible(
+    graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Every corruption of triples, int32 [n, 3], on sides, int64 [n]: how many of each, int64 [n], and they, int32 [m, 3]."""
+    num, entities = draw_entities(graph, Asked(triple, np.zeros(len(side), np.uint64), side), None)
+    return num, put_entities(np.repeat(triple, num, axis=0), np.repeat(side, num), entities)
+
+
+def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: NDArray[np.int32]) -> NDArray[np.int32]:
+    """int32 [n, 3]: the triples with an entity, int32 [n], in the argument of a side, int64 [n]."""
+    atom = triple.copy()
+    atom[:, 1] = np.where(side == Side.HEAD, entities, triple[:, 1])
+    atom[:, 2] = np.where(side == Side.TAIL, entities, triple[:, 2])
+    return atom
+
+
+def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [n]: whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: of the domain there, and not known."""
+    size = len(graph.program.symbols.constants)
+    known, number = (_number_atoms(each.astype(np.int64), size) for each in (graph.known_triples, atom))
+    place = np.searchsorted(known, number).clip(max=max(0, len(known) - 1))
+    is_drawn = known[place] != number if len(known) else np.ones(len(atom), np.bool_)
+    codes, of = np.unique(atom[:, 0].astype(np.int64) * 2 + side, return_inverse=True)
+    for i, code in enumerate(codes.tolist()):
+        is_member = np.zeros(size, np.bool_)
+        is_member[graph.argument_domain(code // 2, Side(code % 2))] = True
+        rows = np.flatnonzero(of == i)
+        is_drawn[rows] &= is_member[atom[rows, 1 + code % 2]]
+    return is_drawn
+
+
+def _number_atoms(atom: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    return (atom[:, 0] * size + atom[:, 1]) * size + atom[:, 2]
+
+
 def count_candidates(
     graph: KnowledgeGraph, split: str, queries: Sequence[int], num_corruptions: int
 ) -> NDArray[np.int64]:

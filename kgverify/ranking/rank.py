@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.logic.outcomes import Outcome
-from kgverify.trace.columns import Candidates, Rankings
+from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_rows
+from kgverify.trace.columns import Candidates, CandidateSet, Rankings
 
 NOT_PROVED_PENALTY: Final = 100.0
 """What a candidate that is not PROVED loses, in nats."""
@@ -17,8 +18,8 @@ RANK_TOLERANCE: Final = 1e-4
 
 def ranking_scores(candidates: Candidates) -> NDArray[np.float64]:
     """float64 [N], nats: the log-probability, less the penalty where the outcome is not PROVED."""
-    is_proved = candidates.outcome == Outcome.PROVED
-    return candidates.log_probability - np.where(is_proved, 0.0, NOT_PROVED_PENALTY)
+    scores: NDArray[np.float64] = NOT_PROVED_PENALTY * (candidates.outcome != Outcome.PROVED)
+    return np.subtract(candidates.log_probability, scores, out=scores)
 
 
 def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], tolerance: float = RANK_TOLERANCE) -> Rankings:
@@ -33,42 +34,26 @@ def rank_scores(
     candidates: Candidates, scores: NDArray[np.float64], triples: NDArray[np.int32], tolerance: float
 ) -> Rankings:
     """The same, from scores float64 [N] already made."""
-    group = candidates.query.astype(np.int64) * 4 + candidates.side
-    is_true = (candidates.atom == triples[candidates.query]).all(1)
-    if not _are_distinct(group, candidates.atom, is_true):
-        keys = np.column_stack((group, candidates.atom))
-        first = np.unique(keys, axis=0, return_index=True)[1]
-        group, is_true, scores = group[first], is_true[first], scores[first]
-
-    true_groups = group[is_true]
-    place = np.searchsorted(true_groups, group).clip(max=max(0, len(true_groups) - 1))
-    is_ranked = true_groups[place] == group if len(true_groups) else np.zeros(len(group), np.bool_)
-    gap = scores - scores[is_true][place] if len(true_groups) else scores
-    is_above = is_ranked & ~is_true & (gap > 0) & (gap >= tolerance)
-    is_tied = is_ranked & ~is_true & ((gap == 0) | (np.abs(gap) < tolerance))
-
-    def count(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        return np.bincount(place[mask], minlength=len(true_groups))
-
-    above = count(is_above).astype(np.float64)
+    groups = find_groups(candidates, triples)
+    if groups is None:
+        drawn = CandidateSet(*candidates[:3])
+        rows = drop_repeated(drawn)
+        rows = rows[sort_rows(drawn.take(rows), triples)]
+        scores, groups = scores[rows], divide(drawn.take(rows), triples)
+    is_above, is_tied = compare_gaps(scores - groups.repeat(scores[groups.starts[:-1]]), tolerance)
+    is_tied[groups.true] = False
+    above, tied = (groups.count_where(mask)[groups.has_true] for mask in (is_above, is_tied))
     return Rankings(
-        (true_groups // 4).astype(np.int32),
-        (true_groups % 4).astype(np.int8),
-        count(is_ranked).astype(np.uint32),
-        1.0 + above,
-        1.0 + above + count(is_tied),
+        groups.query[groups.has_true],
+        groups.side[groups.has_true],
+        groups.counts[groups.has_true].astype(np.uint32),
+        1.0 + above.astype(np.float64),
+        1.0 + (above + tied).astype(np.float64),
     )
 
 
-def _are_distinct(group: NDArray[np.int64], atom: NDArray[np.int32], is_true: NDArray[np.bool_]) -> bool:
-    """Whether groups ascend and the corruptions in each do, as they are drawn: none is listed twice. Seen without sorting."""
-    true_groups = group[is_true]
-    if (group[1:] < group[:-1]).any() or (true_groups[1:] == true_groups[:-1]).any():
-        return False
-    group, atom = group[~is_true], atom[~is_true]
-    ascends = group[1:] > group[:-1]
-    is_equal = ~ascends
-    for column in atom.T:
-        ascends |= is_equal & (column[1:] > column[:-1])
-        is_equal &= column[1:] == column[:-1]
-    return bool(ascends.all())
+def compare_gaps(gap: NDArray[np.float64], tolerance: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which scores stand above and which tie, by how far, nats, each is above the true triple's."""
+    if not tolerance:
+        return gap > 0, gap == 0
+    return gap >= tolerance, (gap < tolerance) & (gap > -tolerance)

@@ -42,6 +42,8 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`
+    rank_only:             whether candidates that cannot matter for a rank were left out; how many are `num_left_out`, and
+                           what follows is of the others
     outcomes:              candidates by how they ended; `open` ones are a fault of the engine
     true_outcomes:         the same of the true triples, one for each ranking
     num_limited:           candidates in whose derivation a limit dropped something
@@ -65,6 +67,8 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     num_rankings: int
     num_candidates: int
+    rank_only: bool
+    num_left_out: int
     outcomes: dict[str, int]
     true_outcomes: dict[str, int]
     num_limited: int
@@ -125,6 +129,7 @@ def _facts(report: EvaluationReport) -> Text:
     lines = {
         "outcomes": f"{_counts(report.outcomes)}; {report.num_limited:,} limited",
         "true triples": _counts(report.true_outcomes),
+        "left out": _left_out(report),
         "choices": _choices(report),
         "speed": _speed(report),
         "check": _check(report.check),
@@ -135,6 +140,12 @@ def _facts(report: EvaluationReport) -> Text:
 def _counts(counts: dict[str, int]) -> str:
     words = {"open": "left open", "depth_limit": "at the depth limit"}
     return ", ".join(f"{num:,} {words.get(name, name)}" for name, num in counts.items() if num or name == "proved")
+
+
+def _left_out(report: EvaluationReport) -> str:
+    if not report.rank_only:
+        return ""
+    return f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which do not follow and cannot matter"
 
 
 def _choices(report: EvaluationReport) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import EAGER, Command
+from warm_commands import run_shell
 
 from kgverify.cli.evaluate import parse_memory
 from kgverify.errors import UserError
@@ -29,14 +30,6 @@ FEW = ("--queries", "3", "--corruptions", "6", *EAGER)
 
 def squash(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
-
-
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    binaries = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
 
 
 def test_an_evaluation_prints_metrics_counts_speed_and_what_was_checked(command: Command, tmp_path: Path):
@@ -86,9 +79,33 @@ def test_a_folder_is_gone_on_with_and_that_of_another_evaluation_refused(command
     assert "seed is 0 there and 1 here" in other.err
 
 
+def test_ranks_alone_are_those_of_all_candidates_and_what_was_left_out_is_told(command: Command, tmp_path: Path):
+    options = ("evaluate", "--queries", "2", *WIDE)
+    found = []
+    for name in ([], ["--rank-only"]):
+        finished = command(*options, *name, "--json", tmp_path / "found.json")
+        assert (finished.code, finished.err) == (0, "")
+        found.append((finished.out, json.loads((tmp_path / "found.json").read_text())))
+    (text, every), (ranked_text, ranked) = found
+    assert ranked["metrics"] == every["metrics"]
+    assert (every["rank_only"], every["num_left_out"]) == (False, 0)
+    assert ranked["rank_only"]
+    assert ranked["num_left_out"] == ranked["num_candidates"] - sum(ranked["outcomes"].values()) > 0
+    assert "left out" not in text
+    assert f"left out      {ranked['num_left_out']:,} of {ranked['num_candidates']:,} candidates" in ranked_text
+
+
+def test_with_a_fault_for_ranks_alone_the_hint_is_of_a_diff(command: Command):
+    finished = command("evaluate", *FEW, "--rank-only", "--fault", "fact-cap")
+    assert finished.code == 1
+    (hint,) = re.findall(r"^  kgverify (diff --queries 1 .*?)   #", finished.out, re.MULTILINE)
+    assert "rank-only" not in hint
+
+
 @pytest.mark.parametrize(
     ("arguments", "where", "fix"),
     [
+        (["--rank-only", "--fault", "no-push-down"], "--rank-only", "leave --rank-only out"),
         (["--memory", "lots"], "--memory", "8GiB"),
         (["--memory", "1KiB"], "--memory", "more --memory"),
         (["--precision", "fp8"], "--precision", "float32"),
@@ -215,10 +232,10 @@ def test_the_page_does_what_it_says(
             exec(compile(block["text"], "evaluating.md", "exec"), {})
             assert capsys.readouterr().out.strip() != ""
         elif block["kind"] == "console":
-            done = run(block["text"], tmp_path)
+            done = run_shell(block["text"], tmp_path)
             assert done.returncode == 0, done.stdout + done.stderr
         else:
-            done = run(block["command"], tmp_path)
+            done = run_shell(block["command"], tmp_path)
             timeless = [line for line in block["text"].splitlines() if not line.startswith("speed")]
             for line in timeless:
                 assert squash(line) in squash(done.stdout), done.stdout + done.stderr

@@ -66,6 +66,22 @@ def test_a_chain_of_two_rules_is_closed():
     assert (model.num_atoms, model.num_rounds) == (3 + 6, 3)
 
 
+def test_the_entities_that_give_an_atom_that_follows_are_those_whose_atoms_follow():
+    num_found = 0
+    for program in small_programs(7, 6):
+        model, size = LeastModel(program, device="cpu"), len(program.symbols.constants)
+        asked = np.array([(p, c, c) for p in range(len(program.symbols.predicates)) for c in range(size)], np.int32)
+        for side in (0, 1):
+            num, entities = model.select_entities(asked, side)
+            found = np.repeat(asked, num, axis=0)
+            found[:, 1 + side] = entities
+            every = np.repeat(asked, size, axis=0)
+            every[:, 1 + side] = np.tile(np.arange(size), len(asked))
+            np.testing.assert_array_equal(found, every[model.contains(every)])
+            num_found += len(found)
+    assert num_found > 50
+
+
 def test_a_variable_of_the_head_alone_stands_for_every_constant():
     program = program_of("e(a, b)\nt(X, Y) <- e(X, Z)\nu(Y, Y) <- e(X, X)\nv(W, Y) <- e(X, Z)\nw(Y, Y) <- e(X, Z)")
     assert model_of(program) == ground(program)

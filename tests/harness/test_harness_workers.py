@@ -11,7 +11,8 @@ import pytest
 from kgverify.harness.workers import start_workers
 
 
-def test_a_worker_has_one_thread_and_the_settings_of_this_process_are_left():
+def test_a_worker_has_one_thread_and_the_settings_of_this_process_are_left(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = dict(os.environ)
     with start_workers(2) as executor:
         assert executor.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"

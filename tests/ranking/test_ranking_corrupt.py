@@ -15,7 +15,16 @@ from kgverify.kg.load import load_graph
 from kgverify.logic.atoms import NamedAtom
 from kgverify.logic.outcomes import Side
 from kgverify.ranking import draw
-from kgverify.ranking.corrupt import ALL, BOTH_SIDES, count_candidates, draw_candidates, eligible_entities, mix
+from kgverify.ranking.corrupt import (
+    ALL,
+    BOTH_SIDES,
+    count_candidates,
+    draw_candidates,
+    draw_eligible,
+    eligible_entities,
+    may_be_drawn,
+    mix,
+)
 from kgverify.ranking.draw import BLOCK
 from kgverify.trace.columns import CandidateSet
 
@@ -169,3 +178,20 @@ def test_no_query_gives_no_candidate():
     candidates = draw_candidates(load_graph("countries"), "test", [], 5, 0)
     assert [len(column) for column in candidates] == [0, 0, 0]
     assert candidates.atom.shape == (0, 3)
+
+
+@settings(deadline=None)
+@given(graph_seed=st.integers(0, 400))
+def test_every_corruption_and_no_other_may_be_drawn(graph_seed: int):
+    graph = make_graph(graph_seed)
+    triples = graph.queries("test")
+    for side in BOTH_SIDES:
+        sides = np.full(len(triples), side, np.int64)
+        num, atoms = draw_eligible(graph, triples, sides)
+        for triple, found in zip(triples, np.split(atoms, np.cumsum(num)[:-1]), strict=True):
+            np.testing.assert_array_equal(found[:, 1 + side], eligible_entities(graph, triple, side))
+            every = np.tile(triple, (len(graph.program.symbols.constants), 1))
+            every[:, 1 + side] = np.arange(len(every))
+            is_found = np.isin(every[:, 1 + side], found[:, 1 + side])
+            np.testing.assert_array_equal(may_be_drawn(graph, every, np.full(len(every), side)), is_found)
+            assert (found[:, [0, 2 - side]] == triple[[0, 2 - side]]).all()

@@ -12,9 +12,10 @@ import kgreference
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
 from kgverify.logic.outcomes import Outcome
+from kgverify.ranking.groups import find_groups
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.trace.columns import Candidates, Rankings
+from kgverify.trace.columns import Candidates, CandidateSet, Rankings
 
 NUM_CONSTANTS = 30
 
@@ -69,6 +70,29 @@ def test_candidates_as_they_are_drawn_rank_as_they_do_in_any_order(seed: int):
     ranks = [rank_candidates(Candidates(*(c[rows] for c in candidates)), triples) for rows in (drawn, shuffled)]
     for column, other in zip(*ranks, strict=True):
         np.testing.assert_array_equal(column, other)
+
+
+def test_groups_are_found_where_candidates_stand_as_they_are_drawn_and_nowhere_else():
+    triples = np.array([(0, 1, 2), (1, 3, 4)], np.int32)
+    rows = [(0, 1, 0, 1, 2), (0, 1, 0, 1, 0), (0, 1, 0, 1, 5), (1, 0, 1, 3, 4), (1, 0, 1, -1, 4), (1, 1, 1, 3, 7)]
+
+    def find(rows: list[tuple[int, ...]]):
+        return find_groups(CandidateSet(*_proved(rows, [0.0] * len(rows))[:3]), triples)
+
+    groups = find(rows)
+    assert groups is not None
+    assert groups.starts.tolist() == [0, 3, 5, 6]
+    assert groups.has_true.tolist() == [True, True, False]
+    assert groups.true.tolist() == [0, 3]
+    swaps = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 3)]
+    for i, j in swaps:
+        other = list(rows)
+        other[i], other[j] = rows[j], rows[i]
+        assert find(other) is None, (i, j)
+    for i in range(len(rows)):
+        assert find([*rows[: i + 1], *rows[i:]]) is None, i
+    assert find([*rows[:3], (0, 1, 0, 1, 6), *rows[3:]]) is not None
+    assert find([*rows[:3], (0, 1, 2, 1, 6), *rows[3:]]) is None
 
 
 def test_no_candidate_gives_no_rank():

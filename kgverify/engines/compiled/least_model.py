@@ -104,6 +104,30 @@ class LeastModel:
             found[place] = self._has_instance(*rows[place].tolist())
         return found
 
+    def select_entities(self, atoms: NDArray[np.int32], side: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Which entities, put in an argument of an atom, int32 [n, 3], give one that follows.
+
+        side: 0 for the first argument, 1 for the second. How many for each atom, int64 [n], and they, int32, ascending in each.
+        """
+        size = self._num_constants
+        rows = atoms.astype(np.int64)
+        low = torch.as_tensor((rows[:, 0] * size + rows[:, 2 - side]) * size, device=self._device)
+        keys = self.keys if side else self._keys_by_second
+        begin = torch.searchsorted(keys, low)
+        num = torch.searchsorted(keys, low + size) - begin
+        offset = begin - (num.cumsum(0) - num)
+        place = torch.repeat_interleave(offset, num)
+        entities = keys[place + torch.arange(len(place), device=self._device)] % size
+        return num.cpu().numpy(), entities.to(torch.int32).cpu().numpy()
+
+    @cached_property
+    def _keys_by_second(self) -> Tensor:
+        """int64 [num_atoms], ascending: `(predicate * C + second) * C + first`."""
+        size = self._num_constants**2
+        parts = [state.all.by_second + predicate * size for predicate, state in enumerate(self._states)]
+        keys: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64, device=self._device), *parts])
+        return keys
+
     def _has_instance(self, predicate: int, first: int, second: int) -> bool:
         return len(self._states[predicate].all.select(Atom(predicate, first, second)).values) > 0
 

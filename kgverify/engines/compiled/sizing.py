@@ -6,16 +6,21 @@ from typing import Final
 
 import torch
 
+from kgverify.engines.compiled.choose import SCORES
+from kgverify.engines.compiled.compile import FUSED
+from kgverify.engines.compiled.fused.obstacles import why_not_fused
 from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.stages import build_stages
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.logic.limits import Limits
+from kgverify.logic.program import Program
 
 SHARE: Final = 0.5
 """Of the free memory, where no budget is given."""
 
-MOST_SLOTS: Final = {"cuda": 20_480, "cpu": 512}
+MOST_SLOTS: Final = {"cuda": 65_536, "cpu": 512}
 WINDOWS: Final = {"cuda": (64, 32), "cpu": (16, 8)}
 """Places of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
 
@@ -39,22 +44,32 @@ def free_memory(device: torch.device) -> int:
     return free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def estimate_bytes(layout: Layout, limits: Limits, policy: Policy) -> int:
-    """What the buffers and the intermediate results of a tick take, run eagerly: compiled, it takes less.
+def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: bool = False) -> int:
+    """What the buffers and the intermediate results of an evaluation take.
 
-    Bytes for each slot, place of a window and place of the pool; the factors are measured (float32, int64 intermediates).
+    Of fused ticks: every buffer, with three precisions, and what filling them takes for a moment. Of ticks of stages: run
+    eagerly, with factors that were measured (float32, int64 intermediates); compiled, they take less.
     """
     atoms, resolvents = layout.atoms, layout.resolvents
+    has_products = policy.name != "shortest"
+    hidden, embedding = (int(n) for n in policy.weights["input.weight"].shape) if has_products else (0, 0)
+    if is_fused:
+        slot = (
+            12 * atoms * (limits.max_depth + 1)
+            + 48 * atoms * limits.max_depth
+            + 16 * (resolvents + 1)
+            + 512
+            + 12 * hidden
+        )
+        return layout.slots * slot + layout.score_window * (12 * atoms + 24) + layout.pool * 80
     slot = 24 * atoms * (limits.max_depth + 2) + 56 * (resolvents + 1) + 256
     item = 240 * atoms + 128
-    row = 180 * atoms + 64
-    if policy.name != "shortest":
-        hidden, embedding = policy.weights["input.weight"].shape
-        row += 12 * atoms * embedding + 16 * hidden
+    row = 180 * atoms + 64 + 12 * atoms * embedding + 16 * hidden
     return layout.slots * slot + layout.match_window * item + layout.score_window * row + layout.pool * 64
 
 
 def choose_evaluation_layout(
+    program: Program,
     limits: Limits,
     policy: Policy,
     device: torch.device,
@@ -62,13 +77,18 @@ def choose_evaluation_layout(
     *,
     memory: int | None = None,
     slots: int | None = None,
+    mode: str = "auto",
 ) -> Layout:
     """Sizes for so many candidates at once that keep within the memory, bytes; it changes nothing in any derivation.
 
-    memory: a share of what is free on the device if not given; slots: as many as the device makes use of if not given.
+    memory: a share of what is free on the device if not given; slots: as many as the device makes use of if not given;
+    mode: of the engine.
     UserError where the least sizes, or those for the slots given, take more.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
+    stages = build_stages(SCORES[policy.name])
+    obstacle = why_not_fused(program, limits, policy, choose_layout(limits), stages, device)
+    is_fused = mode in ("auto", FUSED) and device.type == "cuda" and obstacle is None
     budget = int(SHARE * free_memory(device)) if memory is None else memory
     num = min(MOST_SLOTS[kind], max(1, num_candidates)) if slots is None else slots
     of_match, of_score = WINDOWS[kind]
@@ -80,7 +100,7 @@ def choose_evaluation_layout(
             score_window=max(limits.max_resolvents, of_score * num),
             pool=max(1, min(POOL[kind], num_candidates)),
         )
-        needed = estimate_bytes(layout, limits, policy)
+        needed = estimate_bytes(layout, limits, policy, is_fused=is_fused)
         if needed <= budget:
             return layout
         if num == 1 or slots is not None:

@@ -1,0 +1,179 @@
+"""Commands of the documentation, run by a process that has imported everything and forks for each.
+
+A page holds many commands, and a new process takes seconds to import torch. What runs is what the installed command runs,
+`kgverify.cli.main`, with the folder, the environment, the input and the outputs of a process of its own.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+IMPORTED = (
+    "kgverify.cli",
+    "kgverify.engines.compiled.engine",
+    "kgverify.engines.reference.engine",
+    "kgverify.fuzz.campaign",
+    "kgverify.harness.evaluate",
+    "kgverify.harness.verify",
+)
+"""What the commands import, each when it needs it."""
+
+CAN_FORK = sys.platform.startswith("linux")
+"""Elsewhere what was imported may not survive it."""
+
+KINDS = ("kgverify", "python-block")
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+channel = socket.socket(socket.AF_UNIX)
+channel.connect({path!r})
+request = json.dumps([{kind!r}, sys.argv, os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(channel, [len(request).to_bytes(8, "big")], [0, 1, 2])
+channel.sendall(request)
+answer = channel.recv(1)
+sys.exit(answer[0] if answer else "the process that was asked is gone")
+"""
+
+
+def run_shell(block: str, folder: Path, *, is_warm: bool = True) -> subprocess.CompletedProcess[str]:
+    """What bash makes of a block of commands; `kgverify` in it is forked, unless it is to be the one installed."""
+    if os.name == "nt" or shutil.which("bash") is None:
+        pytest.skip("the commands are for a POSIX shell")
+    binaries = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    if is_warm and CAN_FORK:
+        binaries.insert(0, str(warm_binaries()))
+    environment = dict(os.environ, PATH=os.pathsep.join(binaries), OMP_NUM_THREADS="1")
+    return subprocess.run(
+        ["bash", "-euc", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def run_python(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What Python makes of a block."""
+    python = str(warm_binaries() / "python-block") if CAN_FORK else sys.executable
+    return subprocess.run([python, "-c", block], cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+@cache
+def warm_binaries() -> Path:
+    """A folder with commands that ask the process that forks. It is started here, and ends when this process does."""
+    folder = Path(tempfile.mkdtemp(prefix="kgverify-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = str(folder / "socket")
+    for kind in KINDS:
+        client = folder / kind
+        client.write_text(CLIENT.format(python=sys.executable, path=path, kind=kind))
+        client.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        descriptor = listening.fileno()
+        # Nothing is ever written to it: it is there to be closed.
+        _process.append(
+            subprocess.Popen(
+                [sys.executable, __file__, str(descriptor)],
+                stdin=subprocess.PIPE,
+                pass_fds=[descriptor],
+                env=dict(os.environ, OMP_NUM_THREADS="1"),
+            )
+        )
+    return folder
+
+
+_process: list[subprocess.Popen[bytes]] = []
+
+
+@atexit.register
+def _end() -> None:
+    for process in _process:
+        process.communicate()
+
+
+def serve(listening: socket.socket) -> None:
+    """Fork for each request until the standard input is closed."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    num_children = 0
+    while True:
+        ready, _, _ = select.select([listening, sys.stdin], [], [], 1.0)
+        while num_children and os.waitpid(-1, os.WNOHANG)[0]:
+            num_children -= 1
+        if sys.stdin in ready:
+            return
+        if listening in ready:
+            channel, _ = listening.accept()
+            if not os.fork():
+                listening.close()
+                answer(channel)
+            num_children += 1
+            channel.close()
+
+
+def answer(channel: socket.socket) -> NoReturn:
+    """Do what is asked in a process of its own, and say how it ended."""
+    head, descriptors, _, _ = socket.recv_fds(channel, 8, 3)
+    with channel.makefile("rb") as stream:
+        kind, argv, folder, environment = json.loads(stream.read(int.from_bytes(head, "big")))
+    child = os.fork()
+    if not child:
+        channel.close()
+        for place, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, place)
+            os.close(descriptor)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        become(kind, argv)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    channel.sendall(bytes([code if code >= 0 else 128 - code]))
+    os._exit(0)
+
+
+def become(kind: str, argv: list[str]) -> NoReturn:
+    """Be the command, or the block of Python, from its first line to its last."""
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    code = 0
+    try:
+        if kind == "kgverify":
+            sys.argv = argv
+            from kgverify.cli import main
+
+            main()
+        else:
+            sys.argv = ["-c"]
+            sys.path.insert(0, "")
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(argv[2], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    # Of a command, this folder is not on the path.
+    del sys.path[0]
+    atexit.unregister(_end)
+    serve(socket.socket(fileno=int(sys.argv[1])))
