@@ -1,28 +1,15 @@
 """Every block of the README is executed: commands are run, outputs are compared, Python is run."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from warm_commands import run_shell
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:<!-- command: (?P<command>.*?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
 BLOCKS = [match.groupdict() for match in BLOCK.finditer(README)]
 SET_UP = "python3 -m venv .venv && .venv/bin/pip install -q -e "
-
-
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    if os.name == "nt" or shutil.which("bash") is None:
-        pytest.skip("the README's commands are for a POSIX shell")
-    environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return subprocess.run(
-        ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
 
 
 def squash(text: str) -> str:
@@ -36,7 +23,7 @@ def test_every_block_is_of_a_kind_that_a_test_here_executes():
 def test_the_divergence_shown_is_the_one_that_the_command_finds(tmp_path):
     shown = [block for block in BLOCKS if block["kind"] == "text"]
     (command,) = [block["command"] for block in shown if block["command"]]
-    result = run(f"{command} --mode eager", tmp_path)
+    result = run_shell(f"{command} --mode eager", tmp_path)
     assert result.returncode == 1, result.stderr
     printed = squash(result.stdout)
     for block in shown:
@@ -50,7 +37,7 @@ def test_the_first_command_sets_everything_up_and_ends_in_agreement(tmp_path):
     assert main_job.startswith(SET_UP)
     assert tests.startswith(SET_UP)
     kgverify = main_job.rsplit(" && ", 1)[1].removeprefix(".venv/bin/")
-    result = run(f"{kgverify} --mode eager", tmp_path)
+    result = run_shell(f"{kgverify} --mode eager", tmp_path, is_warm=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("AGREE   1,120 candidates")
 
@@ -70,7 +57,7 @@ def test_the_other_commands_run_one_after_the_other(tmp_path):
     ]
     assert len(commands) == 4
     for command in commands:
-        result = run(command, tmp_path)
+        result = run_shell(command, tmp_path)
         assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import select
+import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import EAGER, Command
+from warm_commands import run_shell
 
 RUN = ("--queries", "3", "--corruptions", "6", "--no-determinism", *EAGER)
 
@@ -27,8 +29,8 @@ def lockstep_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save_run(folder: Path, *options: str) -> Path:
-    command = [sys.executable, "-m", "kgverify", "diff", *RUN, *options, "--save", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["kgverify", "diff", *RUN, *options, "--save", str(folder)]
+    done = run_shell(shlex.join(command), folder.parent)
     assert done.returncode == 1, done.stderr
     return folder
 

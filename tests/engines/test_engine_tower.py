@@ -5,14 +5,19 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import build_parameters, score_two_tower, tower
-from kgverify.engines.compiled.precision import draw_goals
+from kgverify.engines.compiled.precision import EXACT, draw_goals
+from kgverify.engines.compiled.state import PAD
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.engines.compiled.tower_kernels import _tower_kernel, build_tower_parameters, launch_tower
+from kgverify.engines.compiled.tower.launch import (
+    build_tower_parameters,
+    build_tower_score,
+    launch_tower,
+)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LIMITS = Limits()
@@ -33,13 +38,14 @@ def count_of(number: int) -> Tensor:
     return torch.tensor([number], dtype=torch.int32, device=DEVICE)
 
 
-def test_only_the_rows_of_an_index_before_the_count_are_written() -> None:
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_only_the_rows_of_an_index_before_the_count_are_written(is_sparse: bool) -> None:
     policy = make_policy()
     goals = draw(policy, 0, 300)
     index = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:200].to(DEVICE, torch.int32)
     out = torch.full((300, 64), UNTOUCHED, device=DEVICE)
     parameters = build_tower_parameters(policy, PRECISION, DEVICE)
-    launch_tower(_tower_kernel, parameters, goals, out, PRECISION, index=index, count=count_of(150))
+    launch_tower(parameters, goals, out, PRECISION, index=index, count=count_of(150), is_sparse=is_sparse)
     expected = tower(build_parameters(policy, DEVICE, torch.float64), goals)
     is_written = torch.zeros(300, dtype=torch.bool, device=DEVICE)
     is_written[index[:150].long()] = True
@@ -55,14 +61,29 @@ def test_chosen_rows_are_scored_against_the_goals_of_their_slots(dtype: torch.dt
     index = torch.arange(299, -1, -2, dtype=torch.int32, device=DEVICE)
     parameters = build_tower_parameters(policy, PRECISION, DEVICE)
     features = torch.empty((30, 64), device=DEVICE)
-    launch_tower(_tower_kernel, parameters, goals, features, PRECISION)
+    launch_tower(parameters, goals, features, PRECISION)
     out = torch.full((300,), UNTOUCHED, device=DEVICE)
-    launch_tower(
-        _tower_kernel, parameters, resolvents, out, PRECISION, index=index, features=features, slots=slots.to(dtype)
-    )
+    launch_tower(parameters, resolvents, out, PRECISION, index=index, features=features, slots=slots.to(dtype))
     expected = score_two_tower(build_parameters(policy, DEVICE, torch.float64), goals, resolvents, slots)
     assert (out - expected)[1::2].abs().max() < CLOSE
     assert (out[::2] == UNTOUCHED).all()
+
+
+def test_exact_scores_are_those_of_float64() -> None:
+    policy = make_policy()
+    goals, resolvents = draw(policy, 0, 30), draw(policy, 1, 60)
+    slots = torch.arange(60, device=DEVICE, dtype=torch.int32) % 30
+    index = torch.randperm(60, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.int32)
+    parameters = build_tower_parameters(policy, EXACT, DEVICE)
+    features = torch.zeros((30, 64), dtype=torch.float64, device=DEVICE)
+    launch_tower(parameters, goals, features, EXACT)
+    exact = build_parameters(policy, DEVICE, torch.float64)
+    assert torch.allclose(features, tower(exact, goals), atol=1e-12)
+    out = torch.full((60,), UNTOUCHED, dtype=torch.float64, device=DEVICE)
+    launch_tower(parameters, resolvents, out, EXACT, index=index, count=count_of(50), features=features, slots=slots)
+    expected = score_two_tower(exact, goals, resolvents, slots.long())
+    assert torch.allclose(out[index[:50].long()], expected[index[:50].long()], atol=1e-12)
+    assert (out[index[50:].long()] == UNTOUCHED).all()
 
 
 @pytest.mark.parametrize("number", [0, 1, 64, 1000])
@@ -71,7 +92,21 @@ def test_a_count_without_an_index_is_of_the_first_rows(number: int) -> None:
     goals = draw(policy, 2, 140)
     out = torch.full((140, 64), UNTOUCHED, device=DEVICE)
     parameters = build_tower_parameters(policy, PRECISION, DEVICE)
-    launch_tower(_tower_kernel, parameters, goals, out, PRECISION, count=count_of(number))
+    launch_tower(parameters, goals, out, PRECISION, count=count_of(number))
     expected = tower(build_parameters(policy, DEVICE, torch.float64), goals)
     assert torch.allclose(out[:number].double(), expected[:number], atol=CLOSE)
     assert (out[number:] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("bf16", 0.1), ("fp16", 2e-2), ("bf16x3", CLOSE)])
+def test_a_width_of_256_is_scored_to_its_precision(precision: str, bound: float) -> None:
+    """For which there is a kernel of its own on Hopper; some blocks of rows are all padding."""
+    policy = make_policy(256)
+    goals, resolvents = draw(policy, 0, 30), draw(policy, 1, 300)
+    slots = torch.arange(300, device=DEVICE) % 30
+    is_padding = torch.arange(300, device=DEVICE) < 260
+    resolvents[is_padding] = PAD
+    score = build_tower_score(precision)
+    scores = score(build_tower_parameters(policy, precision, DEVICE), goals, resolvents, slots)
+    expected = score_two_tower(build_parameters(policy, DEVICE, torch.float64), goals, resolvents, slots)
+    assert (scores - expected)[~is_padding].abs().max() < bound

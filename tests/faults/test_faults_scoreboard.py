@@ -1,12 +1,11 @@
 """The scoreboard: the report against the truth, no alarm without a fault, and a log that can be gone on with."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from warm_commands import run_shell
 
 from kgverify.errors import UserError
 from kgverify.faults.score_page import figures, render_page, table
@@ -106,9 +105,8 @@ def test_the_page_holds_every_fault_and_meets_every_goal():
 
 
 def test_the_command_prints_the_scoreboard_and_says_by_its_code_whether_the_goals_are_met(tmp_path: Path):
-    command = [sys.executable, "-m", "kgverify", "faults", "score", "--graph", "random:4", "--fault", "rule-cap"]
-    options = ["--sound", "2", "--pairs", "0", "--jobs", "1", "--markdown", "-", "--json", str(tmp_path / "s.json")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    command = "kgverify faults score --graph random:4 --fault rule-cap --sound 2 --pairs 0 --jobs 1"
+    done = run_shell(f"{command} --markdown - --json s.json", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("# Scoreboard")
     assert "no fault: no alarm" in done.stderr

@@ -189,7 +189,7 @@ def test_ctrl_c_notes_the_blocks_that_processes_are_at(tmp_path: Path) -> None:
     # Of the two handed over those that were begun, the one that was done before among them.
     assert set() < set(blocks_of(path)) <= {0, 1}
     assert told == [True]
-    assert certify(SMALL, EAGER, state=path, programs_at_once=80, jobs=2).is_proof
+    assert certify(SMALL, EAGER, state=path, programs_at_once=80).is_proof
 
 
 def test_processes_can_only_be_told_of_an_engine() -> None:

@@ -1,6 +1,7 @@
 """Shrinking: minimal problems that fail in the same way, and what makes the difference."""
 
 import statistics
+from functools import cache
 
 import pytest
 import torch
@@ -45,11 +46,17 @@ def ground() -> Ground:
     return Ground(seed=0)
 
 
+@pytest.fixture(scope="module")
+def shrunk_of(ground):
+    """What a fault of the catalogue shrinks to, each done once, with seconds enough on any machine."""
+    return cache(lambda name: shrink(ground.hunt(name).failure, compiled_maker(faults=[name]), seconds=300))
+
+
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(ground, name):
+def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(ground, shrunk_of, name):
     failure = ground.hunt(name).failure
     make = compiled_maker(faults=[name])
-    shrunk = shrink(failure, make)
+    shrunk = shrunk_of(name)
     assert shrunk.is_finished
     assert shrunk.problem.size <= SMALLEST[name]
     assert shrunk.failure.is_alone
@@ -60,15 +67,15 @@ def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(ground, name
     assert shrunk.neighbour.problem != shrunk.problem
 
 
-def test_what_does_not_matter_is_as_it_is_by_default(ground):
-    shrunk = shrink(ground.hunt("last-fact-lost").failure, compiled_maker(faults=["last-fact-lost"]))
+def test_what_does_not_matter_is_as_it_is_by_default(shrunk_of):
+    shrunk = shrunk_of("last-fact-lost")
     assert shrunk.problem.limits == Limits()
     assert (shrunk.problem.policy, shrunk.problem.spread) == (SHORTEST, NO_SPREAD)
     assert {str(term) for atom in shrunk.problem.facts for term in atom[1:]} <= {"a", "b"}
 
 
-def test_a_limit_that_matters_is_told_and_the_neighbour_names_the_number(ground):
-    shrunk = shrink(ground.hunt("max-depth-off-by-one").failure, compiled_maker(faults=["max-depth-off-by-one"]))
+def test_a_limit_that_matters_is_told_and_the_neighbour_names_the_number(shrunk_of):
+    shrunk = shrunk_of("max-depth-off-by-one")
     assert shrunk.problem.limits.max_depth < Limits().max_depth
     assert shrunk.problem.limits.max_resolvents == Limits().max_resolvents
 
@@ -110,19 +117,19 @@ def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_
     assert not is_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
 
 
-def test_a_fault_that_takes_company_shrinks_in_few_runs(ground):
+def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
     for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
-        shrunk = shrink(ground.hunt(name).failure, compiled_maker(faults=[name]), seconds=300)
+        shrunk = shrunk_of(name)
         assert shrunk.is_finished
         assert shrunk.calls <= 100
         assert shrunk.problem.size <= 8
 
 
 @pytest.mark.slow
-def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(ground):
+def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(shrunk_of):
     sizes = {}
     for name in FAULTS:
-        shrunk = shrink(ground.hunt(name).failure, compiled_maker(faults=[name]))
+        shrunk = shrunk_of(name)
         sizes[name] = shrunk.problem.size
         assert shrunk.neighbour is not None, name
     assert statistics.median(sizes.values()) <= 3

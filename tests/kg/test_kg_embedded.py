@@ -84,8 +84,8 @@ def test_the_embedded_graphs_load_at_once() -> None:
     assert embedded_names() == ("countries",)
 
     def measure() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         load_graph("countries").program.sha256  # noqa: B018
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     assert min(measure() for _ in range(5)) < 0.05

@@ -71,7 +71,8 @@ def run_part(
     tried = [*([None] if with_original else []), *mutants]
     plugin = _Trials(part, tried, num_jobs, tell, num_problems)
     tests = [str(ROOT / "tests" / path) for path in TESTS[part]]
-    arguments = ["-o", "addopts=", "-p", "pytester", "-m", "not slow", "-p", "no:cacheprovider", "-s"]
+    arguments = ["-o", "addopts=", "-p", "pytester", "-m", "not slow", "-s"]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:benchmark"]
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     arguments += [f"--deselect=tests/{name}" for name in DESELECTED]
     output = io.StringIO()

@@ -2,13 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
+from warm_commands import run_shell
 
 from kgverify.diff.result import Verdict
 from kgverify.engines.policy import check_policy, read_policy
@@ -81,8 +82,7 @@ def test_another_graph_has_no_shipped_weights():
 
 
 def run_train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kgverify", "train", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return run_shell(f"kgverify train {shlex.join(arguments)}", cwd)
 
 
 def test_the_command_writes_weights_and_says_from_what(tmp_path: Path):

@@ -15,14 +15,18 @@ from kgverify.errors import UserError
 from kgverify.logic.limits import Limits
 
 FLOAT32: Final = "float32"
-PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "bf16")
+PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "fp16", "bf16")
 """Of the policy's products. bf16x3: each factor as the sum of two numbers of bfloat16."""
 
+EXACT: Final = "float64"
+"""The precision of the reference, in which close choices are made at last."""
+
 LEVELS: Final = {
-    FLOAT32: (FLOAT32,),
-    "bf16x3": ("bf16x3", FLOAT32),
-    "tf32": ("tf32", FLOAT32),
-    "bf16": ("bf16", "bf16x3", FLOAT32),
+    FLOAT32: (FLOAT32, EXACT),
+    "bf16x3": ("bf16x3", EXACT),
+    "tf32": ("tf32", "bf16x3", EXACT),
+    "fp16": ("fp16", "bf16x3", EXACT),
+    "bf16": ("bf16", "bf16x3", EXACT),
 }
 """A precision, and those in which its close choices are made again, one after the other."""
 
@@ -60,8 +64,12 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
             where="--precision",
             fix=f"use --precision {FLOAT32} with this fault",
         )
-    from kgverify.engines.compiled.tower_kernels import can_run
+    from kgverify.engines.compiled.tower.launch import can_run, find_overflow
 
+    if precision == "fp16" and find_overflow(policy):
+        raise UserError(
+            "some weights are too large for precision 'fp16'", where="--precision", fix="use --precision bf16 or bf16x3"
+        )
     if not can_run(policy):
         raise UserError(
             f"precision {precision!r} is to be had for a hidden width of 32, 64, 128, 256 or 512, and a block at least",
@@ -87,7 +95,7 @@ def with_precision(
         # Of the sound score: what a fault among the stages does to it is no rounding.
         error = estimate_score_error(policy, limits.max_atoms, device, score_two_tower, parameters)
         return stages, parameters, None, error
-    from kgverify.engines.compiled.tower_kernels import build_tower_parameters, build_tower_score
+    from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
 
     fast, exact = build_tower_score(precision), build_tower_score(FLOAT32)
     parameters = build_tower_parameters(policy, precision, device, is_rounded=is_rounded)
@@ -106,10 +114,12 @@ def build_levels(precision: str, policy: Policy, limits: Limits, device: torch.d
     """A policy's scores by the fused kernels: in a precision, then in those that make close choices again."""
     if policy.name != "two_tower":
         return []
-    from kgverify.engines.compiled.tower_kernels import build_tower_parameters, build_tower_score
+    from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
 
     def build(level: str) -> ScoreLevel:
         parameters = build_tower_parameters(policy, level, device, is_rounded=True)
+        if level == EXACT:
+            return ScoreLevel(level, parameters, 0.0)
         score = build_tower_score(level)
         return ScoreLevel(level, parameters, estimate_score_error(policy, limits.max_atoms, device, score, parameters))
 

@@ -20,7 +20,7 @@ def why_not_fused(
         import triton
 
         from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS, MOST_RESOLVENTS, MOST_VARIABLES
-        from kgverify.engines.compiled.tower_kernels import can_run
+        from kgverify.engines.compiled.tower.launch import can_run
     except ImportError:
         return "Triton is not installed"
     if device.type != "cuda" and not triton.knobs.runtime.interpret:

@@ -11,13 +11,12 @@ from kgverify.engines.compiled.fused.record import Decisions, DigestLog, Noted, 
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
 from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
 from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, TickLoop
-from kgverify.engines.compiled.precision import ScoreLevel
+from kgverify.engines.compiled.precision import EXACT, ScoreLevel
 from kgverify.engines.compiled.record import Chunk, StepDigests
 from kgverify.engines.compiled.resolve import goal_hash
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
 from kgverify.engines.compiled.tables import Tables
-from kgverify.engines.compiled.tower_kernels import _tower_kernel as tower_kernel
-from kgverify.engines.compiled.tower_kernels import launch_tower
+from kgverify.engines.compiled.tower.launch import launch_tower
 from kgverify.errors import InternalError
 from kgverify.logic.limits import Limits
 
@@ -124,7 +123,10 @@ class FusedTicks:
             _Close(empty(slots), empty(window), self._counters[i, 0], self._counters[i + 1, 0])
             for i in range(3, 1 + 2 * len(self._levels), 2)
         ]
-        self._features = [empty(slots, len(level.parameters[2]), dtype=torch.float32) for level in self._levels]
+        self._features = [
+            empty(slots, len(level.parameters[2]), dtype=torch.float64 if level.precision == EXACT else torch.float32)
+            for level in self._levels
+        ]
         self._tally = _Tally(
             empty(slots, dtype=long), empty(slots, dtype=long), empty(slots, dtype=torch.float32), empty(slots)
         )
@@ -300,16 +302,15 @@ class FusedTicks:
                 rows, goals, num_goals, num_rows = close.rows, close.slots, close.num_slots, close.num_rows
             features = self._features[number]
             launch_tower(
-                tower_kernel,
                 level.parameters,
                 self._derivations.goal,
                 features,
                 level.precision,
                 index=goals,
                 count=num_goals,
+                is_sparse=number > 0,
             )
             launch_tower(
-                tower_kernel,
                 level.parameters,
                 self._rows.atoms,
                 self._rows.score,
@@ -318,6 +319,7 @@ class FusedTicks:
                 count=num_rows,
                 features=features,
                 slots=self._rows.slot,
+                is_sparse=number > 0,
             )
 
     def _advance_(self, *, recycles: bool) -> None:

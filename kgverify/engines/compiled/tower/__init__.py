@@ -1,0 +1,1 @@
+"""The `two_tower` policy as one kernel: atoms in, scores out."""

@@ -1,0 +1,323 @@
+"""The `two_tower` policy as one kernel for Hopper, in Gluon: `portable.py` with each transfer and product placed by hand.
+
+A program takes 128 goals at a time through all blocks, 64 for each of two groups of four warps. Their states stay in shared
+memory, as the operands that the products take: the rounded number, and for bf16x3 what its rounding left out. A warp of its
+own streams the weights in slices, for both groups; the second group is held back by some of them, so that products of the one
+run while the other goes through its norm.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma_init,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kgverify.engines.compiled.tower.hopper_parts import (
+    add_atoms,
+    find_goals,
+    has_atoms,
+    load_vector,
+    multiply,
+    normalize,
+    stream,
+)
+
+HIDDEN: Final = 256
+GOALS_PER_PROGRAM: Final = 128
+GROUP_REGISTERS: Final = 240
+STREAM_REGISTERS: Final = 24
+SHARED_BYTES: Final = 232_448
+BARRIER_BYTES: Final = 1024
+"""Room kept for barriers, and for what reductions pass between warps."""
+
+
+class Form(NamedTuple):
+    """How a precision is computed.
+
+    slice_:     rows of the weights that are streamed at a time
+    num_slices: of them that shared memory holds
+    gathered:   goals whose symbols' rows are added up at a time
+    lead:       slices that the first group is ahead by at the start of a block; 0: as it happens
+    is_split:   whether each factor is the sum of two numbers
+    """
+
+    slice_: int
+    num_slices: int
+    gathered: int
+    lead: int
+    is_split: bool
+
+
+_SINGLE: Final = Form(64, 4, 32, 3, False)
+FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 32, 0, True)}
+
+
+def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
+    """Whether the kernel takes these sizes and this precision."""
+    return precision in FORMS and parameters[0].shape[1] == HIDDEN
+
+
+@gluon.jit
+def _compute(
+    atoms,
+    index,
+    num_rows,
+    A,
+    rows,
+    first_rows,
+    input_bias,
+    biases,
+    scales,
+    shifts,
+    features,
+    slots,
+    scale,
+    out,
+    high,
+    low,
+    ring,
+    full,
+    empty,
+    ahead,
+    kept,
+    GROUP: gl.constexpr,
+    BLOCKS: gl.constexpr,
+    H: gl.constexpr,
+    M: gl.constexpr,
+    K: gl.constexpr,
+    NUM_SLICES: gl.constexpr,
+    R: gl.constexpr,
+    LEAD: gl.constexpr,
+    IS_SPLIT: gl.constexpr,
+    KEEPS: gl.constexpr,
+    HAS_INDEX: gl.constexpr,
+    HAS_COUNT: gl.constexpr,
+    SCORES: gl.constexpr,
+):
+    """The towers of one group's 64 goals of each 128."""
+    G: gl.constexpr = M // 2
+    ACC: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, H, 16])
+    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
+    OPERAND: gl.constexpr = high.dtype
+    column = gl.arange(0, H, layout=gl.SliceLayout(0, ACC))
+    place = 0
+    phase = 0
+    turn = 0
+    for tile in range(gl.program_id(0), (num_rows + M - 1) // M, gl.num_programs(0)):
+        is_used = num_rows
+        if not HAS_COUNT:
+            is_used = has_atoms(atoms, index, tile * M, num_rows, A, M, HAS_INDEX)
+        if is_used > 0:
+            first = tile * M + GROUP * G
+            for part in gl.static_range(0, G, R):
+                some, is_some = find_goals(index, first + part, num_rows, R, gl.SliceLayout(1, ROWS), HAS_INDEX)
+                x = add_atoms(atoms, some, is_some, A, rows, first_rows, input_bias, H, ROWS)
+                rounded = x.to(OPERAND)
+                high.slice(part, R, dim=0).store(rounded)
+                if IS_SPLIT:
+                    low.slice(part, R, dim=0).store((x - rounded.to(gl.float32)).to(OPERAND))
+            fence_async_shared()
+            gl.thread_barrier()
+            goal, inside = find_goals(index, first, num_rows, G, gl.SliceLayout(1, ACC), HAS_INDEX)
+            if SCORES:
+                slot = gl.load(slots + goal, mask=inside, other=0).to(gl.int32)
+            for block in range(BLOCKS):
+                if LEAD > 0 and GROUP == 1:
+                    mbarrier.wait(ahead, turn & 1)
+                    turn += 1
+                bias = load_vector(biases, kept, block, 0, H, KEEPS, ACC)
+                acc = warpgroup_mma_init(gl.zeros([G, H], gl.float32, layout=ACC) + bias)
+                y, place, phase = multiply(
+                    acc, high, low, ring, full, empty, ahead, place, phase, GROUP, H, K, NUM_SLICES, LEAD, IS_SPLIT
+                )
+                y = gl.maximum(y, 0.0) + high.load(ACC).to(gl.float32)
+                if IS_SPLIT:
+                    y += low.load(ACC).to(gl.float32)
+                y = normalize(y, H) * load_vector(scales, kept, block, 1, H, KEEPS, ACC)
+                y += load_vector(shifts, kept, block, 2, H, KEEPS, ACC)
+                if block < BLOCKS - 1:
+                    state = y.to(OPERAND)
+                    high.store(state)
+                    if IS_SPLIT:
+                        low.store((y - state.to(gl.float32)).to(OPERAND))
+                    fence_async_shared()
+                    gl.thread_barrier()
+                elif SCORES:
+                    feature = gl.load(features + (slot * H)[:, None] + column[None, :], mask=inside[:, None], other=0.0)
+                    gl.store(out + goal, gl.sum(y * feature, 1) * scale, mask=inside)
+                else:
+                    gl.store(out + (goal.to(gl.int64) * H)[:, None] + column[None, :], y, mask=inside[:, None])
+
+
+@gluon.jit(do_not_specialize=["num_rows", "A"], do_not_specialize_on_alignment=["count"])
+def _tower_kernel(
+    atoms,
+    index,
+    count,
+    num_rows,
+    A,
+    rows,
+    first_rows,
+    input_bias,
+    weights,
+    low_weights,
+    biases,
+    scales,
+    shifts,
+    features,
+    slots,
+    scale,
+    out,
+    BLOCKS: gl.constexpr,
+    H: gl.constexpr,
+    M: gl.constexpr,
+    K: gl.constexpr,
+    NUM_SLICES: gl.constexpr,
+    R: gl.constexpr,
+    LEAD: gl.constexpr,
+    IS_SPLIT: gl.constexpr,
+    KEEPS: gl.constexpr,
+    HAS_INDEX: gl.constexpr,
+    HAS_COUNT: gl.constexpr,
+    SCORES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+    STREAM_REGISTERS: gl.constexpr,
+):
+    if HAS_COUNT:
+        num_rows = gl.minimum(num_rows, gl.load(count)).to(gl.int32)
+    G: gl.constexpr = M // 2
+    OPERAND: gl.constexpr = weights.dtype
+    STATE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    first_high = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
+    second_high = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
+    if IS_SPLIT:
+        first_low = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
+        second_low = gl.allocate_shared_memory(OPERAND, [G, H], STATE)
+    else:
+        first_low = first_high
+        second_low = second_high
+    ring = gl.allocate_shared_memory(OPERAND, [NUM_SLICES, K, H], weights.layout)
+    full = gl.allocate_shared_memory(gl.int64, [NUM_SLICES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [NUM_SLICES, 1], mbarrier.MBarrierLayout())
+    ahead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(NUM_SLICES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    mbarrier.init(ahead, count=1)
+    kept = ahead
+    if KEEPS:
+        kept = gl.allocate_shared_memory(gl.float32, [3 * BLOCKS, H], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))
+        element = gl.arange(0, H, layout=gl.BlockedLayout([H // 128], [32], [4], [0]))
+        if gl.program_id(0) * M < num_rows:
+            for block in gl.static_range(BLOCKS):
+                kept.index(3 * block).store(gl.load(biases + block * H + element))
+                kept.index(3 * block + 1).store(gl.load(scales + block * H + element))
+                kept.index(3 * block + 2).store(gl.load(shifts + block * H + element))
+        gl.thread_barrier()
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                _compute,
+                (
+                    atoms, index, num_rows, A, rows, first_rows, input_bias, biases, scales, shifts, features, slots, scale,
+                    out, first_high, first_low, ring, full, empty, ahead, kept, gl.constexpr(0), BLOCKS, H, M, K,
+                    NUM_SLICES, R, LEAD, IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                ),
+            ),
+            (
+                _compute,
+                (
+                    atoms, index, num_rows, A, rows, first_rows, input_bias, biases, scales, shifts, features, slots, scale,
+                    out, second_high, second_low, ring, full, empty, ahead, kept, gl.constexpr(1), BLOCKS, H, M, K,
+                    NUM_SLICES, R, LEAD, IS_SPLIT, KEEPS, HAS_INDEX, HAS_COUNT, SCORES,
+                ),
+            ),
+            (
+                stream,
+                (
+                    atoms, index, num_rows, A, weights, low_weights, ring, full, empty, BLOCKS, H, M, K, NUM_SLICES,
+                    IS_SPLIT, HAS_INDEX, HAS_COUNT,
+                ),
+            ),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, STREAM_REGISTERS],
+    )  # fmt: skip
+
+
+def launch(
+    parameters: Sequence[Tensor],
+    atoms: Tensor,
+    out: Tensor,
+    precision: str,
+    *,
+    index: Tensor | None,
+    count: Tensor | None,
+    features: Tensor | None,
+    slots: Tensor | None,
+) -> None:
+    """As `launch_tower`, of parameters and a precision that `can_launch`."""
+    rows, first_rows, input_bias, weights, low_weights, *vectors = parameters
+    form = FORMS[precision]
+    num_rows, num_blocks = len(atoms if index is None else index), len(weights)
+    processors = torch.cuda.get_device_properties(atoms.device).multi_processor_count
+    num_programs = min(triton.cdiv(num_rows, GOALS_PER_PROGRAM), processors)
+    if num_programs == 0:
+        return
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    high, low = (
+        TensorDescriptor.from_tensor(part.view(-1, HIDDEN), [form.slice_, HIDDEN], layout)
+        for part in (weights, low_weights if form.is_split else weights)
+    )
+    _tower_kernel[(num_programs,)](
+        atoms,
+        atoms if index is None else index,
+        atoms if count is None else count,
+        num_rows,
+        atoms.shape[1],
+        rows,
+        first_rows,
+        input_bias,
+        high,
+        low,
+        *vectors,
+        rows if features is None else features,
+        atoms if slots is None else slots,
+        1 / math.sqrt(HIDDEN),
+        out,
+        BLOCKS=num_blocks,
+        H=HIDDEN,
+        M=GOALS_PER_PROGRAM,
+        K=form.slice_,
+        NUM_SLICES=form.num_slices,
+        R=form.gathered,
+        LEAD=form.lead,
+        IS_SPLIT=form.is_split,
+        KEEPS=_has_room(form, num_blocks),
+        HAS_INDEX=index is not None,
+        HAS_COUNT=count is not None,
+        SCORES=features is not None,
+        GROUP_REGISTERS=GROUP_REGISTERS,
+        STREAM_REGISTERS=STREAM_REGISTERS,
+        num_warps=4,
+    )
+
+
+def _has_room(form: Form, num_blocks: int) -> bool:
+    """Whether all biases, scales and shifts fit shared memory beside the states and the slices."""
+    states = GOALS_PER_PROGRAM * (2 if form.is_split else 1)
+    wide = (states + form.num_slices * form.slice_) * HIDDEN * 2
+    return wide + 3 * num_blocks * HIDDEN * 4 + BARRIER_BYTES <= SHARED_BYTES

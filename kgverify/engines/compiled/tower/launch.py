@@ -1,0 +1,182 @@
+"""Towers and scores by the kernel that device and precision ask for; its parameters; the operator of torch."""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from kgverify.engines.compiled.choose import Parameters, Score, pad_rows
+from kgverify.engines.compiled.precision import EXACT
+from kgverify.engines.compiled.tower import exact, portable
+from kgverify.engines.compiled.tower.portable import WIDE
+from kgverify.engines.policy import Policy
+
+PRECISIONS: Final = ("float32", "tf32", "bf16x3", "bf16", "fp16")
+"""Of the products: 24 significant bits, 11, 16, 8, and 11; sums are in float32."""
+
+NARROW: Final = {"bf16x3": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""What the factors of the others are kept in. fp16 is for weights and states below 65,504."""
+
+MOST_FLOAT16: Final = 1000.0
+"""Weights and rows up to here are taken for small enough that no state of a goal passes 65,504."""
+
+HOPPER: Final = (9, 0)
+"""The compute capability for which there is a kernel of its own."""
+GLUON_VERSION: Final = "3.6."
+
+
+def launch_tower(
+    parameters: Sequence[Tensor],
+    atoms: Tensor,
+    out: Tensor,
+    precision: str,
+    *,
+    index: Tensor | None = None,
+    count: Tensor | None = None,
+    features: Tensor | None = None,
+    slots: Tensor | None = None,
+    is_sparse: bool = False,
+) -> None:
+    """Of goals, atoms int32 [n, A, 3], into `out`: with `features` and `slots` their scores [n]; without, their towers [n, h].
+
+    parameters: as of `build_tower_parameters`
+    out:        float32, of towers in float64 float64; what is written for a goal without atoms is unspecified
+    index:      int32 [m]  the goals that are meant, each at most once; None: all of them in turn
+    count:      int32 [] or [1]  how many of them are computed at most; what comes after is not read; None: all
+    features:   float32 [B, h], in float64 float64
+    slots:      int32 or int64 [n]
+    is_sparse:  whether few goals are to be expected, much fewer than there is room for
+
+    Nothing here waits for the device, and programs and memory are a matter of the tensors' sizes alone.
+    """
+    if precision == EXACT:
+        exact.launch(parameters, atoms, out, index=index, count=count, features=features, slots=slots)
+        return
+    if (
+        not is_sparse
+        and (hopper := _find_hopper(atoms.device)) is not None
+        and hopper.can_launch(parameters, precision)
+    ):
+        hopper.launch(parameters, atoms, out, precision, index=index, count=count, features=features, slots=slots)
+        return
+    portable.launch(
+        parameters,
+        atoms,
+        out,
+        precision,
+        index=index,
+        count=count,
+        features=features,
+        slots=slots,
+        is_sparse=is_sparse,
+    )
+
+
+@cache
+def _find_hopper(device: torch.device) -> ModuleType | None:
+    """The kernel for Hopper, where there is such a device and the Triton that it is written for."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
+        return None
+    if not triton.__version__.startswith(GLUON_VERSION):
+        return None
+    try:
+        return import_module("kgverify.engines.compiled.tower.hopper")
+    except ImportError:
+        return None
+
+
+@torch.library.custom_op("kgverify::tower", mutates_args=())
+def _tower_op(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, precision: str) -> Tensor:
+    out = _allocate(parameters, goals, features)
+    if len(features) > 0:
+        launch_tower(parameters, goals, out, precision, features=features, slots=slots)
+    else:
+        launch_tower(parameters, goals, out, precision)
+    return out
+
+
+@_tower_op.register_fake
+def _(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tensor, precision: str) -> Tensor:
+    return _allocate(parameters, goals, features)
+
+
+def _allocate(parameters: Sequence[Tensor], goals: Tensor, features: Tensor) -> Tensor:
+    """For scores where `features` has rows, for towers where it has none."""
+    shape = (len(goals),) if len(features) > 0 else (len(goals), parameters[0].shape[1])
+    return torch.empty(shape, dtype=torch.float32, device=goals.device)
+
+
+def can_run(policy: Policy) -> bool:
+    """Whether the kernel takes the policy's sizes: a hidden width of 32 to 512, a power of two, and a block at least."""
+    hidden = len(policy.weights["input.bias"])
+    return 32 <= hidden <= 512 and hidden & (hidden - 1) == 0 and policy.num_blocks > 0
+
+
+def find_overflow(policy: Policy) -> bool:
+    """Whether some weight, or a symbol's row, is too large for float16."""
+    parameters = build_tower_parameters(policy, "float32", torch.device("cpu"))
+    return any(
+        float(part.abs().max()) > MOST_FLOAT16 for part in parameters if part.is_floating_point() and part.numel()
+    )
+
+
+def build_tower_parameters(
+    policy: Policy, precision: str, device: torch.device, *, is_rounded: bool = False
+) -> Parameters:
+    """The weights as the kernel takes them; `is_rounded` as of `build_parameters`.
+
+    rows:        [symbols, h]          predicates, variables, constants, each through the input layer (in float64), the
+                                       second argument's with a minus to come; of the factors' type for a single product,
+                                       else float32, or float64
+    first_rows:  int32 [2]             where the variables begin, and the constants
+    input_bias:  float32 [h]
+    weights:     [L, h, h]             transposed; float32, or what the precision's factors are kept in
+    low_weights: [L, h, h]             what the rounding of the weights left out; empty but for bf16x3
+    biases, scales, shifts: float32 [L, h]
+    """
+    arrays = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
+    embeddings = np.concatenate([arrays[f"embedding.{kind}"] for kind in ("predicate", "variable", "constant")])
+
+    def stack(part: str) -> Tensor:
+        layers = [arrays[f"block.{i}.{part}"] for i in range(policy.num_blocks)]
+        return torch.as_tensor(np.stack(layers), dtype=torch.float32).to(device)
+
+    weights = stack("weight").transpose(1, 2).contiguous()
+    low_weights = torch.zeros(0, dtype=torch.bfloat16, device=device)
+    if precision not in (*WIDE, EXACT):
+        unrounded, weights = weights, weights.to(NARROW[precision])
+        if precision == "bf16x3":
+            low_weights = (unrounded - weights.float()).bfloat16()
+    num_predicates, num_variables = (len(arrays[f"embedding.{kind}"]) for kind in ("predicate", "variable"))
+    dtype = torch.float64 if precision == EXACT else torch.float32
+    rows = torch.as_tensor(embeddings @ arrays["input.weight"].T, dtype=dtype)
+    if precision in ("bf16", "fp16"):
+        rows = rows.to(NARROW[precision])
+    return (
+        (pad_rows(rows) if is_rounded else rows).to(device),
+        torch.tensor((num_predicates, num_predicates + num_variables), dtype=torch.int32, device=device),
+        torch.as_tensor(arrays["input.bias"], dtype=torch.float32).to(device),
+        weights,
+        low_weights,
+        stack("bias"),
+        stack("norm.weight"),
+        stack("norm.bias"),
+    )
+
+
+def build_tower_score(precision: str) -> Score:
+    """The stage `score` by the kernel, on a CPU in Triton's interpreter; its parameters are those of `build_tower_parameters`."""
+
+    def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+        nothing = torch.empty(0, dtype=torch.float32, device=goals.device)
+        features = _tower_op(list(parameters), goals, nothing, slot[:0], precision)
+        scores: Tensor = _tower_op(list(parameters), resolvents, features, slot, precision)
+        return scores
+
+    return score
