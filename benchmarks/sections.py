@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from workloads import Bench, MarkdownTable, count_flops, describe_difference, draw
+from workloads import LIMITS, Bench, MarkdownTable, count_flops, describe_difference, draw
 
 from kgverify.engines.compiled.compile import FUSED
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -19,12 +19,13 @@ from kgverify.engines.compiled.least_model import LeastModel
 from kgverify.engines.compiled.record import Results
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.harness.evaluate import choose_batch, evaluate
+from kgverify.harness.evaluation_report import report_evaluation
 from kgverify.harness.fan_out import reference_over
-from kgverify.harness.rank_only import evaluate_for_ranks
-from kgverify.harness.run import Pipeline, Run
+from kgverify.harness.run import Pipeline, Run, compiled_pipeline
 from kgverify.harness.verify import verify
 from kgverify.logic.outcomes import GoalKind, Outcome
-from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import rank_candidates
 from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
@@ -142,7 +143,7 @@ def measure_family(bench: Bench, table: MarkdownTable) -> None:
         torch.set_float32_matmul_precision("high")
         measure_baseline(f"baseline, {slots} slots, tf32", slots, True)
         torch.set_float32_matmul_precision("highest")
-    best = min(theirs.values())
+    best = min(theirs[f"baseline, {each} slots"] for each in bench.baseline_slots)
     measure_baseline("baseline as published, 256 slots", 256, False)
     as_published = theirs["baseline as published, 256 slots"]
     for precision, seconds in ours.items():
@@ -156,15 +157,22 @@ def measure_million(bench: Bench, table: MarkdownTable) -> None:
     candidates, seconds = bench.measure(partial(draw, run), 1)
     num, name = len(candidates.query), run.graph.name
     table.add(name, "draw of a million", num, seconds)
-    for precision in bench.precisions[-2:]:
+    for precision in bench.precisions[-1:]:
         bench.forget()
         engine = bench.build(run, num, precision)
         engine.evaluate(candidates.take(slice(0, 64)))
 
         (results, mrr), seconds = bench.measure(partial(rank_end_to_end, run, engine), min(2, bench.repeats))
         table.add(name, f"draw, evaluate, rank: {precision}", num, seconds, peak=bench.peak(), note=f"MRR {mrr:.4f}")
-        _, seconds = bench.measure(partial(engine.evaluate, candidates), 1)
-        table.add(name, f"of this, evaluate: {precision}", num, seconds)
+        evaluation, seconds = bench.measure(partial(engine.evaluate, candidates), min(2, bench.repeats))
+        outside = count_outside(bench, run, candidates, evaluation.results)
+        note = f"{evaluation.num_rescored:,} of {evaluation.num_choices:,} choices made again; {outside} proofs outside"
+        table.add(name, f"of this, evaluate: {precision}", num, seconds, note=note)
+        if engine.info.mode == FUSED:
+            off = seconds
+            engine.evaluate(candidates, has_digests=True)
+            _, seconds = bench.measure(partial(engine.evaluate, candidates, has_digests=True), 2)
+            table.add(name, f"the same with digests: {precision}", num, seconds, note=f"{seconds / off - 1:+.1%}")
         _, seconds = bench.measure(partial(rank, run, candidates, results), 1)
         table.add(name, "of this, rank", num, seconds)
         del engine
@@ -250,38 +258,45 @@ def measure_launches(bench: Bench, table: MarkdownTable) -> None:
     run = bench.load(bench.graph, 100, 100)
     candidates = draw(run)
     num = len(candidates.query)
-    engine = bench.build(run, num, "bf16")
+    engine = bench.build(run, num, bench.precisions[-1])
     engine.evaluate(candidates)
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         engine.evaluate(candidates)
         torch.cuda.synchronize()
     on_device = torch.autograd.DeviceType.CUDA
     total = sum(each.count for each in profiled.key_averages() if each.device_type == on_device)
-    table.add(run.graph.name, "kernels, bf16", num, note=f"{total:,} kernels and copies: {total / num:.3f} a candidate")
+    table.add(
+        run.graph.name,
+        f"kernels, {bench.precisions[-1]}",
+        num,
+        note=f"{total:,} kernels and copies: {total / num:.3f} a candidate",
+    )
 
 
 def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
-    """Ranks without the candidates that the least model shows cannot matter."""
-    run = bench.load(bench.graph, 100, 100)
-    candidates = draw(run)
-    num, name = len(candidates.query), run.graph.name
-    bench.forget()
-    LeastModel(run.graph.program, device=bench.device)
-    model, seconds = bench.measure(lambda: LeastModel(run.graph.program, device=bench.device), 1)
-    inside = model.contains(run.triples).mean()
-    note = f"{model.num_atoms:,} atoms, {model.num_rounds} rounds, {inside:.1%} of the split inside"
-    table.add(name, "least model", 0, seconds, peak=bench.peak(), note=f"{note}; {seconds:.3f} s")
-    engine = bench.build(run, num, bench.precisions[-1])
-    full = engine.evaluate(candidates).results
-    _, whole = bench.measure(partial(engine.evaluate, candidates))
-    evaluated, part = bench.measure(
-        lambda: evaluate_for_ranks(engine.evaluate, model.contains, candidates, run.triples)
-    )
-    expected = rank(run, candidates, full)
-    actual = rank_candidates(as_candidates(candidates, evaluated.outcome, evaluated.log_probability), run.triples)
-    is_same = all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
-    note = f"{int((~evaluated.is_run).sum()):,} of {num:,} left out; ranks {'the same' if is_same else 'DIFFER'}"
-    table.add(name, "ranks by the least model", num, part, note=f"{note}; {whole / part:.2f} x all candidates")
+    """The full filtered ranking, without the candidates that the least model shows cannot matter."""
+    graph = bench.load(bench.graph, 1, 1).graph
+    for policy, precision in ((SHORTEST, "float32"), (bench.load(bench.graph, 1, 1).policy, bench.precisions[-1])):
+        bench.forget()
+        num_queries = 2 if bench.tiny else len(graph.queries("test"))
+        run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=ALL)
+        layout = choose_batch(run, device=bench.device, slots=16 if bench.tiny else None, rank_only=True)
+        pipeline = compiled_pipeline(run, mode=bench.mode, device=bench.device, layout=layout, precision=precision)
+        began = time.perf_counter()
+        harvest = evaluate(run, pipeline, rank_only=True)
+        seconds = time.perf_counter() - began
+        assert harvest is not None
+        report = report_evaluation(run, harvest, pipeline.engine.info, num_checked=0)
+        note = f"{report.num_left_out:,} left out; MRR {report.metrics[MRR]:.4f}; warming up {harvest.warm_up_seconds:.1f} s"
+        what = f"every rank, {policy.name}, {precision}"
+        table.add(
+            graph.name, what, report.num_candidates, seconds - harvest.warm_up_seconds, peak=bench.peak(), note=note
+        )
+        if bench.tiny:
+            whole = evaluate(run, pipeline)
+            assert whole is not None
+            is_same = report_evaluation(run, whole, pipeline.engine.info, num_checked=0).metrics == report.metrics
+            table.add(graph.name, f"ranks of all, {policy.name}", note="the same" if is_same else "DIFFER")
 
 
 def measure_cold(bench: Bench, table: MarkdownTable) -> None:

@@ -51,7 +51,7 @@ class Bench:
     @property
     def precisions(self) -> tuple[str, ...]:
         """Of the policy's products."""
-        return ("float32", "bf16x3", "bf16") if self.is_cuda else ("float32",)
+        return ("float32", "bf16", "bf16x3", "fp16") if self.is_cuda else ("float32",)
 
     def load(self, graph: str, num_queries: int, num_corruptions: int) -> Run:
         """A run with the published sizes of the policy: 8 blocks of 256, embeddings of 250."""

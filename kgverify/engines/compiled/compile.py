@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
 import torch
-import torch._inductor
 
 from kgverify.errors import UserError
 
@@ -72,6 +71,9 @@ def compile_function(function: Function, mode: str) -> Function:
     """
     if mode == "eager":
         return function
+    # Takes two seconds, and eager runs do without.
+    import torch._inductor
+
     own = types.FunctionType(
         function.__code__.replace(),
         function.__globals__,

@@ -143,38 +143,40 @@ def _finish_digest(goal, total, chosen, num_resolvents, dropped_atoms, dropped_r
 
 
 @triton.jit(do_not_specialize=["max_depth", "A"])
-def digest_kernel(derivations, work, decisions, hashes, sequence, multiset, max_depth, A, BLOCK: tl.constexpr):
+def digest_kernel(
+    derivations, work, decisions, hashes, sequence, multiset, max_depth, A, ATOMS: tl.constexpr, BLOCK: tl.constexpr
+):
     """The digests of each step taken, at its candidate's place and its depth."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
-        lane = tl.arange(0, BLOCK)
         kind, depth = tl.load(decisions.kind + slot), tl.load(derivations.depth + slot)
-        own = derivations.goal + (slot * A + lane) * 3
-        predicate = tl.load(own, mask=lane < A, other=_PAD)
+        atom = tl.arange(0, ATOMS)
+        own = derivations.goal + (slot * A + atom) * 3
+        predicate = tl.load(own, mask=atom < A, other=_PAD)
         is_atom = predicate != _PAD
         first, second = tl.load(own + 1, mask=is_atom, other=0), tl.load(own + 2, mask=is_atom, other=0)
-        words = tl.where(is_atom, _hash_atom(lane.to(tl.int64), predicate, first, second), 0)
+        words = tl.where(is_atom, _hash_atom(atom.to(tl.int64), predicate, first, second), 0)
         goal = _hash_goal(_GOAL, tl.sum(is_atom.to(tl.int64), 0), tl.sum(words, 0))
 
+        lane = tl.arange(0, BLOCK)
         num = tl.load(decisions.num_resolvents + slot)
         mask = lane < num
-        alone = _hash_goal(kind.to(tl.int64), depth * 0, tl.zeros((), tl.int64))
         row = tl.load(decisions.first + slot) + lane
         option = tl.load(hashes + row, mask=mask & (kind == _GOAL), other=0)
-        option = tl.where(kind == _GOAL, option, alone)
+        if kind != _GOAL:
+            option += _hash_goal(kind.to(tl.int64), depth * 0, tl.zeros((), tl.int64))
         mixed = _mix(option)
         choice = tl.load(decisions.choice + slot)
         chosen = tl.sum(tl.where(lane == choice, option, 0), 0)
         in_order = tl.sum(tl.where(mask, _mix(mixed ^ lane.to(tl.int64)), 0), 0)
         in_any_order = tl.sum(tl.where(mask, mixed, 0), 0)
-        dropped_atoms, dropped_resolvents = tl.load(work.dropped_atoms + slot), tl.load(work.dropped_resolvents + slot)
-        outcome = _outcome_after(kind, depth, max_depth)
+        # Both at once.
+        which = tl.arange(0, 2)
+        total = tl.where(which == 0, in_order, in_any_order)
+        selected = _mix(tl.where(which == 0, choice, chosen))
+        digest = _finish_digest(
+            goal, total, selected, num, tl.load(work.dropped_atoms + slot), tl.load(work.dropped_resolvents + slot),
+            _outcome_after(kind, depth, max_depth), depth,
+        )  # fmt: skip
         place = tl.load(derivations.place + slot) * max_depth + depth
-        tl.store(
-            sequence + place,
-            _finish_digest(goal, in_order, _mix(choice), num, dropped_atoms, dropped_resolvents, outcome, depth),
-        )
-        tl.store(
-            multiset + place,
-            _finish_digest(goal, in_any_order, _mix(chosen), num, dropped_atoms, dropped_resolvents, outcome, depth),
-        )
+        tl.store(tl.where(which == 0, sequence + place, multiset + place), digest)

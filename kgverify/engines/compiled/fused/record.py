@@ -15,6 +15,7 @@ from kgverify.engines.compiled.fused.note_kernels import (
     note_rows_kernel,
     note_steps_kernel,
 )
+from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
 from kgverify.engines.compiled.record import Chunk, StepDigests
 from kgverify.engines.compiled.state import GOAL, PAD, Derivations, Layout, Work
 from kgverify.logic.limits import Limits
@@ -252,7 +253,8 @@ class DigestLog:
             self._multiset,
             self._limits.max_depth,
             layout.atoms,
-            BLOCK=max(_WARP, triton.next_power_of_2(max(self._limits.max_resolvents, layout.atoms))),
+            ATOMS=triton.next_power_of_2(MOST_ATOMS),
+            BLOCK=max(_WARP, triton.next_power_of_2(self._limits.max_resolvents)),
             num_warps=1,
         )
 

@@ -28,17 +28,31 @@ def _scores_of(slot, decisions, rows, BLOCK: tl.constexpr):
     return lane, mask, first, tl.load(rows.score + first + lane, mask=mask, other=float("-inf"))
 
 
-@triton.jit(do_not_specialize=["margin"])
+@triton.jit
+def _is_same_goal(row, mask, best, rows, A):
+    """Whether the resolvent of each lane is that of the row `best`, atom for atom."""
+    is_same = mask
+    i = 0
+    while i < 3 * A:
+        is_same = is_same & (
+            tl.load(rows.atoms + row * (3 * A) + i, mask=mask) == tl.load(rows.atoms + best * (3 * A) + i)
+        )
+        i += 1
+    return is_same
+
+
+@triton.jit(do_not_specialize=["margin", "A"])
 def find_close_kernel(
     decisions,
     rows,
     tally,
     close,
     margin,
+    A,
     IS_FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """List the slots whose two highest scores are close, and their resolvents that are as close to the highest.
+    """List the slots whose highest scores of different resolvents are close, and the resolvents that are as close to the highest.
 
     IS_FIRST: of all slots, which are counted; else of those that were close already
     """
@@ -53,6 +67,12 @@ def find_close_kernel(
         choice = tl.min(tl.where(score == best, lane, BLOCK), 0)
         gap = best - tl.max(tl.where(lane == choice, float("-inf"), score), 0)
         is_close = gap <= margin
+        if is_close:
+            # Equal resolvents have equal scores in any precision, and the first of them is chosen.
+            is_twin = (score == best) & _is_same_goal(first + lane, mask, first + choice, rows, A)
+            is_other = mask & (is_twin == 0)
+            gap = best - tl.max(tl.where(is_other, score, float("-inf")), 0)
+            is_close = gap <= margin
         if IS_FIRST:
             tl.store(tally.num_choices + slot, tl.load(tally.num_choices + slot) + 1)
             tl.store(tally.num_rescored + slot, tl.load(tally.num_rescored + slot) + is_close.to(tl.int64))

@@ -295,6 +295,7 @@ class FusedTicks:
                     self._tally,
                     close,
                     2 * self._levels[number - 1].error,
+                    self._layout.atoms,
                     IS_FIRST=number == 1,
                     BLOCK=self._score_block,
                     num_warps=1,

@@ -1,0 +1,58 @@
+"""One large evaluation by several GPUs of one host: the time, and whether the metrics are those of one GPU.
+
+    torchrun --nproc-per-node 1 benchmarks/gpus.py --save /tmp/one
+    torchrun --nproc-per-node 4 benchmarks/gpus.py --save /tmp/four
+
+Each prints its seconds, after warming up, and a digest of all ranks and outcomes, which must not depend on the number of GPUs.
+"""
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from workloads import LIMITS, PUBLISHED
+
+from kgverify.engines.policy import make_two_tower
+from kgverify.harness.evaluate import choose_batch, evaluate
+from kgverify.harness.run import Run, compiled_pipeline
+from kgverify.harness.team import start_team
+from kgverify.kg.load import load_graph
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", type=Path, required=True, help="an empty folder for the parts")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--graph", default="family")
+    parser.add_argument("--corruptions", type=int, default=900, help="a side; 900 of family are 10 million candidates")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--tiny", action="store_true", help="two queries and a small policy, to see that it runs")
+    options = parser.parse_args()
+    team = start_team()
+    graph = load_graph(options.graph)
+    sizes = {"embedding": 16, "hidden": 32, "blocks": 1} if options.tiny else PUBLISHED
+    policy = make_two_tower(graph.program, LIMITS, seed=0, **sizes)
+    num_queries = 2 if options.tiny else len(graph.queries("test"))
+    run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=options.corruptions)
+    layout = choose_batch(run, device=options.device)
+    pipeline = compiled_pipeline(run, device=options.device, layout=layout, precision=options.precision)
+    harvest = evaluate(run, pipeline, folder=options.save, team=team)
+    if harvest is None:
+        return
+    digest = hashlib.sha256()
+    for part in harvest.plan.parts:
+        result = harvest.results[part.number]
+        for column in (*result.rankings, result.num_outcomes):
+            digest.update(np.ascontiguousarray(column).tobytes())
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(
+        f"{team.size} x {where}: {harvest.num_candidates:,} candidates in {harvest.seconds:.2f} s, after"
+        f" {harvest.warm_up_seconds:.1f} s of warming up; digest {digest.hexdigest()[:16]}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
