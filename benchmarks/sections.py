@@ -79,8 +79,14 @@ class Remembered:
 
 
 def measure_agreement(bench: Bench, table: MarkdownTable) -> None:
-    """Step by step against the reference, with `shortest` and in every precision of the policy."""
-    run = bench.load(bench.graph, 50, 100)
+    """Step by step against the reference, on both graphs, with `shortest` and in every precision of the policy."""
+    for name in (bench.graph, bench.large_graph):
+        run = bench.load(name, 50, 100)
+        measure_agreement_on(bench, run, table)
+
+
+def measure_agreement_on(bench: Bench, run: Run, table: MarkdownTable) -> None:
+    """One graph's; the reference proves each candidate once."""
     shortest = Run(run.graph, run.limits, SHORTEST, num_queries=len(run.queries), num_corruptions=run.num_corruptions)
     for each in (shortest, run):
         with reference_over(each, jobs=1 if bench.tiny else (os.cpu_count() or 1)) as reference:
@@ -187,7 +193,7 @@ def rank_end_to_end(run: Run, engine: CompiledEngine) -> tuple[Results, float]:
 
 def measure_wn18rr(bench: Bench, table: MarkdownTable) -> None:
     """Segments of up to 34,796 facts; the baseline on fewer candidates."""
-    run = bench.load(bench.large_graph, 40, 50)
+    run = bench.load(bench.large_graph, 100, 100)
     candidates = draw(run)
     num, name = len(candidates.query), run.graph.name
     ours: dict[str, float] = {}

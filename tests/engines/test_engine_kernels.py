@@ -67,7 +67,7 @@ def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     ticks = engine._ticks
     assert isinstance(ticks, FusedTicks)
     # So that every choice counts as close.
-    ticks._levels = tuple(level._replace(error=50.0) for level in ticks._levels)
+    ticks.levels = tuple(level._replace(error=50.0) for level in ticks.levels)
     actual, expected = engine.prove(candidates), reference_pipeline(run).engine.prove(candidates)
     assert actual.steps.choice.tolist() == expected.steps.choice.tolist()
     assert actual.resolvents.atoms.tolist() == expected.resolvents.atoms.tolist()

@@ -88,9 +88,16 @@ def compile_function(function: Function, mode: str) -> Function:
 
 
 @contextmanager
-def few_threads(device: torch.device, has_products: bool) -> Iterator[None]:
-    """On a CPU, run a policy without matrix products on one thread, for the same reason; then restore the number."""
-    if device.type != "cpu" or has_products:
+def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
+    """Work on a device: on a GPU, kernels go to this one; on a CPU, a policy without matrix products has one thread.
+
+    Its loops are short, and lose more to the barriers between threads than they gain. Then the number of threads is restored.
+    """
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+        return
+    if has_products:
         yield
         return
     before = torch.get_num_threads()

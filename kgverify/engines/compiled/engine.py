@@ -5,14 +5,14 @@ import platform
 import numpy as np
 import torch
 
-from kgverify.engines.compiled.choose import SCORES
-from kgverify.engines.compiled.compile import FUSED, few_threads, resolve_device, resolve_mode
+from kgverify.engines.compiled.choose import SCORES, build_parameters
+from kgverify.engines.compiled.compile import FUSED, on_device, resolve_device, resolve_mode
 from kgverify.engines.compiled.fused.obstacles import why_not_fused
 from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.loop import Ticks, copy_buffers_
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
-from kgverify.engines.compiled.precision import FLOAT32, build_levels, resolve_precision, with_precision
+from kgverify.engines.compiled.precision import FLOAT32, resolve_precision, with_precision
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.record import (
     Chunk,
@@ -77,9 +77,14 @@ class CompiledEngine:
         is_rounded = self._mode != "eager"
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         self._precision = resolve_precision(precision, policy, stages, self._device)
-        stages, self._parameters, rescoring, self._score_error = with_precision(
-            self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
-        )
+        if self._mode == FUSED:
+            # For probes alone, in float32: fused ticks have the policy to themselves.
+            self._parameters = build_parameters(policy, self._device, torch.float32, is_rounded=is_rounded)
+            rescoring, self._score_error = None, 0.0
+        else:
+            stages, self._parameters, rescoring, self._score_error = with_precision(
+                self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
+            )
         self._setting = Setting(stages, limits, self.layout, rescoring)
         self._faults = faults
         self._name = name
@@ -87,17 +92,24 @@ class CompiledEngine:
         self._derivations = empty_derivations(self.layout, limits.max_depth, self._device)
         self._work = empty_work(self.layout, self._device)
         self._pool = empty_pool(self.layout, self._device)
-        self._ticks = self._build_ticks(policy)
+        with on_device(self._device, has_products=True):
+            self._ticks = self._build_ticks(policy)
 
     def _build_ticks(self, policy: Policy) -> Ticks:
         buffers = self._derivations, self._work, self._pool
         if self._mode != FUSED:
             return StageTicks(self._setting, self._tables, self._parameters, buffers, self._mode)
+        from kgverify.engines.compiled.fused.levels import build_levels, measure_errors
         from kgverify.engines.compiled.fused.ticks import FusedTicks
 
-        levels = build_levels(self._precision, policy, self.limits, self._device)
-        self._score_error = max((level.error for level in levels[:1]), default=0.0)
-        return FusedTicks(self._tables, self.limits, self.layout, levels, buffers)
+        levels = build_levels(self._precision, policy, self._device)
+        ticks = FusedTicks(self._tables, self.limits, self.layout, levels, buffers)
+        if self._device.type == "cuda":
+            ticks.compile()
+        ticks.levels = measure_errors(levels, policy, self.limits.max_atoms, self._device)
+        if levels:
+            self._score_error = ticks.levels[0].error
+        return ticks
 
     @property
     def info(self) -> EngineInfo:
@@ -118,7 +130,7 @@ class CompiledEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
-        with few_threads(self._device, bool(self._parameters)):
+        with on_device(self._device, bool(self._parameters)):
             return self._prove(candidates, progress)
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
@@ -138,7 +150,7 @@ class CompiledEngine:
         """
         size = self.layout.pool
         parts, digests = [], []
-        with few_threads(self._device, bool(self._parameters)):
+        with on_device(self._device, bool(self._parameters)):
             for begin in range(0, len(candidates.query), size):
                 part = candidates.take(slice(begin, begin + size))
                 self._fill_pool(part)
@@ -157,7 +169,7 @@ class CompiledEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        with few_threads(self._device, bool(self._parameters)):
+        with on_device(self._device, bool(self._parameters)):
             parts = [self._step_slots(part) for part in split_positions(positions, self.layout.slots)]
         return concatenate(parts or [self._nothing(positions.candidates)])
 
@@ -168,7 +180,7 @@ class CompiledEngine:
         tables = self._tables._replace(hash_keys=build_hash_keys(layout.atoms, self._device))
         derivations = derivations_at(position, layout, self.limits, self._device)
         work = empty_work(layout, self._device)
-        with few_threads(self._device, bool(self._parameters)):
+        with on_device(self._device, bool(self._parameters)):
             after, _, record = tick(Setting(stages, self.limits, layout), tables, self._parameters, derivations, work)
         return stage_outputs(calls, after, record)
 

@@ -1,6 +1,6 @@
 """How far scores may be from the exact ones: a bound by their size, and what scoring again in float64 shows."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,32 +18,12 @@ FLOAT32: Final = "float32"
 PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "fp16", "bf16")
 """Of the policy's products. bf16x3: each factor as the sum of two numbers of bfloat16."""
 
-EXACT: Final = "float64"
-"""The precision of the reference, in which close choices are made at last."""
-
-LEVELS: Final = {
-    FLOAT32: (FLOAT32, EXACT),
-    "bf16x3": ("bf16x3", EXACT),
-    "tf32": ("tf32", "bf16x3", EXACT),
-    "fp16": ("fp16", "bf16x3", EXACT),
-    "bf16": ("bf16", "bf16x3", EXACT),
-}
-"""A precision, and those in which its close choices are made again, one after the other."""
-
 RESCORED_SHARE: Final = 8
 """One place in so many of the score window may be scored again at each tick."""
 
 NUM_SAMPLES: Final = {"cpu": 512, "cuda": 8192}
 SAFETY: Final = {"cpu": 8.0, "cuda": 4.0}
 """How many times the largest error seen in a sample the declared error is at least: the larger the sample, the less."""
-
-
-class ScoreLevel(NamedTuple):
-    """A policy in a precision. error: of its scores, in nats."""
-
-    precision: str
-    parameters: Parameters
-    error: float
 
 
 def resolve_precision(precision: str, policy: Policy, stages: Stages, device: torch.device) -> str:
@@ -110,22 +90,6 @@ def with_precision(
     return stages._replace(score=score), both, rescoring, error
 
 
-def build_levels(precision: str, policy: Policy, limits: Limits, device: torch.device) -> list[ScoreLevel]:
-    """A policy's scores by the fused kernels: in a precision, then in those that make close choices again."""
-    if policy.name != "two_tower":
-        return []
-    from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
-
-    def build(level: str) -> ScoreLevel:
-        parameters = build_tower_parameters(policy, level, device, is_rounded=True)
-        if level == EXACT:
-            return ScoreLevel(level, parameters, 0.0)
-        score = build_tower_score(level)
-        return ScoreLevel(level, parameters, estimate_score_error(policy, limits.max_atoms, device, score, parameters))
-
-    return [build(level) for level in LEVELS[precision]]
-
-
 def estimate_score_error(
     policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
 ) -> float:
@@ -137,8 +101,17 @@ def estimate_score_error(
     """
     if policy.name == "shortest":
         return 0.0
-    seen = _largest_error_seen(policy, max_atoms, device, score, parameters)
+    return declare_error(policy, _largest_error_seen(policy, max_atoms, device, score, parameters), device)
+
+
+def declare_error(policy: Policy, seen: float, device: torch.device) -> float:
+    """The error declared where the largest seen in a sample is `seen`; both in nats."""
     return max(_error_by_size(policy), SAFETY.get(device.type, SAFETY["cpu"]) * seen)
+
+
+def sample_size(device: torch.device) -> int:
+    """Pairs of goals that are scored to see the error."""
+    return NUM_SAMPLES.get(device.type, NUM_SAMPLES["cpu"])
 
 
 def _error_by_size(policy: Policy) -> float:
@@ -155,7 +128,7 @@ def _error_by_size(policy: Policy) -> float:
 def _largest_error_seen(
     policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
 ) -> float:
-    num = NUM_SAMPLES.get(device.type, NUM_SAMPLES["cpu"])
+    num = sample_size(device)
     goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
     slot = torch.arange(num, device=device)
     exact = score_two_tower(build_parameters(policy, device, torch.float64), goals, resolvents, slot)

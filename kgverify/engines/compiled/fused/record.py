@@ -16,6 +16,7 @@ from kgverify.engines.compiled.fused.note_kernels import (
     note_steps_kernel,
 )
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
+from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.record import Chunk, StepDigests
 from kgverify.engines.compiled.state import GOAL, PAD, Derivations, Layout, Work
 from kgverify.logic.limits import Limits
@@ -121,7 +122,9 @@ class StepLog:
         """Note the tick that was decided and is not yet carried out."""
         noted, layout = self._noted, self._layout
         words = 3 * layout.atoms
-        note_steps_kernel[(layout.slots,)](
+        launch_kernel(
+            note_steps_kernel,
+            layout.slots,
             noted.derivations,
             noted.work,
             noted.decisions,
@@ -133,7 +136,9 @@ class StepLog:
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,
         )
-        note_rows_kernel[(triton.cdiv(layout.score_window, _LANES),)](
+        launch_kernel(
+            note_rows_kernel,
+            triton.cdiv(layout.score_window, _LANES),
             noted.work,
             noted.decisions,
             noted.rows,
@@ -145,7 +150,7 @@ class StepLog:
             layout.atoms,
             BLOCK=_LANES,
         )
-        move_base_kernel[(1,)](noted.num_rows, self._num_rows, layout.score_window)
+        launch_kernel(move_base_kernel, 1, noted.num_rows, self._num_rows, layout.score_window)
 
     def has_room(self, num_ticks: int) -> bool:
         """Whether so many more ticks fit, whatever they do."""
@@ -241,10 +246,19 @@ class DigestLog:
     def note_(self) -> None:
         """Note the tick that was decided and is not yet carried out."""
         noted, layout = self._noted, self._layout
-        hash_rows_kernel[(triton.cdiv(layout.score_window, _LANES),)](
-            noted.rows, noted.num_rows, self._hashes, layout.score_window, layout.atoms, BLOCK=_LANES
+        launch_kernel(
+            hash_rows_kernel,
+            triton.cdiv(layout.score_window, _LANES),
+            noted.rows,
+            noted.num_rows,
+            self._hashes,
+            layout.score_window,
+            layout.atoms,
+            BLOCK=_LANES,
         )
-        digest_kernel[(layout.slots,)](
+        launch_kernel(
+            digest_kernel,
+            layout.slots,
             noted.derivations,
             noted.work,
             noted.decisions,

@@ -1,21 +1,25 @@
 """The buffers of a fused tick, and the kernels that make it up, one launch after the other without a look from the host."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from kgverify.engines.compiled.fused.levels import ScoreLevel
 from kgverify.engines.compiled.fused.record import Decisions, DigestLog, Noted, RowBuffers, StepLog
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
 from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
+from kgverify.engines.compiled.launching import compile_ahead
+from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, TickLoop
-from kgverify.engines.compiled.precision import EXACT, ScoreLevel
 from kgverify.engines.compiled.record import Chunk, StepDigests
 from kgverify.engines.compiled.resolve import goal_hash
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
 from kgverify.engines.compiled.tables import Tables
+from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.launch import launch_tower
 from kgverify.errors import InternalError
 from kgverify.logic.limits import Limits
@@ -89,7 +93,7 @@ class FusedTicks:
         buffers: tuple[Derivations, Work, Pool],
     ) -> None:
         self._derivations, self._work, self._pool = buffers
-        self._tables, self._limits, self._layout, self._levels = tables, limits, layout, tuple(levels)
+        self._tables, self._limits, self._layout, self.levels = tables, limits, layout, tuple(levels)
         device = tables.facts.device
         slots, window = layout.slots, layout.score_window
 
@@ -117,15 +121,15 @@ class FusedTicks:
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
         self._goals, self._heavy = empty(slots), empty(slots)
         # Far enough apart for every address to be aligned alike.
-        self._counters = empty(3 + 2 * len(self._levels), _WARP)
+        self._counters = empty(3 + 2 * len(self.levels), _WARP)
         self._counts = _Counts(self._counters[0, 0], self._counters[1, 0], self._counters[2, 0], empty())
         self._close = [
             _Close(empty(slots), empty(window), self._counters[i, 0], self._counters[i + 1, 0])
-            for i in range(3, 1 + 2 * len(self._levels), 2)
+            for i in range(3, 1 + 2 * len(self.levels), 2)
         ]
         self._features = [
             empty(slots, len(level.parameters[2]), dtype=torch.float64 if level.precision == EXACT else torch.float32)
-            for level in self._levels
+            for level in self.levels
         ]
         self._tally = _Tally(
             empty(slots, dtype=long), empty(slots, dtype=long), empty(slots, dtype=torch.float32), empty(slots)
@@ -137,6 +141,10 @@ class FusedTicks:
         self._full_log: StepLog | None = None
         self._digest_log: DigestLog | None = None
         self._loops: dict[StepLog | DigestLog | None, TickLoop] = {}
+
+    def compile(self) -> None:
+        """Compile the kernels of a tick that notes nothing, side by side."""
+        compile_ahead(self._take_tick_)
 
     def begin(self) -> None:
         """Take up what stands in the buffers."""
@@ -185,16 +193,16 @@ class FusedTicks:
     def _loop_noting(self, log: StepLog | DigestLog | None) -> TickLoop:
         """The loop that lets a log note every tick; each has its own captured graph."""
         if log not in self._loops:
-
-            def take_tick_() -> None:
-                self._decide_()
-                if log is not None:
-                    log.note_()
-                self._advance_(recycles=True)
-
             is_captured = self._counters.is_cuda
+            take_tick_ = partial(self._take_tick_, log)
             self._loops[log] = TickLoop(take_tick_, self._look, self._pool, is_captured=is_captured)
         return self._loops[log]
+
+    def _take_tick_(self, log: StepLog | DigestLog | None = None) -> None:
+        self._decide_()
+        if log is not None:
+            log.note_()
+        self._advance_(recycles=True)
 
     def _look(self) -> Tensor:
         size, ended = self._pool.size, self._counts.ended
@@ -202,7 +210,7 @@ class FusedTicks:
 
     def take_gaps(self) -> tuple[int, int, float]:
         """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
-        if len(self._levels) < 2:
+        if len(self.levels) < 2:
             return 0, 0, float("inf")
         tally = self._tally
         counts = int(tally.num_choices.sum()), int(tally.num_rescored.sum()), float(tally.smallest.amin())
@@ -219,7 +227,9 @@ class FusedTicks:
         layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
         slots, window, atoms = layout.slots, layout.score_window, layout.atoms
         self._counters.zero_()
-        look_up_kernel[(triton.cdiv(slots, _LANES),)](
+        launch_kernel(
+            look_up_kernel,
+            triton.cdiv(slots, _LANES),
             kept,
             self._work,
             tables,
@@ -235,7 +245,9 @@ class FusedTicks:
             BLOCK=_LANES,
         )
         for is_heavy in (False, True):
-            try_kernel[(_HEAVY_PROGRAMS if is_heavy else slots,)](
+            launch_kernel(
+                try_kernel,
+                _HEAVY_PROGRAMS if is_heavy else slots,
                 kept,
                 self._work,
                 tables,
@@ -260,7 +272,9 @@ class FusedTicks:
                 IS_HEAVY=is_heavy,
                 num_warps=_HEAVY_BLOCK // 128 if is_heavy else 1,
             )
-        form_kernel[(triton.cdiv(window, _LANES),)](
+        launch_kernel(
+            form_kernel,
+            triton.cdiv(window, _LANES),
             kept,
             self._work,
             tables,
@@ -272,11 +286,11 @@ class FusedTicks:
             self._work.origin.shape[1],
             window,
             EXCLUDE=limits.exclude_query,
-            IS_SHORTEST=not self._levels,
+            IS_SHORTEST=not self.levels,
             BLOCK=_LANES,
         )
         self._score_()
-        choose_kernel[(slots,)](self._decisions, self._rows, BLOCK=self._score_block, num_warps=1)
+        launch_kernel(choose_kernel, slots, self._decisions, self._rows, BLOCK=self._score_block, num_warps=1)
 
     @property
     def _score_block(self) -> int:
@@ -286,15 +300,17 @@ class FusedTicks:
         """All rows in the first precision, then what is close in the next one."""
         rows, goals, num_goals = None, self._goals, self._counts.goals
         num_rows = self._counts.rows
-        for number, level in enumerate(self._levels):
+        for number, level in enumerate(self.levels):
             if number:
                 close = self._close[number - 1]
-                find_close_kernel[(self._layout.slots,)](
+                launch_kernel(
+                    find_close_kernel,
+                    self._layout.slots,
                     self._decisions,
                     self._rows,
                     self._tally,
                     close,
-                    2 * self._levels[number - 1].error,
+                    2 * self.levels[number - 1].error,
                     self._layout.atoms,
                     IS_FIRST=number == 1,
                     BLOCK=self._score_block,
@@ -326,7 +342,9 @@ class FusedTicks:
     def _advance_(self, *, recycles: bool) -> None:
         """Take the steps decided; then, if asked, give the slots of ended derivations the next candidates."""
         words = 3 * self._layout.atoms
-        advance_kernel[(self._layout.slots,)](
+        launch_kernel(
+            advance_kernel,
+            self._layout.slots,
             self._kept,
             self._work,
             self._pool,

@@ -12,8 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.state import PAD
 
+EXACT: Final = "float64"
+"""The precision of the reference, in which close choices are made at last."""
 PROGRAMS_PER_PROCESSOR: Final = 2
 SLICE: Final = 16
 """Rows of a weight matrix that are multiplied at a time."""
@@ -116,7 +119,9 @@ def launch(
     num_programs = min(num_rows, PROGRAMS_PER_PROCESSOR * processors)
     if num_programs == 0:
         return
-    exact_kernel[(num_programs,)](
+    launch_kernel(
+        exact_kernel,
+        num_programs,
         atoms,
         atoms if index is None else index,
         atoms if count is None else count,

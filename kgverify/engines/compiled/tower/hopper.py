@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.tower.hopper_parts import (
     add_atoms,
     find_goals,
@@ -282,7 +283,9 @@ def launch(
         TensorDescriptor.from_tensor(part.view(-1, HIDDEN), [form.slice_, HIDDEN], layout)
         for part in (weights, low_weights if form.is_split else weights)
     )
-    _tower_kernel[(num_programs,)](
+    launch_kernel(
+        _tower_kernel,
+        num_programs,
         atoms,
         atoms if index is None else index,
         atoms if count is None else count,

@@ -12,8 +12,8 @@ import triton
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import Parameters, Score, pad_rows
-from kgverify.engines.compiled.precision import EXACT
 from kgverify.engines.compiled.tower import exact, portable
+from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.portable import WIDE
 from kgverify.engines.policy import Policy
 

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.state import PAD
 
 WIDE: Final = ("float32", "tf32")
@@ -187,7 +188,9 @@ def launch(
     state = (num_programs * size, hidden)
     scratch = torch.empty(state, dtype=weights.dtype, device=atoms.device)
     low_scratch = torch.empty(state if len(low_weights) else 0, dtype=weights.dtype, device=atoms.device)
-    tower_kernel[(num_programs,)](
+    launch_kernel(
+        tower_kernel,
+        num_programs,
         atoms,
         atoms if index is None else index,
         atoms if count is None else count,

@@ -1,0 +1,78 @@
+"""The policy in several precisions: one for all scores, and those in which close choices are made again."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.choose import Parameters
+from kgverify.engines.compiled.precision import FLOAT32, declare_error, draw_goals, sample_size
+from kgverify.engines.compiled.tower.exact import EXACT
+from kgverify.engines.compiled.tower.launch import build_tower_parameters, launch_tower
+from kgverify.engines.policy import Policy
+
+LEVELS: Final = {
+    FLOAT32: (FLOAT32, EXACT),
+    "bf16x3": ("bf16x3", EXACT),
+    "tf32": ("tf32", "bf16x3", EXACT),
+    "fp16": ("fp16", "bf16x3", EXACT),
+    "bf16": ("bf16", "bf16x3", EXACT),
+}
+"""A precision, and those in which its close choices are made again, one after the other."""
+
+
+class ScoreLevel(NamedTuple):
+    """A policy in a precision. error: of its scores, in nats; 0 where it has not been measured."""
+
+    precision: str
+    parameters: Parameters
+    error: float = 0.0
+
+
+def build_levels(precision: str, policy: Policy, device: torch.device) -> tuple[ScoreLevel, ...]:
+    """The levels of a precision, their errors not measured; none for `shortest`."""
+    if policy.name != "two_tower":
+        return ()
+    return tuple(
+        ScoreLevel(level, build_tower_parameters(policy, level, device, is_rounded=True)) for level in LEVELS[precision]
+    )
+
+
+def measure_errors(
+    levels: Sequence[ScoreLevel], policy: Policy, max_atoms: int, device: torch.device
+) -> tuple[ScoreLevel, ...]:
+    """The levels with their errors, but the last one, which is exact; by launches as a tick has them."""
+    if not levels:
+        return ()
+    num = sample_size(device)
+    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
+
+    def score(level: ScoreLevel, *, is_sparse: bool) -> Tensor:
+        numbers = torch.arange(num, dtype=torch.int32, device=device)
+        count = torch.full((1,), num, dtype=torch.int32, device=device)
+        hidden = len(level.parameters[2])
+        dtype = torch.float64 if level.precision == EXACT else torch.float32
+        features = torch.empty((num, hidden), dtype=dtype, device=device)
+        scores = torch.empty(num, dtype=torch.float32, device=device)
+        given = level.parameters, level.precision
+        launch_tower(given[0], goals, features, given[1], index=numbers, count=count, is_sparse=is_sparse)
+        launch_tower(
+            given[0],
+            resolvents,
+            scores,
+            given[1],
+            index=numbers if is_sparse else None,
+            count=count,
+            features=features,
+            slots=numbers,
+            is_sparse=is_sparse,
+        )
+        return scores
+
+    exact = score(levels[-1], is_sparse=True)
+    measured = []
+    for number, level in enumerate(levels[:-1]):
+        seen = float((score(level, is_sparse=number > 0) - exact).abs().max())
+        measured.append(level._replace(error=declare_error(policy, seen, device)))
+    return (*measured, levels[-1])
