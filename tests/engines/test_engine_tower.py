@@ -99,6 +99,25 @@ def test_a_count_without_an_index_is_of_the_first_rows(number: int) -> None:
     assert (out[number:] == UNTOUCHED).all()
 
 
+@pytest.mark.parametrize(("hidden", "blocks"), [(1, 1), (8, 2), (100, 1), (32, 0)])
+@pytest.mark.parametrize("precision", ["bf16x3", EXACT])
+def test_other_widths_are_padded(hidden: int, blocks: int, precision: str) -> None:
+    program = load_graph("countries").program
+    policy = make_two_tower(program, LIMITS, seed=1, embedding=5, hidden=hidden, blocks=blocks)
+    goals = draw(policy, 0, 20)
+    parameters = build_tower_parameters(policy, precision, DEVICE)
+    dtype = torch.float64 if precision == EXACT else torch.float32
+    out = torch.empty((20, parameters[0].shape[1]), dtype=dtype, device=DEVICE)
+    launch_tower(parameters, goals, out, precision)
+    expected = tower(build_parameters(policy, DEVICE, torch.float64), goals)
+    assert (out[:, :hidden] - expected).abs().max() < (1e-10 if precision == EXACT else 5e-3)
+    assert (out[:, hidden:] == 0).all()
+    scores = torch.empty(20, dtype=torch.float32, device=DEVICE)
+    slots = torch.arange(20, dtype=torch.int32, device=DEVICE)
+    launch_tower(parameters, goals, scores, precision, features=out, slots=slots)
+    assert torch.allclose(scores.double(), (expected**2).sum(1) / hidden**0.5, atol=2e-2)
+
+
 @pytest.mark.parametrize(("precision", "bound"), [("bf16", 0.1), ("fp16", 2e-2), ("bf16x3", CLOSE)])
 def test_a_width_of_256_is_scored_to_its_precision(precision: str, bound: float) -> None:
     """For which there is a kernel of its own on Hopper; some blocks of rows are all padding."""

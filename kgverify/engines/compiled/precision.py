@@ -44,7 +44,7 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
             where="--precision",
             fix=f"use --precision {FLOAT32} with this fault",
         )
-    from kgverify.engines.compiled.tower.launch import can_run, find_overflow
+    from kgverify.engines.compiled.tower.launch import MOST_WIDE, can_run, find_overflow
 
     if precision == "fp16" and find_overflow(policy):
         raise UserError(
@@ -52,7 +52,7 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
         )
     if not can_run(policy):
         raise UserError(
-            f"precision {precision!r} is to be had for a hidden width of 32, 64, 128, 256 or 512, and a block at least",
+            f"precision {precision!r} is to be had for hidden widths of at most {MOST_WIDE}",
             where="--precision",
             fix=f"use --precision {FLOAT32} with these weights",
         )

@@ -51,9 +51,9 @@ def measure_errors(
     def score(level: ScoreLevel, *, is_sparse: bool) -> Tensor:
         numbers = torch.arange(num, dtype=torch.int32, device=device)
         count = torch.full((1,), num, dtype=torch.int32, device=device)
-        hidden = len(level.parameters[2])
+        padded = level.parameters[0].shape[1]
         dtype = torch.float64 if level.precision == EXACT else torch.float32
-        features = torch.empty((num, hidden), dtype=dtype, device=device)
+        features = torch.empty((num, padded), dtype=dtype, device=device)
         scores = torch.empty(num, dtype=torch.float32, device=device)
         given = level.parameters, level.precision
         launch_tower(given[0], goals, features, given[1], index=numbers, count=count, is_sparse=is_sparse)

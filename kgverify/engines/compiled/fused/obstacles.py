@@ -20,7 +20,7 @@ def why_not_fused(
         import triton
 
         from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS, MOST_RESOLVENTS, MOST_VARIABLES
-        from kgverify.engines.compiled.tower.launch import can_run
+        from kgverify.engines.compiled.tower.launch import MOST_WIDE, can_run
     except ImportError:
         return "Triton is not installed"
     if device.type != "cuda" and not triton.knobs.runtime.interpret:
@@ -33,5 +33,5 @@ def why_not_fused(
     if limits.max_resolvents > MOST_RESOLVENTS:
         return f"it takes at most {MOST_RESOLVENTS} resolvents of a step"
     if policy.name == "two_tower" and not can_run(policy):
-        return "it takes hidden widths of 32, 64, 128, 256 and 512, and a block at least"
+        return f"it takes hidden widths of at most {MOST_WIDE}"
     return None

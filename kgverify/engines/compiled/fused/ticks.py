@@ -128,7 +128,9 @@ class FusedTicks:
             for i in range(3, 1 + 2 * len(self.levels), 2)
         ]
         self._features = [
-            empty(slots, len(level.parameters[2]), dtype=torch.float64 if level.precision == EXACT else torch.float32)
+            empty(
+                slots, level.parameters[0].shape[1], dtype=torch.float64 if level.precision == EXACT else torch.float32
+            )
             for level in self.levels
         ]
         self._tally = _Tally(

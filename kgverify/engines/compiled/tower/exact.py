@@ -25,13 +25,13 @@ _PAD = tl.constexpr(PAD)
 
 
 @triton.jit
-def _normalize(x, scales, shifts, at, H: tl.constexpr):
-    x -= tl.sum(x, 0) / H
-    x = x / tl.sqrt(tl.sum(x * x, 0) / H + 1e-5)
+def _normalize(x, scales, shifts, at, is_inside, width):
+    x = tl.where(is_inside, x - tl.sum(x, 0) / width, 0.0)
+    x = x / tl.sqrt(tl.sum(x * x, 0) / width + 1e-5)
     return x * tl.load(scales + at).to(tl.float64) + tl.load(shifts + at).to(tl.float64)
 
 
-@triton.jit(do_not_specialize=["num_rows", "A"], do_not_specialize_on_alignment=["count"])
+@triton.jit(do_not_specialize=["num_rows", "A", "width"], do_not_specialize_on_alignment=["count"])
 def exact_kernel(
     atoms,
     index,
@@ -48,6 +48,7 @@ def exact_kernel(
     features,
     slots,
     scale,
+    width,
     scratch,
     out,
     BLOCKS: tl.constexpr,
@@ -62,6 +63,7 @@ def exact_kernel(
         num_rows = tl.minimum(num_rows, tl.load(count))
     first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
     column = tl.arange(0, H)
+    is_inside = column < width
     slice_ = tl.arange(0, K)
     state = scratch + tl.program_id(0).to(tl.int64) * H
     number = tl.program_id(0)
@@ -81,7 +83,9 @@ def exact_kernel(
             x += tl.load(rows + first.to(tl.int64) * H + column) - tl.load(rows + second.to(tl.int64) * H + column)
             num_atoms += 1
             predicate = tl.load(own + 3 * num_atoms, mask=num_atoms < A, other=_PAD)
-        x = x / tl.maximum(num_atoms, 1).to(tl.float64) + tl.load(input_bias + column).to(tl.float64)
+        x = x / tl.maximum(num_atoms, 1).to(tl.float64) + tl.load(input_bias + column, mask=is_inside, other=0.0).to(
+            tl.float64
+        )
         for block in range(BLOCKS):
             tl.store(state + column, x)
             tl.debug_barrier()
@@ -93,7 +97,7 @@ def exact_kernel(
             tl.debug_barrier()
             at = block * H + column
             x += tl.maximum(tl.sum(y, 0) + tl.load(biases + at).to(tl.float64), 0.0)
-            x = _normalize(x, scales, shifts, at, H)
+            x = _normalize(x, scales, shifts, at, is_inside, width)
         if SCORES:
             slot = tl.load(slots + goal).to(tl.int64)
             tl.store(out + goal, tl.sum(x * tl.load(features + slot * H + column), 0) * scale)
@@ -114,7 +118,7 @@ def launch(
 ) -> None:
     """As `launch_tower`; features float64."""
     rows, first_rows, input_bias, weights, _, biases, scales, shifts = parameters
-    num_rows, hidden = len(atoms if index is None else index), rows.shape[1]
+    num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
     processors = torch.cuda.get_device_properties(atoms.device).multi_processor_count if atoms.is_cuda else 1
     num_programs = min(num_rows, PROGRAMS_PER_PROCESSOR * processors)
     if num_programs == 0:
@@ -136,7 +140,8 @@ def launch(
         shifts,
         rows if features is None else features,
         atoms if slots is None else slots,
-        1 / math.sqrt(hidden),
+        1 / math.sqrt(width),
+        width,
         torch.empty((num_programs, hidden), dtype=torch.float64, device=atoms.device),
         out,
         BLOCKS=weights.shape[0],

@@ -67,7 +67,8 @@ FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 32, 0, T
 
 def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
     """Whether the kernel takes these sizes and this precision."""
-    return precision in FORMS and parameters[0].shape[1] == HIDDEN
+    _, _, input_bias, weights, *_ = parameters
+    return precision in FORMS and len(input_bias) == HIDDEN and len(weights) > 0
 
 
 @gluon.jit

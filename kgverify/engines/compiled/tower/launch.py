@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from kgverify.engines.compiled.choose import Parameters, Score, pad_rows
+from kgverify.engines.compiled.tables import round_up
 from kgverify.engines.compiled.tower import exact, portable
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.portable import WIDE
@@ -22,6 +23,10 @@ PRECISIONS: Final = ("float32", "tf32", "bf16x3", "bf16", "fp16")
 
 NARROW: Final = {"bf16x3": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
 """What the factors of the others are kept in. fp16 is for weights and states below 65,504."""
+
+LEAST_PADDED: Final = 32
+MOST_WIDE: Final = 512
+"""Hidden widths are padded to powers of two, these at the least and at the most."""
 
 MOST_FLOAT16: Final = 1000.0
 """Weights and rows up to here are taken for small enough that no state of a goal passes 65,504."""
@@ -113,9 +118,8 @@ def _allocate(parameters: Sequence[Tensor], goals: Tensor, features: Tensor) -> 
 
 
 def can_run(policy: Policy) -> bool:
-    """Whether the kernel takes the policy's sizes: a hidden width of 32 to 512, a power of two, and a block at least."""
-    hidden = len(policy.weights["input.bias"])
-    return 32 <= hidden <= 512 and hidden & (hidden - 1) == 0 and policy.num_blocks > 0
+    """Whether the kernels take the policy's width."""
+    return len(policy.weights["input.bias"]) <= MOST_WIDE
 
 
 def find_overflow(policy: Policy) -> bool:
@@ -131,23 +135,29 @@ def build_tower_parameters(
 ) -> Parameters:
     """The weights as the kernel takes them; `is_rounded` as of `build_parameters`.
 
-    rows:        [symbols, h]          predicates, variables, constants, each through the input layer (in float64), the
+    rows:        [symbols, p]          predicates, variables, constants, each through the input layer (in float64), the
                                        second argument's with a minus to come; of the factors' type for a single product,
                                        else float32, or float64
     first_rows:  int32 [2]             where the variables begin, and the constants
     input_bias:  float32 [h]
-    weights:     [L, h, h]             transposed; float32, or what the precision's factors are kept in
-    low_weights: [L, h, h]             what the rounding of the weights left out; empty but for bf16x3
-    biases, scales, shifts: float32 [L, h]
+    weights:     [L, p, p]             transposed; float32, or what the precision's factors are kept in
+    low_weights: [L, p, p]             what the rounding of the weights left out; empty but for bf16x3
+    biases, scales, shifts: float32 [L, p]
+
+    p: the width h padded with zeros to a power of two
     """
     arrays = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
     embeddings = np.concatenate([arrays[f"embedding.{kind}"] for kind in ("predicate", "variable", "constant")])
 
-    def stack(part: str) -> Tensor:
-        layers = [arrays[f"block.{i}.{part}"] for i in range(policy.num_blocks)]
-        return torch.as_tensor(np.stack(layers), dtype=torch.float32).to(device)
+    hidden = len(arrays["input.bias"])
+    padded = max(LEAST_PADDED, round_up(hidden))
 
-    weights = stack("weight").transpose(1, 2).contiguous()
+    def stack(part: str, num_axes: int) -> Tensor:
+        layers = [np.pad(arrays[f"block.{i}.{part}"], (0, padded - hidden)) for i in range(policy.num_blocks)]
+        stacked = np.stack(layers) if layers else np.zeros((0, *(padded for _ in range(num_axes))))
+        return torch.as_tensor(stacked, dtype=torch.float32).to(device)
+
+    weights = stack("weight", 2).transpose(1, 2).contiguous()
     low_weights = torch.zeros(0, dtype=torch.bfloat16, device=device)
     if precision not in (*WIDE, EXACT):
         unrounded, weights = weights, weights.to(NARROW[precision])
@@ -155,7 +165,8 @@ def build_tower_parameters(
             low_weights = (unrounded - weights.float()).bfloat16()
     num_predicates, num_variables = (len(arrays[f"embedding.{kind}"]) for kind in ("predicate", "variable"))
     dtype = torch.float64 if precision == EXACT else torch.float32
-    rows = torch.as_tensor(embeddings @ arrays["input.weight"].T, dtype=dtype)
+    rows = torch.zeros((len(embeddings), padded), dtype=dtype)
+    rows[:, :hidden] = torch.as_tensor(embeddings @ arrays["input.weight"].T)
     if precision in ("bf16", "fp16"):
         rows = rows.to(NARROW[precision])
     return (
@@ -164,9 +175,9 @@ def build_tower_parameters(
         torch.as_tensor(arrays["input.bias"], dtype=torch.float32).to(device),
         weights,
         low_weights,
-        stack("bias"),
-        stack("norm.weight"),
-        stack("norm.bias"),
+        stack("bias", 1),
+        stack("norm.weight", 1),
+        stack("norm.bias", 1),
     )
 
 

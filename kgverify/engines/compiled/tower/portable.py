@@ -52,7 +52,7 @@ def _add_product(a, b, y, IS_INTERPRETED: tl.constexpr):
     return tl.dot(a, b, y)
 
 
-@triton.jit(do_not_specialize=["num_rows", "A"], do_not_specialize_on_alignment=["count"])
+@triton.jit(do_not_specialize=["num_rows", "A", "width"], do_not_specialize_on_alignment=["count"])
 def tower_kernel(
     atoms,
     index,
@@ -70,6 +70,7 @@ def tower_kernel(
     goal_features,
     slots,
     scale,
+    width,
     scratch,
     low_scratch,
     out,
@@ -82,6 +83,7 @@ def tower_kernel(
     HAS_INDEX: tl.constexpr,
     HAS_COUNT: tl.constexpr,
     SCORES: tl.constexpr,
+    IS_PADDED: tl.constexpr,
     IS_INTERPRETED: tl.constexpr,
 ):
     """Towers, or scores, of blocks of M goals; parameters as in `launch`."""
@@ -122,7 +124,10 @@ def tower_kernel(
                 j += 1
                 more = is_atom & (j < A)
                 is_atom = more & (tl.load(own + 3 * j, mask=more, other=_PAD) != _PAD)
-            x = x / tl.maximum(num_atoms, 1.0)[:, None] + tl.load(input_bias + column)[None, :]
+            x = (
+                x / tl.maximum(num_atoms, 1.0)[:, None]
+                + tl.load(input_bias + column, mask=column < width, other=0.0)[None, :]
+            )
 
             for block in range(BLOCKS):
                 if IS_WIDE:
@@ -150,8 +155,10 @@ def tower_kernel(
                 tl.debug_barrier()
                 at = block * H + column
                 x += tl.maximum(y + tl.load(biases + at)[None, :], 0.0)
-                x -= (tl.sum(x, 1) / H)[:, None]
-                factor = 1.0 / tl.sqrt(tl.sum(x * x, 1) / H + 1e-5)
+                x -= (tl.sum(x, 1) / width)[:, None]
+                if IS_PADDED:
+                    x = tl.where(column[None, :] < width, x, 0.0)
+                factor = 1.0 / tl.sqrt(tl.sum(x * x, 1) / width + 1e-5)
                 x = x * factor[:, None] * tl.load(scales + at)[None, :] + tl.load(shifts + at)[None, :]
 
             if SCORES:
@@ -178,8 +185,8 @@ def launch(
     is_sparse: bool,
 ) -> None:
     """As `launch_tower`."""
-    rows, _, _, weights, low_weights, *_ = parameters
-    num_rows, hidden = len(atoms if index is None else index), rows.shape[1]
+    rows, _, input_bias, weights, low_weights, *_ = parameters
+    num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
     form = SPARSE_FORMS.get(precision, FORMS[precision]) if is_sparse else FORMS[precision]
     size = form.goals
     num_programs = min(triton.cdiv(num_rows, size), _count_programs(atoms.device))
@@ -199,7 +206,8 @@ def launch(
         *parameters,
         rows if features is None else features,
         atoms if slots is None else slots,
-        1 / math.sqrt(hidden),
+        1 / math.sqrt(width),
+        width,
         scratch,
         low_scratch,
         out,
@@ -212,6 +220,7 @@ def launch(
         HAS_INDEX=index is not None,
         HAS_COUNT=count is not None,
         SCORES=features is not None,
+        IS_PADDED=width < hidden,
         IS_INTERPRETED=not atoms.is_cuda,
         num_warps=form.num_warps,
         num_stages=form.num_stages,
