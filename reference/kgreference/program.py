@@ -1,6 +1,6 @@
 """A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kgreference.memo import Memo
@@ -75,6 +75,7 @@ class Program:
         self._rules_by_predicate: dict[int, list[int]] = {}
         for number, rule in enumerate(self.rules):
             self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
+        self._predicates_of_constant_heads = {rule.head[0] for rule in self.rules if max(rule.head[1:]) >= 0}
         self._rules_apart: dict[tuple[int, int], list[tuple[int, Rule]]] = {}
         self._rules_matching: Memo[Triple, Match] = Memo()
         self._facts_matching: Memo[Triple, Match] = Memo()
@@ -116,16 +117,41 @@ class Program:
     def rules_matching(self, atom: Triple) -> tuple[Match, ...]:
         """The rules, in order, whose heads unify with an atom, standardized apart from it."""
         if atom not in self._rules_matching:
-            found, kind = [], OriginKind.RULE
-            for origin, rule in self.rules_apart(atom[0], first_free_variable((atom,))):
-                unifier = unify(atom, rule.head)
-                if unifier is not None:
-                    instance = substitute((*rule.body, rule.head), unifier)
-                    numbering = {term: variable(number) for number, term in enumerate(variables(instance))}
-                    *body, head = substitute(instance, numbering)
-                    found.append(Match(kind, origin, head, tuple(body), len(numbering)))
-            self._rules_matching.remember(atom, tuple(found))
+            pattern, meant = self._pattern(atom)
+            if pattern not in self._rules_matching:
+                self._rules_matching.remember(pattern, tuple(self._match_rules(pattern)))
+            found = self._rules_matching[pattern]
+            if pattern != atom:
+                found = tuple(
+                    [
+                        Match(kind, origin, *substitute((head,), meant), substitute(body, meant), num)
+                        for kind, origin, head, body, num in found
+                    ]
+                )
+            self._rules_matching.remember(atom, found)
         return self._rules_matching[atom]
+
+    def _pattern(self, atom: Triple) -> tuple[Triple, dict[int, int]]:
+        """The atom with constants that the program does not have in place of its own, and which these are.
+
+        Which rules match is the same for both, unless a head holds a constant; then the atom is its own pattern.
+        """
+        predicate, first, second = atom
+        if predicate in self._predicates_of_constant_heads:
+            return atom, {}
+        one, other = len(self.constants), len(self.constants) + 1
+        first_meant = one if first >= 0 else first
+        second_meant = second if second < 0 else first_meant if second == first else other
+        return (predicate, first_meant, second_meant), {first_meant: first, second_meant: second}
+
+    def _match_rules(self, atom: Triple) -> Iterator[Match]:
+        for origin, rule in self.rules_apart(atom[0], first_free_variable((atom,))):
+            unifier = unify(atom, rule.head)
+            if unifier is not None:
+                instance = substitute((*rule.body, rule.head), unifier)
+                numbering = {term: variable(number) for number, term in enumerate(variables(instance))}
+                *body, head = substitute(instance, numbering)
+                yield Match(OriginKind.RULE, origin, head, tuple(body), len(numbering))
 
     def facts_matching(self, atom: Triple) -> tuple[Match, ...]:
         """The facts, in order, that unify with an atom."""

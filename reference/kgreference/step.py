@@ -89,17 +89,20 @@ def resolve(goal: Goal, rule_matches: Sequence[Match], fact_matches: Sequence[Ma
 
     A match has variables of its own. In the rest of the goal the terms of the selected atom become those of
     the clause head, to which the unifier makes them equal; its other variables are numbered after the
-    match's. Neighbours that differ in neither share the rest.
+    match's. Neighbours that differ in neither share the rest; so do all of one number of variables, where
+    the selected atom shares no variable with the rest.
     """
     (_, first, second), rest = goal[0], goal[1:]
-    others = [term for term in variables(rest) if term not in (first, second)]
+    of_rest = variables(rest)
+    others = [term for term in of_rest if term not in (first, second)]
+    is_joined = len(others) < len(of_rest)
     unifiers: dict[int, dict[int, int]] = {}
     resolvents = []
     kind, rest_here = Kind.GOAL, rest
     head_before: Triple | None = None
-    num_before = 0
+    num_before = -1
     for origin_kind, origin, head, body, num_variables in [*rule_matches, *fact_matches]:
-        if head != head_before or num_variables != num_before:
+        if num_variables != num_before or (is_joined and head != head_before):
             head_before, num_before = head, num_variables
             if num_variables not in unifiers:
                 unifiers[num_variables] = {term: variable(num_variables + i) for i, term in enumerate(others)}
