@@ -28,7 +28,9 @@ def main() -> None:
     parser.add_argument("--mode", default="auto")
     options = parser.parse_args()
     graph = load_graph(options.graph)
-    print("| policy | prover | slots | candidates | s | µs/candidate | times the reference | log-probabilities differ by |")
+    print(
+        "| policy | prover | slots | candidates | s | µs/candidate | times the reference | log-probabilities differ by |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for policy in (SHORTEST, make_two_tower(graph.program, LIMITS, seed=0, **PUBLISHED)):
         run = Run(graph, LIMITS, policy, num_queries=options.queries, num_corruptions=50)
@@ -42,7 +44,12 @@ def main() -> None:
         print("| {} | {} | {} | {:,} | {:.2f} | {:.0f} | {:.1f} | {:.0e} |".format(*cells), flush=True)
         for slots in options.slots:
             engine = CompiledEngine(
-                graph.program, LIMITS, policy, mode=options.mode, device="cpu", layout=choose_layout(LIMITS, slots=slots)
+                graph.program,
+                LIMITS,
+                policy,
+                mode=options.mode,
+                device="cpu",
+                layout=choose_layout(LIMITS, slots=slots),
             )
             engine.evaluate(candidates.take(some))
             began = time.perf_counter()

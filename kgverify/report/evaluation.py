@@ -152,7 +152,7 @@ def _choices(report: EvaluationReport) -> str:
     if report.smallest_gap is None:
         return ""
     return (
-        f"{report.num_choices:,}, of which {report.num_rescored:,} made again in float32;"
+        f"{report.num_choices:,}, of which {report.num_rescored:,} made again in higher precision;"
         f" smallest gap {report.smallest_gap:.3g} nats"
     )
 

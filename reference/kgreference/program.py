@@ -124,7 +124,7 @@ class Program:
             if pattern != atom:
                 found = tuple(
                     [
-                        Match(kind, origin, *substitute((head,), meant), substitute(body, meant), num)
+                        Match(kind, origin, substitute((head,), meant)[0], substitute(body, meant), num)
                         for kind, origin, head, body, num in found
                     ]
                 )

@@ -54,9 +54,9 @@ def test_buffers_beyond_the_memory_budget_are_refused_before_they_are_allocated(
         choose_layout(Limits(max_resolvents=1 << 20), slots=4096)
 
 
-def test_the_memory_budget_counts_two_buffers_of_resolvents_and_of_goals_visited() -> None:
-    # Two of 12 bytes an atom, for 6 atoms of 120 resolvents, of a row that nothing is read from, and of 20 goals.
-    most = (8 << 30) // (2 * 12 * 6 * (120 + 1 + 20))
+def test_the_memory_budget_counts_two_buffers_of_goals_visited_and_of_clauses_kept() -> None:
+    # Two of 12 bytes an atom, for 6 atoms of 20 goals and the current one, and of 8 bytes a clause, for 120 and a sink.
+    most = (8 << 30) // (2 * (12 * 6 * (20 + 1) + 8 * (120 + 1)))
     assert choose_layout(Limits(), slots=most).slots == most
     with pytest.raises(UserError, match="more than 8 GiB"):
         choose_layout(Limits(), slots=most + 1)

@@ -11,7 +11,10 @@ from kgverify.engines.compiled import engine as engine_module
 from kgverify.engines.compiled.choose import build_parameters, score_two_tower
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.precision import draw_goals
+from kgverify.engines.compiled.sizing import choose_evaluation_layout, estimate_bytes
+from kgverify.engines.compiled.tables import build_tables
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -28,6 +31,7 @@ from kgverify.trace.digests import compute_digests
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from kgverify.engines.compiled.fused.levels import build_levels
 from kgverify.engines.compiled.fused.record import StepLog
 from kgverify.engines.compiled.fused.ticks import FusedTicks
 from kgverify.engines.compiled.tower.launch import PRECISIONS, build_tower_parameters, build_tower_score
@@ -76,8 +80,7 @@ def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     assert evaluation.results.outcome.tolist() == expected.candidates.outcome.tolist()
     num_choices = int((expected.steps.num_resolvents > 1).sum())
     assert num_choices > 0
-    # Of the steps with and those without a record.
-    assert evaluation.num_rescored == evaluation.num_choices == 2 * num_choices
+    assert evaluation.num_rescored == evaluation.num_choices == num_choices
 
 
 def test_a_fused_tick_that_cannot_be_had_says_why() -> None:
@@ -172,3 +175,31 @@ def test_steps_are_taken_out_of_the_log_before_it_is_full(monkeypatch: pytest.Mo
     problem = next(iter(draw_problems(5, 2)))
     problem = replace(problem, policy=PolicySpec("shortest"))
     assert not list(check_problems([problem], compiled_maker(mode="fused", device=DEVICE.type)))
+
+
+def test_slots_are_halved_where_limits_make_many_take_more_than_an_engine_may() -> None:
+    program, device = load_graph("countries").program, torch.device("cuda")
+    for limits in (Limits(max_depth=1000), Limits(max_resolvents=1 << 20)):
+        layout = choose_evaluation_layout(program, limits, SHORTEST, device, 1 << 20, memory=1 << 40)
+        assert 1 < layout.slots < 1 << 16
+    with pytest.raises(UserError, match="more than 8 GiB"):
+        choose_evaluation_layout(
+            program, Limits(max_depth=1000), SHORTEST, device, 1 << 20, memory=1 << 40, slots=1 << 16
+        )
+
+
+@pytest.mark.parametrize(("hidden", "precision"), [(256, "fp16"), (300, "fp16"), (4, "float32")])
+def test_the_estimate_of_fused_ticks_counts_the_features_of_every_precision(hidden: int, precision: str) -> None:
+    program, limits, nowhere = load_graph("countries").program, Limits(), torch.device("meta")
+    policy = make_two_tower(program, limits, seed=1, embedding=8, hidden=hidden, blocks=1)
+    layout = choose_layout(limits, slots=1 << 16, score_window=1 << 16)
+    buffers = (
+        empty_derivations(layout, limits.max_depth, nowhere),
+        empty_work(layout, nowhere),
+        empty_pool(layout, nowhere),
+    )
+    tables = build_tables(program, layout.atoms, nowhere)
+    ticks = FusedTicks(tables, limits, layout, build_levels(precision, policy, nowhere), buffers)
+    of_features = sum(features.nbytes for features in ticks._features)
+    wide, narrow = (estimate_bytes(layout, limits, each, is_fused=True) for each in (policy, SHORTEST))
+    assert wide - narrow >= of_features > 0

@@ -43,7 +43,7 @@ class CompiledEngine:
     device: `auto`, `cpu`, `cuda`
     layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
     stages: the functions of a step; a fault replaces some of them
-    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `tf32` or `bf16` by a kernel
+    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16`, `tf32` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
     UserError if the policy or the layout does not fit, or the device or the mode is not to be had here.
@@ -82,9 +82,10 @@ class CompiledEngine:
             self._parameters = build_parameters(policy, self._device, torch.float32, is_rounded=is_rounded)
             rescoring, self._score_error = None, 0.0
         else:
-            stages, self._parameters, rescoring, self._score_error = with_precision(
-                self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
-            )
+            with on_device(self._device, has_products=True):
+                stages, self._parameters, rescoring, self._score_error = with_precision(
+                    self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
+                )
         self._setting = Setting(stages, limits, self.layout, rescoring)
         self._faults = faults
         self._name = name
@@ -150,6 +151,8 @@ class CompiledEngine:
         """
         size = self.layout.pool
         parts, digests = [], []
+        # Of what was proved with its steps.
+        self._ticks.take_gaps()
         with on_device(self._device, bool(self._parameters)):
             for begin in range(0, len(candidates.query), size):
                 part = candidates.take(slice(begin, begin + size))

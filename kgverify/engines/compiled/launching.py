@@ -20,12 +20,18 @@ def launch(kernel: Any, num_programs: int, *arguments: Any, **options: Any) -> N
 
 
 def compile_ahead(work: Callable[[], None]) -> None:
-    """Compile what the work launches, without launching it, side by side; where Triton cannot do so, at its first launch."""
+    """Compile what the work launches, without launching it, side by side; where Triton cannot do so, at its first launch.
+
+    What cannot be compiled is told at its first launch, too.
+    """
     try:
         from triton import AsyncCompileMode
     except ImportError:
         return
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads, AsyncCompileMode(threads):
+    with (
+        ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads,
+        AsyncCompileMode(threads, ignore_errors=True),
+    ):
         before = _is_ahead.set(True)
         try:
             work()

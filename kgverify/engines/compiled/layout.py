@@ -41,7 +41,8 @@ def check_layout(layout: Layout, limits: Limits) -> None:
                 where=f"layout.{name}",
                 fix=f"choose {name} >= {needed}, or lower the limits",
             )
-    num_bytes = 2 * 12 * layout.slots * layout.atoms * (layout.resolvents + 1 + limits.max_depth)
+    # Goals visited and clauses kept, and what a tick makes of them.
+    num_bytes = 2 * layout.slots * (12 * layout.atoms * (limits.max_depth + 1) + 8 * (layout.resolvents + 1))
     if num_bytes > MEMORY_BUDGET:
         raise UserError(
             f"{layout.slots} slots of {layout.resolvents} resolvents and depth {limits.max_depth} take"

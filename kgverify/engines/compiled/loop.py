@@ -101,13 +101,15 @@ class TickLoop:
             for _ in range(3):
                 self._take_tick_()
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             for _ in range(TICKS_PER_REPLAY):
                 self._take_tick_()
         pool.size.copy_(size)
         pool.next_place.copy_(place)
-        return self._graph
+        # Only now: a capture that failed, for want of memory, is tried anew.
+        self._graph = graph
+        return graph
 
 
 def copy_buffers_(buffers: Derivations | Work | Pool | Gaps, values: Derivations | Work | Pool | Gaps) -> None:

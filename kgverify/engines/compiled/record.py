@@ -99,10 +99,11 @@ class StepDigests(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """How each candidate ended, and how close the choices were where a fast precision made them.
+    """How each candidate ended, and how close the choices were where they are made again in a higher precision.
 
-    num_choices: between two resolvents or more; num_rescored: of these, made again in float32; smallest_gap: between the
-    two highest scores, in nats, inf where there was no choice. In float32 none of the three is measured (0, 0, inf).
+    num_choices: between two resolvents or more; num_rescored: of these, made again; smallest_gap: between the two highest
+    scores (in fused ticks, of different resolvents), in nats, inf where there was no choice. In float32 ticks of stages measure
+    none of the three (0, 0, inf).
     digests: where they were asked for
     """
 

@@ -12,6 +12,7 @@ from kgverify.engines.compiled.fused.obstacles import why_not_fused
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages import build_stages
 from kgverify.engines.compiled.state import Layout
+from kgverify.engines.compiled.tables import round_up
 from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 from kgverify.logic.limits import Limits
@@ -47,19 +48,22 @@ def free_memory(device: torch.device) -> int:
 def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: bool = False) -> int:
     """What the buffers and the intermediate results of an evaluation take.
 
-    Of fused ticks: every buffer, with three precisions, and what filling them takes for a moment. Of ticks of stages: run
-    eagerly, with factors that were measured (float32, int64 intermediates); compiled, they take less.
+    Of fused ticks: every buffer, with three precisions, and what filling them takes for a moment; not what is recorded, nor
+    digests. Of ticks of stages: run eagerly, with factors that were measured (float32, int64 intermediates); compiled, they
+    take less. Of neither the program and the policy.
     """
     atoms, resolvents = layout.atoms, layout.resolvents
     has_products = policy.name != "shortest"
     hidden, embedding = (int(n) for n in policy.weights["input.weight"].shape) if has_products else (0, 0)
     if is_fused:
+        # As wide as the kernels take them: float32 in two precisions, float64 in the third.
+        padded = max(32, round_up(hidden)) if has_products else 0
         slot = (
             12 * atoms * (limits.max_depth + 1)
             + 48 * atoms * limits.max_depth
             + 16 * (resolvents + 1)
             + 512
-            + 12 * hidden
+            + 16 * padded
         )
         return layout.slots * slot + layout.score_window * (12 * atoms + 24) + layout.pool * 80
     slot = 24 * atoms * (limits.max_depth + 2) + 56 * (resolvents + 1) + 256
@@ -87,19 +91,26 @@ def choose_evaluation_layout(
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     stages = build_stages(SCORES[policy.name])
-    obstacle = why_not_fused(program, limits, policy, choose_layout(limits), stages, device)
+    obstacle = why_not_fused(program, limits, policy, choose_layout(limits, slots=1), stages, device)
     is_fused = mode in ("auto", FUSED) and device.type == "cuda" and obstacle is None
     budget = int(SHARE * free_memory(device)) if memory is None else memory
     num = min(MOST_SLOTS[kind], max(1, num_candidates)) if slots is None else slots
     of_match, of_score = WINDOWS[kind]
     while True:
-        layout = choose_layout(
-            limits,
-            slots=num,
-            match_window=max(1024, of_match * num),
-            score_window=max(limits.max_resolvents, of_score * num),
-            pool=max(1, min(POOL[kind], num_candidates)),
-        )
+        try:
+            layout = choose_layout(
+                limits,
+                slots=num,
+                match_window=max(1024, of_match * num),
+                score_window=max(limits.max_resolvents, of_score * num),
+                pool=max(1, min(POOL[kind], num_candidates)),
+            )
+        except UserError:
+            # More than an engine's buffers may take, whatever the memory.
+            if num == 1 or slots is not None:
+                raise
+            num = max(1, num // 2)
+            continue
         needed = estimate_bytes(layout, limits, policy, is_fused=is_fused)
         if needed <= budget:
             return layout

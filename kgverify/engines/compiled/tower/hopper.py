@@ -67,8 +67,10 @@ FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 32, 0, T
 
 def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
     """Whether the kernel takes these sizes and this precision."""
-    _, _, input_bias, weights, *_ = parameters
-    return precision in FORMS and len(input_bias) == HIDDEN and len(weights) > 0
+    rows, _, input_bias, weights, *_ = parameters
+    # It counts the numbers of the symbols' rows in 32 bits.
+    is_addressed = rows.numel() <= 2**31
+    return precision in FORMS and len(input_bias) == HIDDEN and len(weights) > 0 and is_addressed
 
 
 @gluon.jit

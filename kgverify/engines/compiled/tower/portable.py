@@ -110,12 +110,16 @@ def tower_kernel(
             j = 0
             while (j < A) & (tl.max(is_atom.to(tl.int32), 0) > 0):
                 row = tl.load(own + 3 * j, mask=is_atom, other=0)
-                embedding = tl.load(rows + row[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0)
+                embedding = tl.load(
+                    rows + row.to(tl.int64)[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0
+                )
                 x += embedding.to(tl.float32)
                 for k in tl.static_range(1, 3):
                     argument = tl.load(own + 3 * j + k, mask=is_atom, other=0)
                     row = tl.where(argument < 0, first_variable - argument - 1, first_constant + argument)
-                    embedding = tl.load(rows + row[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0)
+                    embedding = tl.load(
+                        rows + row.to(tl.int64)[:, None] * H + column[None, :], mask=is_atom[:, None], other=0.0
+                    )
                     if k == 1:
                         x += embedding.to(tl.float32)
                     else:
