@@ -12,7 +12,7 @@ from kgverify.engines.compiled.choose import build_parameters, score_two_tower
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.precision import draw_goals
+from kgverify.engines.compiled.precision import PRECISIONS, draw_goals
 from kgverify.engines.compiled.sizing import choose_evaluation_layout, estimate_bytes
 from kgverify.engines.compiled.tables import build_tables
 from kgverify.engines.policy import SHORTEST, make_two_tower
@@ -34,7 +34,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from kgverify.engines.compiled.fused.levels import build_levels
 from kgverify.engines.compiled.fused.record import StepLog
 from kgverify.engines.compiled.fused.ticks import FusedTicks
-from kgverify.engines.compiled.tower.launch import PRECISIONS, build_tower_parameters, build_tower_score
+from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -1,5 +1,8 @@
 """Towers of chosen goals only, into buffers of the caller; without a GPU in Triton's interpreter."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +12,7 @@ from kgverify.engines.compiled.precision import draw_goals
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.policy import Policy, make_two_tower
+from kgverify.errors import UserError
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
 
@@ -85,6 +89,15 @@ def test_exact_scores_are_those_of_float64() -> None:
     expected = score_two_tower(exact, goals, resolvents, slots.long())
     assert torch.allclose(out[index[:50].long()], expected[index[:50].long()], atol=1e-12)
     assert (out[index[50:].long()] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("name", ["embedding.constant", "block.0.bias"])
+def test_weights_that_float16_cannot_hold_are_refused(name: str) -> None:
+    policy = make_policy()
+    large = replace(policy, weights={**policy.weights, name: policy.weights[name] + np.float32(1e5)})
+    build_tower_parameters(large, "bf16", DEVICE)
+    with pytest.raises(UserError, match="too large for precision 'fp16'"):
+        build_tower_parameters(large, "fp16", DEVICE)
 
 
 @pytest.mark.parametrize("number", [0, 1, 64, 1000])

@@ -1,11 +1,12 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
+from functools import cached_property
 
 import numpy as np
 import torch
 
-from kgverify.engines.compiled.choose import SCORES, build_parameters
+from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
 from kgverify.engines.compiled.compile import FUSED, on_device, resolve_device, resolve_mode
 from kgverify.engines.compiled.fused.obstacles import why_not_fused
 from kgverify.engines.compiled.layout import check_layout, choose_layout
@@ -77,16 +78,7 @@ class CompiledEngine:
         is_rounded = self._mode != "eager"
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         self._precision = resolve_precision(precision, policy, stages, self._device)
-        if self._mode == FUSED:
-            # For probes alone, in float32: fused ticks have the policy to themselves.
-            self._parameters = build_parameters(policy, self._device, torch.float32, is_rounded=is_rounded)
-            rescoring, self._score_error = None, 0.0
-        else:
-            with on_device(self._device, has_products=True):
-                stages, self._parameters, rescoring, self._score_error = with_precision(
-                    self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
-                )
-        self._setting = Setting(stages, limits, self.layout, rescoring)
+        self._policy = policy
         self._faults = faults
         self._name = name
         # Addresses that never change, so that a captured graph reads them in place.
@@ -94,6 +86,14 @@ class CompiledEngine:
         self._work = empty_work(self.layout, self._device)
         self._pool = empty_pool(self.layout, self._device)
         with on_device(self._device, has_products=True):
+            self._parameters: Parameters = ()
+            rescoring, self._score_error = None, 0.0
+            # Fused ticks have the policy to themselves.
+            if self._mode != FUSED:
+                stages, self._parameters, rescoring, self._score_error = with_precision(
+                    self._precision, policy, stages, limits, self.layout, self._device, is_rounded=is_rounded
+                )
+            self._setting = Setting(stages, limits, self.layout, rescoring)
             self._ticks = self._build_ticks(policy)
 
     def _build_ticks(self, policy: Policy) -> Ticks:
@@ -111,6 +111,17 @@ class CompiledEngine:
         if levels:
             self._score_error = ticks.levels[0].error
         return ticks
+
+    @property
+    def _has_products(self) -> bool:
+        return self._policy.name != "shortest"
+
+    @cached_property
+    def _probe_parameters(self) -> Parameters:
+        """Those of the stages that are probed; beside fused ticks, in float32."""
+        if self._mode != FUSED:
+            return self._parameters
+        return build_parameters(self._policy, self._device, torch.float32)
 
     @property
     def info(self) -> EngineInfo:
@@ -131,7 +142,7 @@ class CompiledEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
-        with on_device(self._device, bool(self._parameters)):
+        with on_device(self._device, self._has_products):
             return self._prove(candidates, progress)
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
@@ -152,8 +163,8 @@ class CompiledEngine:
         size = self.layout.pool
         parts, digests = [], []
         # Of what was proved with its steps.
-        self._ticks.take_gaps()
-        with on_device(self._device, bool(self._parameters)):
+        self._ticks.clear_gaps()
+        with on_device(self._device, self._has_products):
             for begin in range(0, len(candidates.query), size):
                 part = candidates.take(slice(begin, begin + size))
                 self._fill_pool(part)
@@ -172,7 +183,7 @@ class CompiledEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        with on_device(self._device, bool(self._parameters)):
+        with on_device(self._device, self._has_products):
             parts = [self._step_slots(part) for part in split_positions(positions, self.layout.slots)]
         return concatenate(parts or [self._nothing(positions.candidates)])
 
@@ -183,8 +194,9 @@ class CompiledEngine:
         tables = self._tables._replace(hash_keys=build_hash_keys(layout.atoms, self._device))
         derivations = derivations_at(position, layout, self.limits, self._device)
         work = empty_work(layout, self._device)
-        with on_device(self._device, bool(self._parameters)):
-            after, _, record = tick(Setting(stages, self.limits, layout), tables, self._parameters, derivations, work)
+        with on_device(self._device, self._has_products):
+            setting = Setting(stages, self.limits, layout)
+            after, _, record = tick(setting, tables, self._probe_parameters, derivations, work)
         return stage_outputs(calls, after, record)
 
     def _nothing(self, candidates: CandidateSet) -> Columns:

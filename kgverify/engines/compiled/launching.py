@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Final
 
+import torch
+
 _is_ahead: ContextVar[bool] = ContextVar("is_ahead", default=False)
 
 MOST_THREADS: Final = 16
@@ -17,6 +19,11 @@ def launch(kernel: Any, num_programs: int, *arguments: Any, **options: Any) -> N
         kernel.warmup(*arguments, grid=(num_programs,), **options)
     else:
         kernel[(num_programs,)](*arguments, **options)
+
+
+def count_processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; of a CPU, in Triton's interpreter, one."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 
 def compile_ahead(work: Callable[[], None]) -> None:

@@ -39,6 +39,10 @@ class Ticks(Protocol):
         """The digests of the first candidates of the pool, which has run with digests."""
         ...
 
+    def clear_gaps(self) -> None:
+        """Count choices anew."""
+        ...
+
     def take_gaps(self) -> tuple[int, int, float]:
         """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
         ...

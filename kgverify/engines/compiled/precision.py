@@ -44,12 +44,8 @@ def resolve_precision(precision: str, policy: Policy, stages: Stages, device: to
             where="--precision",
             fix=f"use --precision {FLOAT32} with this fault",
         )
-    from kgverify.engines.compiled.tower.launch import MOST_WIDE, can_run, find_overflow
+    from kgverify.engines.compiled.tower.launch import MOST_WIDE, can_run
 
-    if precision == "fp16" and find_overflow(policy):
-        raise UserError(
-            "some weights are too large for precision 'fp16'", where="--precision", fix="use --precision bf16 or bf16x3"
-        )
     if not can_run(policy):
         raise UserError(
             f"precision {precision!r} is to be had for hidden widths of at most {MOST_WIDE}",

@@ -123,8 +123,12 @@ class StageTicks:
     def take_gaps(self) -> tuple[int, int, float]:
         """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
         counts = int(self._gaps.num_choices), int(self._gaps.num_rescored), float(self._gaps.smallest)
-        copy_buffers_(self._gaps, empty_gaps(self._num_open.device))
+        self.clear_gaps()
         return counts
+
+    def clear_gaps(self) -> None:
+        """Count choices anew."""
+        copy_buffers_(self._gaps, empty_gaps(self._num_open.device))
 
     def _begin_replay(self) -> None:
         """What the last captured graph gave out may be overwritten; without graphs nothing need be said."""

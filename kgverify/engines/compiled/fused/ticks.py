@@ -137,7 +137,7 @@ class FusedTicks:
             empty(slots, dtype=long), empty(slots, dtype=long), empty(slots, dtype=torch.float32), empty(slots)
         )
         self._empty_hash = (tables.hash_keys * PAD).sum()
-        self._clear_tally()
+        self.clear_gaps()
         self._num_steps = empty(layout.pool)
         self._noted = Noted(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
         self._full_log: StepLog | None = None
@@ -216,10 +216,11 @@ class FusedTicks:
             return 0, 0, float("inf")
         tally = self._tally
         counts = int(tally.num_choices.sum()), int(tally.num_rescored.sum()), float(tally.smallest.amin())
-        self._clear_tally()
+        self.clear_gaps()
         return counts
 
-    def _clear_tally(self) -> None:
+    def clear_gaps(self) -> None:
+        """Count choices anew."""
         for buffer in self._tally:
             buffer.zero_()
         self._tally.smallest.fill_(torch.inf)

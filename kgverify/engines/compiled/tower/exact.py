@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kgverify.engines.compiled.launching import count_processors
 from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.state import PAD
 
@@ -119,8 +120,7 @@ def launch(
     """As `launch_tower`; features float64."""
     rows, first_rows, input_bias, weights, _, biases, scales, shifts = parameters
     num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
-    processors = torch.cuda.get_device_properties(atoms.device).multi_processor_count if atoms.is_cuda else 1
-    num_programs = min(num_rows, PROGRAMS_PER_PROCESSOR * processors)
+    num_programs = min(num_rows, PROGRAMS_PER_PROCESSOR * count_processors(atoms.device))
     if num_programs == 0:
         return
     launch_kernel(

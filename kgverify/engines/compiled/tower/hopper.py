@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -24,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kgverify.engines.compiled.launching import count_processors
 from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.tower.hopper_parts import (
     add_atoms,
@@ -277,8 +277,7 @@ def launch(
     rows, first_rows, input_bias, weights, low_weights, *vectors = parameters
     form = FORMS[precision]
     num_rows, num_blocks = len(atoms if index is None else index), len(weights)
-    processors = torch.cuda.get_device_properties(atoms.device).multi_processor_count
-    num_programs = min(triton.cdiv(num_rows, GOALS_PER_PROGRAM), processors)
+    num_programs = min(triton.cdiv(num_rows, GOALS_PER_PROGRAM), count_processors(atoms.device))
     if num_programs == 0:
         return
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)

@@ -17,9 +17,7 @@ from kgverify.engines.compiled.tower import exact, portable
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.portable import WIDE
 from kgverify.engines.policy import Policy
-
-PRECISIONS: Final = ("float32", "tf32", "bf16x3", "bf16", "fp16")
-"""Of the products: 24 significant bits, 11, 16, 8, and 11; sums are in float32."""
+from kgverify.errors import UserError
 
 NARROW: Final = {"bf16x3": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
 """What the factors of the others are kept in. fp16 is for weights and states below 65,504."""
@@ -122,14 +120,6 @@ def can_run(policy: Policy) -> bool:
     return len(policy.weights["input.bias"]) <= MOST_WIDE
 
 
-def find_overflow(policy: Policy) -> bool:
-    """Whether some weight, or a symbol's row, is too large for float16."""
-    parameters = build_tower_parameters(policy, "float32", torch.device("cpu"))
-    return any(
-        float(part.abs().max()) > MOST_FLOAT16 for part in parameters if part.is_floating_point() and part.numel()
-    )
-
-
 def build_tower_parameters(
     policy: Policy, precision: str, device: torch.device, *, is_rounded: bool = False
 ) -> Parameters:
@@ -145,6 +135,7 @@ def build_tower_parameters(
     biases, scales, shifts: float32 [L, p]
 
     p: the width h padded with zeros to a power of two
+    UserError where fp16 cannot hold them.
     """
     arrays = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
     embeddings = np.concatenate([arrays[f"embedding.{kind}"] for kind in ("predicate", "variable", "constant")])
@@ -155,30 +146,42 @@ def build_tower_parameters(
     def stack(part: str, num_axes: int) -> Tensor:
         layers = [np.pad(arrays[f"block.{i}.{part}"], (0, padded - hidden)) for i in range(policy.num_blocks)]
         stacked = np.stack(layers) if layers else np.zeros((0, *(padded for _ in range(num_axes))))
-        return torch.as_tensor(stacked, dtype=torch.float32).to(device)
+        return torch.as_tensor(stacked, dtype=torch.float32)
 
     weights = stack("weight", 2).transpose(1, 2).contiguous()
-    low_weights = torch.zeros(0, dtype=torch.bfloat16, device=device)
-    if precision not in (*WIDE, EXACT):
-        unrounded, weights = weights, weights.to(NARROW[precision])
-        if precision == "bf16x3":
-            low_weights = (unrounded - weights.float()).bfloat16()
+    vectors = [stack(part, 1) for part in ("bias", "norm.weight", "norm.bias")]
+    input_bias = torch.as_tensor(arrays["input.bias"], dtype=torch.float32)
     num_predicates, num_variables = (len(arrays[f"embedding.{kind}"]) for kind in ("predicate", "variable"))
     dtype = torch.float64 if precision == EXACT else torch.float32
     rows = torch.zeros((len(embeddings), padded), dtype=dtype)
     rows[:, :hidden] = torch.as_tensor(embeddings @ arrays["input.weight"].T)
+    if precision == "fp16":
+        _check_float16(rows, input_bias, weights, *vectors)
+    low_weights = torch.zeros(0, dtype=torch.bfloat16)
+    if precision not in (*WIDE, EXACT):
+        unrounded, weights = weights, weights.to(NARROW[precision])
+        if precision == "bf16x3":
+            low_weights = (unrounded - weights.float()).bfloat16()
     if precision in ("bf16", "fp16"):
         rows = rows.to(NARROW[precision])
-    return (
-        (pad_rows(rows) if is_rounded else rows).to(device),
-        torch.tensor((num_predicates, num_predicates + num_variables), dtype=torch.int32, device=device),
-        torch.as_tensor(arrays["input.bias"], dtype=torch.float32).to(device),
+    first_rows = torch.tensor((num_predicates, num_predicates + num_variables), dtype=torch.int32)
+    parameters = (
+        pad_rows(rows) if is_rounded else rows,
+        first_rows,
+        input_bias,
         weights,
         low_weights,
-        stack("bias", 1),
-        stack("norm.weight", 1),
-        stack("norm.bias", 1),
+        *vectors,
     )
+    return tuple(part.to(device) for part in parameters)
+
+
+def _check_float16(*parameters: Tensor) -> None:
+    """UserError where some weight, or a symbol's row, is too large for float16."""
+    if any(float(part.abs().max()) > MOST_FLOAT16 for part in parameters if part.numel()):
+        raise UserError(
+            "some weights are too large for precision 'fp16'", where="--precision", fix="use --precision bf16 or bf16x3"
+        )
 
 
 def build_tower_score(precision: str) -> Score:

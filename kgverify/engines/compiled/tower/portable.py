@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kgverify.engines.compiled.launching import count_processors
 from kgverify.engines.compiled.launching import launch as launch_kernel
 from kgverify.engines.compiled.state import PAD
 
@@ -40,6 +41,7 @@ FORMS: Final = {
 SPARSE_FORMS: Final = {precision: Form(16, 64, 3, 4) for precision in ("bf16x3", "bf16", "fp16")}
 """For a few goals, which are spread over more programs: each is done sooner."""
 PROGRAMS_PER_PROCESSOR: Final = 4
+"""The most of a launch; each goes through blocks of goals in turn, and has scratch memory of its own."""
 
 _PAD = tl.constexpr(PAD)
 
@@ -193,7 +195,7 @@ def launch(
     num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
     form = SPARSE_FORMS.get(precision, FORMS[precision]) if is_sparse else FORMS[precision]
     size = form.goals
-    num_programs = min(triton.cdiv(num_rows, size), _count_programs(atoms.device))
+    num_programs = min(triton.cdiv(num_rows, size), PROGRAMS_PER_PROCESSOR * count_processors(atoms.device))
     if num_programs == 0:
         return
     state = (num_programs * size, hidden)
@@ -229,10 +231,3 @@ def launch(
         num_warps=form.num_warps,
         num_stages=form.num_stages,
     )
-
-
-def _count_programs(device: torch.device) -> int:
-    """The most programs of a launch; each goes through blocks of goals in turn, and has scratch memory of its own."""
-    if device.type != "cuda":
-        return PROGRAMS_PER_PROCESSOR
-    return PROGRAMS_PER_PROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
