@@ -148,6 +148,7 @@ def answer(channel: socket.socket) -> NoReturn:
 
 def become(kind: str, argv: list[str]) -> NoReturn:
     """Be the command, or the block of Python, from its first line to its last."""
+    # They stay open until the process ends, and are no files of its own.
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     code = 0

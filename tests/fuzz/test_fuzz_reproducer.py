@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,14 +30,6 @@ X, Y = Variable("X"), Variable("Y")
 SIGNATURE = Signature("match_facts", "stage.match_facts", "missing", "a repeated variable is selected")
 FACT = NamedAtom("p", "a", "b")
 LAST_LOST = EngineSpec(faults=("last-fact-lost",))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 names = st.one_of(

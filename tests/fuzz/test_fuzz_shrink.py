@@ -4,7 +4,6 @@ import statistics
 from functools import cache
 
 import pytest
-import torch
 
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
@@ -31,14 +30,6 @@ SMALLEST = {
     "optimistic-ties": 0,
 }
 """What these come to, or less."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

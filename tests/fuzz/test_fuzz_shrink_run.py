@@ -4,7 +4,6 @@ import os
 import time
 
 import pytest
-import torch
 
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -26,14 +25,6 @@ def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", locks
     run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
     actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
     return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

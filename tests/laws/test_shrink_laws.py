@@ -5,7 +5,6 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-import torch
 
 from kgverify import conformance
 from kgverify.conformance import check_engine, save_reproducer
@@ -25,14 +24,6 @@ from kgverify.laws.shrink_law import find_violation, shrink_violation
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 LOST = EngineSpec(faults=("last-fact-lost",))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def broken(fault, name):
