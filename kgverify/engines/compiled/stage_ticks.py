@@ -21,6 +21,31 @@ RunUnseen: TypeAlias = Callable[
 ]
 
 
+def build_recorded_tick(setting: Setting) -> RunTick:
+    """A tick that tells what it did, without recycling."""
+
+    def run_tick(
+        tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
+    ) -> tuple[Derivations, Work, StepRecord]:
+        return tick(setting, tables, parameters, derivations, work)
+
+    return run_tick
+
+
+def build_unseen_tick(setting: Setting) -> RunUnseen:
+    """Recycling and a tick; what it did is not told, but for how many slots took part and how close choices were."""
+
+    def run_unseen(
+        tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
+    ) -> tuple[Derivations, Work, Pool, Tensor, Gaps]:
+        pool, derivations = setting.stages.recycle(pool, derivations)
+        num_open = (derivations.outcome == OPEN).sum()
+        derivations, work, record = tick(setting, tables, parameters, derivations, work)
+        return derivations, work, pool, num_open, record.gaps or empty_gaps(num_open.device)
+
+    return run_unseen
+
+
 class StageTicks:
     """The ticks of a setting. mode: of `torch.compile`, or eager."""
 
@@ -43,22 +68,11 @@ class StageTicks:
             for buffer in (*self._derivations, *self._work, *self._pool, *tables, *parameters):
                 torch._dynamo.mark_static_address(buffer)
 
-        def run_tick(
-            tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
-        ) -> tuple[Derivations, Work, StepRecord]:
-            return tick(setting, tables, parameters, derivations, work)
-
-        def run_unseen(
-            tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
-        ) -> tuple[Derivations, Work, Pool, Tensor, Gaps]:
-            pool, derivations = setting.stages.recycle(pool, derivations)
-            num_open = (derivations.outcome == OPEN).sum()
-            derivations, work, record = tick(setting, tables, parameters, derivations, work)
-            return derivations, work, pool, num_open, record.gaps or empty_gaps(num_open.device)
-
-        self._run_tick: RunTick = compile_function(run_tick, mode)
+        self._run_tick = compile_function(build_recorded_tick(setting), mode)
         # The loop captures graphs of its own.
-        self._run_unseen: RunUnseen = compile_function(run_unseen, "default" if captures_graphs(mode, device) else mode)
+        self._run_unseen = compile_function(
+            build_unseen_tick(setting), "default" if captures_graphs(mode, device) else mode
+        )
         recycle = setting.stages.recycle
         self._recycle = compile_function(recycle, mode) if self._is_cuda else recycle
         is_captured = captures_graphs(mode, device)

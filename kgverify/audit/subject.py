@@ -1,0 +1,63 @@
+"""What is audited: a function of tensors, and how its inputs are made."""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch.utils import _pytree as pytree
+
+from kgverify.errors import UserError
+
+Function: TypeAlias = Callable[..., Any]
+
+Inputs: TypeAlias = tuple[Any, ...]
+"""The arguments of one call: any nesting of tuples, lists, dicts and named tuples of tensors and plain values."""
+
+MakeInputs: TypeAlias = Callable[[int], Inputs]
+"""(number of the call, from 0) -> its arguments; the same number always gives equal ones."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function under audit.
+
+    make_inputs: the arguments of a call. Calls made with one number must find equal arguments
+    parts:       functions that it is composed of, each a subject by itself, from the first called to the last
+    calls:       as many calls are made of it as have different arguments worth comparing
+    """
+
+    name: str
+    function: Function
+    make_inputs: MakeInputs
+    parts: Mapping[str, "Subject"] = field(default_factory=dict)
+    calls: int = 6
+
+    def inputs(self, call: int) -> Inputs:
+        """The arguments of a call, which share no memory with those of any other. UserError where they are no tuple."""
+        inputs = self.make_inputs(call)
+        if not isinstance(inputs, tuple):
+            raise UserError(
+                f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
+                where=self.name,
+                fix="return (argument,) where there is one",
+            )
+        return copy_inputs(inputs)
+
+
+def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs] | MakeInputs) -> Subject:
+    """A subject of a function whose `make_inputs` takes the number of the call, or nothing."""
+    if inspect.signature(make_inputs).parameters:
+        return Subject(name, function, make_inputs)  # type: ignore[arg-type]
+    return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
+
+
+def copy_inputs(inputs: Inputs) -> Inputs:
+    """The same values in memory of their own; what shared memory shares it again."""
+    return copy.deepcopy(inputs)
+
+
+def leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Every leaf of nested containers with its path, such as `[0].goal`, in order."""
+    return [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(tree)[0]]

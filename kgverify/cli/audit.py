@@ -1,0 +1,9 @@
+"""`kgverify audit`: is it the compiler, and which property was lost?"""
+
+import typer
+
+app = typer.Typer(
+    help="Is it the compiler? Look at the compiled evaluator mode by mode and property by property.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
