@@ -1,19 +1,20 @@
 """A definite program: its symbols, facts and rules, with the indexes that a resolution step needs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kgreference.memo import Memo
-from kgreference.resolvent import Match, OriginKind
+from kgreference.resolvent import Matches
 from kgreference.terms import (
     Atom,
+    Goal,
     Triple,
+    canonical,
     first_free_variable,
     is_ground,
     substitute,
     unify,
     variable,
-    variables,
 )
 
 
@@ -77,8 +78,8 @@ class Program:
             self._rules_by_predicate.setdefault(rule.head[0], []).append(number)
         self._predicates_of_constant_heads = {rule.head[0] for rule in self.rules if max(rule.head[1:]) >= 0}
         self._rules_apart: dict[tuple[int, int], list[tuple[int, Rule]]] = {}
-        self._rules_matching: Memo[Triple, Match] = Memo()
-        self._facts_matching: Memo[Triple, Match] = Memo()
+        self._rules_matching: Memo[Triple, Matches] = Memo()
+        self._facts_matching: Memo[Triple, Matches] = Memo()
 
     @classmethod
     def from_names(
@@ -114,21 +115,21 @@ class Program:
         encoded_facts = [_encode([fact], predicate_ids, constant_ids)[0] for fact in facts]
         return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
 
-    def rules_matching(self, atom: Triple) -> tuple[Match, ...]:
+    def rules_matching(self, atom: Triple) -> Matches:
         """The rules, in order, whose heads unify with an atom, standardized apart from it."""
         if atom not in self._rules_matching:
             pattern, meant = self._pattern(atom)
             if pattern not in self._rules_matching:
-                self._rules_matching.remember(pattern, tuple(self._match_rules(pattern)))
+                found = self._match_rules(pattern)
+                self._rules_matching.remember(pattern, found, len(found.origins))
             found = self._rules_matching[pattern]
             if pattern != atom:
-                found = tuple(
-                    [
-                        Match(kind, origin, substitute((head,), meant)[0], substitute(body, meant), num)
-                        for kind, origin, head, body, num in found
-                    ]
+                found = found._replace(
+                    firsts=tuple([meant.get(term, term) for term in found.firsts]),
+                    seconds=tuple([meant.get(term, term) for term in found.seconds]),
+                    bodies=tuple([substitute(body, meant) for body in found.bodies]),
                 )
-            self._rules_matching.remember(atom, found)
+            self._rules_matching.remember(atom, found, len(found.origins))
         return self._rules_matching[atom]
 
     def _pattern(self, atom: Triple) -> tuple[Triple, dict[int, int]]:
@@ -144,26 +145,26 @@ class Program:
         second_meant = second if second < 0 else first_meant if second == first else other
         return (predicate, first_meant, second_meant), {first_meant: first, second_meant: second}
 
-    def _match_rules(self, atom: Triple) -> Iterator[Match]:
+    def _match_rules(self, atom: Triple) -> Matches:
+        matches = []
         for origin, rule in self.rules_apart(atom[0], first_free_variable((atom,))):
             unifier = unify(atom, rule.head)
             if unifier is not None:
-                instance = substitute((*rule.body, rule.head), unifier)
-                numbering = {term: variable(number) for number, term in enumerate(variables(instance))}
-                *body, head = substitute(instance, numbering)
-                yield Match(OriginKind.RULE, origin, head, tuple(body), len(numbering))
+                instance = canonical(substitute((*rule.body, rule.head), unifier))
+                *body, (_, first, second) = instance
+                matches.append((origin, first, second, tuple(body), variable(first_free_variable(instance))))
+        return Matches.of(matches)
 
-    def facts_matching(self, atom: Triple) -> tuple[Match, ...]:
+    def facts_matching(self, atom: Triple) -> Matches:
         """The facts, in order, that unify with an atom."""
         if atom not in self._facts_matching:
-            kind, is_repeated = OriginKind.FACT, atom[1] == atom[2]
-            facts = [(origin, self.facts[origin]) for origin in self.facts_like(atom)]
-            found = [
-                Match(kind, origin, fact, (), 0)
-                for origin, fact in facts
-                if not is_repeated or fact.first == fact.second
-            ]
-            self._facts_matching.remember(atom, tuple(found))
+            is_repeated = atom[1] == atom[2]
+            matches: list[tuple[int, int, int, Goal, int]] = []
+            for origin in self.facts_like(atom):
+                _, first, second = self.facts[origin]
+                if first == second or not is_repeated:
+                    matches.append((origin, first, second, (), variable(0)))
+            self._facts_matching.remember(atom, Matches.of(matches), len(matches))
         return self._facts_matching[atom]
 
     def encode(self, atom: NamedAtom) -> Atom:

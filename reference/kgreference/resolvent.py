@@ -1,9 +1,10 @@
-"""A clause that matches, and what a goal becomes by one resolution with it."""
+"""The clauses that match, and what a goal becomes by one resolution with one of them."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from kgreference.terms import Goal, Triple
+from kgreference.terms import Goal
 
 
 class Kind(IntEnum):
@@ -22,17 +23,27 @@ class OriginKind(IntEnum):
     FACT = 2
 
 
-class Match(NamedTuple):
-    """A clause whose head unifies with an atom, under the most general unifier; a fact has the body ().
+class Matches(NamedTuple):
+    """The clauses whose heads unify with an atom, in order, each under the most general unifier: a column of each part.
 
-    Its variables are numbered from 0 by first appearance, body first: there are ``num_variables``.
+    origins:        indices of the rules or of the facts
+    firsts:         the first terms of their heads
+    seconds:        the second terms of their heads
+    bodies:         the atoms of their bodies; a fact has none
+    free_variables: the first variable that the clause does not hold; its own are numbered from 0 by first
+                    appearance, body first
     """
 
-    origin_kind: OriginKind
-    origin: int
-    head: Triple
-    body: Goal
-    num_variables: int
+    origins: tuple[int, ...]
+    firsts: tuple[int, ...]
+    seconds: tuple[int, ...]
+    bodies: tuple[Goal, ...]
+    free_variables: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, int, int, Goal, int]]) -> "Matches":
+        """The columns of these rows, one row for each clause."""
+        return cls(*zip(*rows, strict=True)) if rows else cls((), (), (), (), ())
 
 
 class Resolvent(NamedTuple):

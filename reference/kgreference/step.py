@@ -4,20 +4,20 @@ The stages and their names are those of docs/semantics.md. Every function is pur
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from enum import IntEnum
+from itertools import repeat
+from operator import add
 from typing import NamedTuple
 
 from kgreference.policy import Policy
 from kgreference.program import Program
-from kgreference.resolvent import FALSE, Kind, Match, Resolvent
+from kgreference.resolvent import FALSE, Kind, Matches, OriginKind, Resolvent
 from kgreference.terms import (
     Goal,
     Triple,
     canonical,
     is_ground,
-    substitute,
-    variable,
     variables,
 )
 
@@ -72,45 +72,49 @@ def select(goal: Goal) -> Triple:
     return goal[0]
 
 
-def match_rules(program: Program, selected: Triple) -> Sequence[Match]:
+def match_rules(program: Program, selected: Triple) -> Matches:
     """Every rule, in order, whose head unifies with the selected atom, after it is standardized apart."""
     return program.rules_matching(selected)
 
 
-def match_facts(program: Program, excluded: Triple | None, selected: Triple) -> Sequence[Match]:
+def match_facts(program: Program, excluded: Triple | None, selected: Triple) -> Matches:
     """Every fact, in order, that unifies with the selected atom and is not the excluded atom."""
     matches = program.facts_matching(selected)
     barred = None if excluded is None else program.fact_index.get(excluded)
-    return matches if barred is None else [each for each in matches if each.origin != barred]
+    if barred is None or barred not in matches.origins:
+        return matches
+    return Matches.of([row for row in zip(*matches, strict=True) if row[0] != barred])
 
 
-def resolve(goal: Goal, rule_matches: Sequence[Match], fact_matches: Sequence[Match]) -> list[Resolvent]:
-    """The resolvent of the goal with each clause, rules first.
+def resolve(goal: Goal, rule_matches: Matches, fact_matches: Matches) -> list[Resolvent]:
+    """The resolvent of the goal with each clause, rules first."""
+    by_rules = _resolve_with(OriginKind.RULE, rule_matches, goal)
+    by_facts = _resolve_with(OriginKind.FACT, fact_matches, goal)
+    return [*by_rules, *by_facts]
 
-    A match has variables of its own. In the rest of the goal the terms of the selected atom become those of
-    the clause head, to which the unifier makes them equal; its other variables are numbered after the
-    match's. Neighbours that differ in neither share the rest; so do all of one number of variables, where
-    the selected atom shares no variable with the rest.
+
+def _resolve_with(kind: OriginKind, matches: Matches, goal: Goal) -> Iterable[Resolvent]:
+    """The resolvents with the clauses of one kind: each body, and the rest of the goal as the unifier has it there.
+
+    In the rest the terms of the selected atom become those of the clause head, to which the unifier makes them
+    equal; its other variables are numbered after the clause's own, so that none captures another. The rest is made
+    column by column, a term and then an atom for all clauses at once.
     """
+    origins, firsts, seconds, bodies, free_variables = matches
+    if not origins:
+        return []
     (_, first, second), rest = goal[0], goal[1:]
-    of_rest = variables(rest)
-    others = [term for term in of_rest if term not in (first, second)]
-    is_joined = len(others) < len(of_rest)
-    unifiers: dict[int, dict[int, int]] = {}
-    resolvents = []
-    kind, rest_here = Kind.GOAL, rest
-    head_before: Triple | None = None
-    num_before = -1
-    for origin_kind, origin, head, body, num_variables in [*rule_matches, *fact_matches]:
-        if num_variables != num_before or (is_joined and head != head_before):
-            head_before, num_before = head, num_variables
-            if num_variables not in unifiers:
-                unifiers[num_variables] = {term: variable(num_variables + i) for i, term in enumerate(others)}
-            unifier = unifiers[num_variables]
-            _, unifier[first], unifier[second] = head
-            rest_here = substitute(rest, unifier)
-        resolvents.append(Resolvent(kind, body + rest_here, origin_kind, origin))
-    return resolvents
+    others = [term for term in variables(rest) if term not in (first, second)]
+    becomes: dict[int, Sequence[int]] = {
+        term: [free - number for free in free_variables] for number, term in enumerate(others)
+    }
+    becomes[first], becomes[second] = firsts, seconds
+    atoms = [
+        zip(repeat(predicate), becomes.get(left) or repeat(left), becomes.get(right) or repeat(right))
+        for predicate, left, right in rest
+    ]
+    rests = zip(*atoms, strict=False) if atoms else repeat(())  # not strict: what is repeated has no end
+    return map(Resolvent, repeat(Kind.GOAL), map(add, bodies, rests), repeat(kind), origins)
 
 
 def prune(program: Program, excluded: Triple | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
@@ -232,8 +236,8 @@ def take_step(
     return Step(
         goal=goal,
         selected=selected,
-        matched_rules=[each.origin for each in rule_matches],
-        matched_facts=[each.origin for each in fact_matches],
+        matched_rules=list(rule_matches.origins),
+        matched_facts=list(fact_matches.origins),
         after_resolve=after_resolve,
         after_prune=after_prune,
         after_rename=after_rename,

@@ -19,7 +19,7 @@ import pytest
 import kgreference.step
 from kgreference import Derivation, Limits, Outcome, Program, Resolvent, Shortest, derive, least_model
 from kgreference.program import Rule
-from kgreference.resolvent import Kind
+from kgreference.resolvent import Kind, Matches
 from kgreference.terms import Atom, Goal, Triple, canonical, unify
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.fuzz.decode import draw_problems
@@ -296,15 +296,16 @@ def test_clingo_finds_the_least_models_and_what_is_proved_in_them(clingo: Any) -
     assert seen["derived"] > NUM_PROGRAMS
 
 
-Resolve = Callable[[Goal, Sequence[Any], Sequence[Any]], list[Resolvent]]
+Resolve = Callable[[Goal, Matches, Matches], list[Resolvent]]
+NO_MATCHES = Matches.of([])
 
 
 def _first_facts_only(resolve: Resolve) -> Resolve:
-    return lambda goal, rules, facts: resolve(goal, rules, facts[:3])
+    return lambda goal, rules, facts: resolve(goal, rules, Matches(*(column[:3] for column in facts)))
 
 
 def _rest_not_substituted(resolve: Resolve) -> Resolve:
-    def planted(goal: Goal, rules: Sequence[Any], facts: Sequence[Any]) -> list[Resolvent]:
+    def planted(goal: Goal, rules: Matches, facts: Matches) -> list[Resolvent]:
         found = resolve(goal, rules, facts)
         num = len(goal) - 1
         return [each._replace(atoms=each.atoms[: len(each.atoms) - num] + goal[1:]) for each in found]
@@ -313,11 +314,11 @@ def _rest_not_substituted(resolve: Resolve) -> Resolve:
 
 
 def _facts_first(resolve: Resolve) -> Resolve:
-    return lambda goal, rules, facts: resolve(goal, facts, rules)
+    return lambda goal, rules, facts: [*resolve(goal, NO_MATCHES, facts), *resolve(goal, rules, NO_MATCHES)]
 
 
 def _body_backwards(resolve: Resolve) -> Resolve:
-    return lambda goal, rules, facts: resolve(goal, [each._replace(body=each.body[::-1]) for each in rules], facts)
+    return lambda goal, rules, facts: resolve(goal, rules._replace(bodies=[body[::-1] for body in rules.bodies]), facts)
 
 
 @pytest.mark.parametrize("plant", [_first_facts_only, _rest_not_substituted, _facts_first, _body_backwards])
@@ -387,8 +388,8 @@ def _prunes_the_excluded_atom(monkeypatch: pytest.MonkeyPatch) -> None:
 def _fails_where_a_fact_has_a_variable_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     match_facts = kgreference.step.match_facts
 
-    def planted(program: Program, excluded: Atom | None, atom: Atom) -> list[Any]:
-        return match_facts(program, excluded, atom) if min(atom) >= 0 else []
+    def planted(program: Program, excluded: Atom | None, atom: Atom) -> Matches:
+        return match_facts(program, excluded, atom) if min(atom) >= 0 else NO_MATCHES
 
     monkeypatch.setattr(kgreference.step, "match_facts", planted)
 

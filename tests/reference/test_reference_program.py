@@ -68,8 +68,8 @@ def test_the_index_finds_every_fact_that_unifies_in_ascending_order():
             assert set(unifying) <= set(found)
             if atom.first != atom.second or atom.first >= 0:
                 assert found == unifying
-            assert [(each.origin, each.head, each.body) for each in program.facts_matching(atom)] == [
-                (number, program.facts[number], ()) for number in unifying
+            assert list(zip(*program.facts_matching(atom), strict=True)) == [
+                (number, *program.facts[number][1:], (), variable(0)) for number in unifying
             ]
 
 
@@ -85,8 +85,9 @@ def test_a_matching_rule_is_given_under_the_most_general_unifier():
                 unifier = unify(atom, rule.head)
                 if unifier is not None:
                     instance = canonical(substitute((*rule.body, rule.head), unifier))
-                    expected.append((number, instance[-1], instance[:-1], len(variables(instance))))
-            found = [(each.origin, each.head, each.body, each.num_variables) for each in program.rules_matching(atom)]
+                    *body, (_, first, second) = instance
+                    expected.append((number, first, second, tuple(body), variable(len(variables(instance)))))
+            found = list(zip(*program.rules_matching(atom), strict=True))
             assert found == expected
             num_matches += len(found)
     assert num_matches > 1000
@@ -94,15 +95,15 @@ def test_a_matching_rule_is_given_under_the_most_general_unifier():
 
 def test_a_memo_never_holds_more_items_than_it_may_but_for_a_single_entry():
     memo = Memo(5)
-    memo.remember("a", (1, 2))
-    memo.remember("b", ())
-    assert memo == {"a": (1, 2), "b": ()}
-    memo.remember("c", (3,))
-    assert memo == {"c": (3,)}
-    memo.remember("d", tuple(range(9)))
-    assert memo == {"d": tuple(range(9))}
-    memo.remember("e", ())
-    assert memo == {"e": ()}
+    memo.remember("a", "of two", 2)
+    memo.remember("b", "of none", 0)
+    assert memo == {"a": "of two", "b": "of none"}
+    memo.remember("c", "of one", 1)
+    assert memo == {"c": "of one"}
+    memo.remember("d", "of nine", 9)
+    assert memo == {"d": "of nine"}
+    memo.remember("e", "of none", 0)
+    assert memo == {"e": "of none"}
 
 
 def test_what_was_forgotten_is_found_again():

@@ -19,7 +19,7 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
-from kgverify.engines.reference.garbage import without_garbage_collection
+from kgverify.engines.reference.garbage import pass_by_what_is_there, without_garbage_collection
 from kgverify.errors import InternalError
 from kgverify.logic.atoms import NamedAtom, Term, Variable
 from kgverify.logic.limits import Limits
@@ -64,10 +64,12 @@ class ReferenceEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
-        parts = []
-        for begin in range(0, len(candidates.query), _BATCH):
-            with without_garbage_collection():
-                parts.append(self._prove_batch(candidates.take(slice(begin, begin + _BATCH)), progress))
+        with without_garbage_collection():
+            parts = [
+                self._prove_batch(candidates.take(slice(begin, begin + _BATCH)), progress)
+                for begin in range(0, len(candidates.query), _BATCH)
+            ]
+            pass_by_what_is_there()
         return concatenate(parts or [_columns(candidates, [], [], [], [])])
 
     def _prove_batch(self, batch: CandidateSet, progress: Progress) -> Columns:
@@ -192,9 +194,9 @@ def _columns(
             goal_atoms=_atoms([step.goal for step in steps]),
         ),
         Resolvents(
-            kind=np.array(kinds, np.uint8),
-            num_atoms=np.array(list(map(len, goals)), np.uint16),
-            origin_kind=np.array(origin_kinds, np.uint8),
+            kind=np.frombuffer(bytearray(kinds), np.uint8),
+            num_atoms=np.fromiter(map(len, goals), np.uint16),
+            origin_kind=np.frombuffer(bytearray(origin_kinds), np.uint8),
             origin=np.array(origins, np.int32),
             score=np.fromiter(chain.from_iterable(step.scores for step in steps), np.float64),
             atoms=_atoms(goals),
