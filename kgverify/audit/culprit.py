@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from kgverify.audit.ladder import find_deviations
+from kgverify.audit.observe import DeviceLost
 from kgverify.audit.rungs import EAGER, Rung, watch
 from kgverify.audit.subject import Subject
 
@@ -174,8 +175,13 @@ class _Search:
             self._is_complete = False
             return False
         self._tell(len(self._known) + 1)
-        with leaving_out(items):
-            actual = watch(self._subject, self._rung, self._expected)
+        try:
+            with leaving_out(items):
+                actual = watch(self._subject, self._rung, self._expected)
+        except DeviceLost:
+            self._deadline = time.monotonic()
+            self._known[key] = self._is_complete = False
+            return False
         deviations = find_deviations(self._expected, actual)
         self.has_failed = any(each.difference.kind == "error" for each in deviations)
         self._known[key] = not deviations

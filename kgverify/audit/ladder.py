@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.observe import Difference, find_differences
+from kgverify.audit.observe import DeviceLost, Difference, find_differences
 from kgverify.audit.rungs import EAGER, RUNGS, Rung, Watched, watch
 from kgverify.audit.subject import Subject
 from kgverify.errors import UserError
@@ -20,12 +20,13 @@ class Deviation(NamedTuple):
 
 
 class Climb(NamedTuple):
-    """A rung. num_calls: compared; seconds: compilation included"""
+    """A rung. num_calls: compared; seconds: compilation included; is_lost: the device, so that no other rung could be tried"""
 
     rung: Rung
     deviations: tuple[Deviation, ...]
     num_calls: int
     seconds: float
+    is_lost: bool = False
 
 
 class Ladder(NamedTuple):
@@ -67,7 +68,12 @@ def climb(
             continue
         begin(rung.name)
         began = time.perf_counter()
-        actual = watch(subject, rung, expected, repetitions=repetitions)
+        try:
+            actual = watch(subject, rung, expected, repetitions=repetitions)
+        except DeviceLost as error:
+            lost = Deviation("some call", Difference("error", "", f"the device was lost: {error}"))
+            climbs.append(Climb(rung, (lost,), 0, time.perf_counter() - began, is_lost=True))
+            break
         deviations = find_deviations(expected, actual)
         num_calls = sum(1 for _ in actual.items())
         climbs.append(Climb(rung, tuple(deviations), num_calls, time.perf_counter() - began))

@@ -93,6 +93,9 @@ def audit_modes(
 def _attribute(
     subject: Subject, first: Climb, path: Path | None, seconds: float, phase: Callable[[str], None]
 ) -> Attribution:
+    if first.is_lost:
+        # Nothing more can be run in this process.
+        return Attribution(rung=first.rung.name, part="", left_out=(), num_tried=0, is_complete=False)
     part = find_smallest_part(subject, first.rung, lambda name: phase(f"{name} alone on rung {first.rung.name}"))
     smallest = part or subject
     at = first

@@ -36,15 +36,28 @@ class Difference(NamedTuple):
     detail: str
 
 
+class DeviceLost(Exception):
+    """A kernel failed, and the device can do nothing more in this process."""
+
+
+def _wait() -> None:
+    """A kernel's failure is told by the call that made it."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
 def observe(function: Function, inputs: Inputs) -> Observation:
-    """Call it and note what came of it; what it raises is noted, too."""
+    """Call it and note what came of it; what it raises is noted, too. DeviceLost where nothing can be noted any more."""
     try:
         given = function(*inputs)
+        _wait()
     except Exception as error:
         lines = str(error).strip().splitlines()
-        return Observation(
-            arguments=_kept("argument", inputs), error=f"{type(error).__name__}: {lines[0] if lines else ''}"
-        )
+        told = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        try:
+            return Observation(arguments=_kept("argument", inputs), error=told)
+        except RuntimeError:
+            raise DeviceLost(told) from error
     outputs = _named("output", given)
     aliases: dict[str, str] = {}
     first_at: dict[int, str] = {}

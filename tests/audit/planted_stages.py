@@ -22,17 +22,17 @@ from kgverify.engines.compiled.choose import SCORES, choose
 from kgverify.engines.compiled.pool import recycle
 from kgverify.engines.compiled.resolve import close
 from kgverify.engines.compiled.stages import Stages, build_stages
-from kgverify.engines.compiled.state import FALSE, TRUE, Choices, Derivations, Pool
+from kgverify.engines.compiled.state import DEPTH_LIMIT, FALSE, OPEN, TRUE, Choices, Derivations, Pool
 
 
 def exchanged(derivations: Derivations) -> Derivations:
-    """Depth and outcome of derivations whose buffers have been exchanged."""
+    """Depth and outcome of derivations whose buffers have been exchanged; what is wrong there stays within bounds."""
     return Derivations(
         place=derivations.place,
         query=derivations.query,
         goal=derivations.goal,
-        depth=derivations.outcome,
-        outcome=derivations.depth,
+        depth=derivations.outcome.clamp(0, derivations.visited.shape[1] - 1),
+        outcome=derivations.depth.clamp(OPEN, DEPTH_LIMIT),
         is_limited=derivations.is_limited,
         log_probability=derivations.log_probability,
         visited=derivations.visited,
@@ -55,7 +55,7 @@ def recycle_rotated(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivat
 
 
 def recycle_kept(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
-    keep_previous(derivations.depth, derivations.outcome, (derivations.depth >= 0).int())
+    keep_previous(derivations.depth, derivations.outcome, derivations.goal[:, 0, 0].clamp(0, 1))
     return recycle(pool, derivations)
 
 

@@ -96,7 +96,8 @@ def store_results(pool: Pool, next_place: Tensor, derivations: Derivations, repo
 
     def put(results: Tensor, values: Tensor) -> Tensor:
         padded = torch.nn.functional.pad(results, (0, 1))
-        return padded.index_put((place,), values)[:-1]
+        # The sink takes zeros alone: of several values any may be the last.
+        return padded.index_put((place,), torch.where(reports, values, 0).to(values.dtype))[:-1]
 
     return Pool(
         query=pool.query,

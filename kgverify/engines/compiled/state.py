@@ -83,7 +83,7 @@ class Work(NamedTuple):
     dropped_resolvents: int64 [B]     dropped beyond max_resolvents
     true_origin_kind:   int32 [B]     origin of the first TRUE; 0 while there is none
     true_origin:        int32 [B]
-    origin_kind:        int32 [B, S + 1]  of the kept resolvents; free rows are unspecified, row S is a sink
+    origin_kind:        int32 [B, S + 1]  of the kept resolvents; free rows are unspecified, row S is a sink of zeros
     origin:             int32 [B, S + 1]
     """
 

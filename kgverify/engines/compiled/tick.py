@@ -104,8 +104,9 @@ def try_clauses(
         dropped_resolvents=work.dropped_resolvents + placement.dropped_resolvents,
         true_origin_kind=torch.where(is_first, kinds[first_true], work.true_origin_kind),
         true_origin=torch.where(is_first, items.clause[first_true], work.true_origin).int(),
-        origin_kind=work.origin_kind.index_put((items.slot, row), kinds),
-        origin=work.origin.index_put((items.slot, row), items.clause.int()),
+        # The sink takes zeros alone: of several values any may be the last.
+        origin_kind=work.origin_kind.index_put((items.slot, row), torch.where(placement.is_kept, kinds, 0)),
+        origin=work.origin.index_put((items.slot, row), torch.where(placement.is_kept, items.clause, 0).int()),
     )
     # A proof found makes the clauses after it irrelevant.
     return work, (cursor >= num_clauses) | (work.true_origin_kind != 0)
@@ -195,7 +196,7 @@ def score_rows(setting: Setting, parameters: Parameters, derivations: Derivation
     row = torch.where(rows.is_live, torch.arange(layout.score_window, device=values.device) - rows.first[rows.slot], -1)
     shape = (layout.slots, layout.resolvents + 1)
     score = torch.full(shape, -torch.inf, dtype=values.dtype, device=values.device)
-    score = score.index_put((rows.slot, row), values)[:, : layout.resolvents]
+    score = score.index_put((rows.slot, row), torch.where(rows.is_live, values, 0.0))[:, : layout.resolvents]
     alone = (kind != GOAL)[:, None] & (torch.arange(layout.resolvents, device=score.device) == 0)
     return torch.where(alone, 0.0, score)
 
