@@ -120,7 +120,7 @@ class WatchingBackend:
         self.graphs: list[Graph] = []
         self.num_runs = 0
         self.holds_addresses = True
-        self._compile = torch._TorchCompileInductorWrapper("default", setting.all_options(), setting.dynamic)
+        self._compile = torch._TorchCompileInductorWrapper("default", setting.all_options(), setting.dynamic)  # type: ignore[no-untyped-call]
 
     def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Compile a graph."""
@@ -139,11 +139,11 @@ class WatchingBackend:
 
     def get_compiler_config(self) -> Any:
         """Inductor's, for whoever asks the backend."""
-        return self._compile.get_compiler_config()
+        return self._compile.get_compiler_config()  # type: ignore[no-untyped-call]
 
     def reset(self) -> None:
         """Forget captured graphs."""
-        self._compile.reset()
+        self._compile.reset()  # type: ignore[no-untyped-call]
 
 
 def _describe(module: torch.fx.GraphModule) -> Graph:
@@ -279,7 +279,7 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     output, error = None, None
     try:
         output = function(*inputs)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
     except Exception as raised:
         error = raised
@@ -301,8 +301,9 @@ def copied(tensor: Tensor) -> Tensor | None:
 
 
 def _compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:
-    frame, _, number = str(each.compile_id or "?/0").rpartition("/")
-    number = int(re.match(r"\d*", number)[0] or 0)  # type: ignore[index]
+    frame, _, place = str(each.compile_id or "?/0").rpartition("/")
+    # A restart of the same attempt is told as `0/1_1`.
+    number = int(place.partition("_")[0] or 0)
     where = f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else ""
     if not where:
         where = next((other.function for other in before if other.frame == frame), "")

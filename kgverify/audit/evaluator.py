@@ -1,5 +1,7 @@
 """The compiled evaluator's own tick as a subject, each of its stages a part, on states that a run really comes to."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -60,7 +62,14 @@ def evaluator_subject(
                 break
     parts = {stage: _subject_of(stage, getattr(stages, stage), inputs) for stage, inputs in of_stages.items() if inputs}
     function = build_unseen_tick(Setting(stages, run.limits, layout))
-    return Subject(name, function, states.__getitem__, parts, calls=len(states))
+    return Subject(name, function, states.__getitem__, parts, calls=len(states), read=_without_sink)
+
+
+def _without_sink(output: Any) -> Any:
+    """The last column of the work's rows takes what is dropped, from several clauses at once: nothing reads it."""
+    derivations, work, *rest = output
+    work = work._replace(origin_kind=work.origin_kind[:, :-1], origin=work.origin[:, :-1])
+    return derivations, work, *rest
 
 
 def _subject_of(stage: str, function: object, inputs: list[Inputs]) -> Subject:

@@ -114,13 +114,13 @@ def find_copied_inputs(
     if not hasattr(node, name):
         notes.skip(COPIES, f"this torch copies inputs in a way that is not known: {torch.__version__}")
         return
+    # (address, bytes)
     copies: list[tuple[int, int]] = []
     copy_inputs = getattr(node, name)
 
     def watched(self: Any, targets: list[Any], sources: list[Any]) -> Any:
-        for number in self.non_static_input_idx:
-            if isinstance(source := sources[number], Tensor):
-                copies.append((source.data_ptr(), source.nbytes))
+        given = [sources[number] for number in self.non_static_input_idx]
+        copies.extend((each.data_ptr(), each.nbytes) for each in given if isinstance(each, Tensor))
         return copy_inputs(self, targets, sources)
 
     setattr(node, name, watched)
@@ -132,7 +132,7 @@ def find_copied_inputs(
         setattr(node, name, copy_inputs)
     notes.measures["copied_inputs_per_step"] = len(copies) / len(inputs)
     notes.measures["copied_bytes_per_step"] = sum(size for _, size in copies) / len(inputs)
-    copied = {address: size for address, size in copies}
+    copied = dict(copies)
     arguments = {t.data_ptr(): path for given in inputs for path, t in tensors(given, "argument ")}
     closed_over = {place.get().data_ptr(): place for place in found if isinstance(place.get(), Tensor)}
     sources = {
@@ -147,11 +147,11 @@ def find_copied_inputs(
         for address, size in copied.items()
     )
     for address, size in copied.items():
-        given, place = sources.get(address), closed_over.get(address)
-        if address in arguments or (given is None and place is None):
+        told, place = sources.get(address), closed_over.get(address)
+        if address in arguments or (told is None and place is None):
             continue
-        what = place.path if place is not None else given.source if given is not None else ""
-        where = (given.where if given is not None else "") or (place.where if place is not None else "")
+        what = place.path if place is not None else told.source if told is not None else ""
+        where = (told.where if told is not None else "") or (place.where if place is not None else "")
         notes.find(
             COPIES,
             mechanism="a tensor of a closure, a global or an attribute is no static input: it is copied before each replay",

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -27,6 +28,7 @@ class Place:
     path: as one would write it: `closure scale`, `global TABLE[3]`, `self.width`
     name: what is read: a variable's, a global's or an attribute's
     code: that may read it
+    is_inner: whether it is put there by replacing the tuple or frozen object around it, which is a place as well
     """
 
     path: str
@@ -34,6 +36,7 @@ class Place:
     code: types.CodeType
     read: Callable[[], Any]
     set: Callable[[Any], None]
+    is_inner: bool = False
 
     def get(self) -> Any:
         """What is there now; None where nothing is."""
@@ -141,21 +144,25 @@ class _Walk:
         read: Callable[[], Any],
         setter: Callable[[Any], None] | None,
         depth: int,
+        is_inner: bool = False,
     ) -> None:
         """What a code reads; setter: None where nothing else can be put there."""
         value = read()
+
+        def note() -> None:
+            self.found.append(Place(path, name, code, read, setter or _refuse, is_inner))
+
         if depth > _DEEPEST or len(self.found) >= _MOST:
             return
         if isinstance(value, (bool, int, float, str)) or value is None:
             if setter is not None:
-                self.found.append(Place(path, name, code, read, setter))
+                note()
         elif isinstance(value, Tensor):
             if self._is_new(value):
-                self.found.append(Place(path, name, code, read, setter or _refuse))
+                note()
         elif isinstance(value, (list, tuple, Mapping)):
             if self._is_new(value):
-                if isinstance(value, (list, dict)):
-                    self.found.append(Place(path, name, code, read, setter or _refuse))
+                note()
                 self._items(value, path, name, code, read, setter, depth)
         elif isinstance(value, (types.ModuleType, type)) or value is Ellipsis:
             return
@@ -164,6 +171,8 @@ class _Walk:
         elif _is_own(type(value).__module__):
             if callable(value):
                 self.function(value, name)
+            if _is_frozen(value):
+                note()
             self._members(value, path, code, depth + 1, read, setter)
 
     def _items(
@@ -186,17 +195,15 @@ class _Walk:
 
             def rebuild(new: Any, number: int = number) -> None:
                 assert setter is not None
-                if new is value[number]:
-                    setter(value)
-                    return
-                items = [*value[:number], new, *value[number + 1 :]]
+                whole = read()
+                items = [*whole[:number], new, *whole[number + 1 :]]
                 setter(type(value)(*items) if fields else type(value)(items))
 
             def pick(number: int = number) -> Any:
                 return read()[number]
 
             called = fields[number] if fields else name
-            self._value(inner, called, code, pick, rebuild if setter is not None else None, depth + 1)
+            self._value(inner, called, code, pick, rebuild if setter is not None else None, depth + 1, True)
 
     def _members(
         self,
@@ -210,6 +217,7 @@ class _Walk:
         """The attributes of an object. fresh, setter: of the object itself, for one that is frozen and so replaced."""
         if not self._is_new(owner) and depth:
             return
+        is_frozen = _is_frozen(owner)
         members = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
         members |= {name: getattr(owner, name) for name in getattr(owner, "__struct_fields__", ())}
         if isinstance(owner, torch.nn.Module):
@@ -219,23 +227,19 @@ class _Walk:
                 continue
 
             def put(new: Any, name: str = name) -> None:
-                try:
+                if not is_frozen:
                     setattr(owner, name, new)
-                except (AttributeError, TypeError):
-                    if setter is None:
-                        raise
-                    # A frozen object is replaced as a whole, and so put back as it was.
-                    other = copy.copy(owner)
-                    if new is not getattr(owner, name):
-                        object.__setattr__(other, name, new)
-                        setter(other)
-                    else:
-                        setter(owner)
+                elif fresh is not None and setter is not None:
+                    other = copy.copy(fresh())
+                    _force(other, name, new)
+                    setter(other)
+                else:
+                    raise TypeError("a frozen object cannot be replaced here")
 
             def pick(name: str = name) -> Any:
-                return getattr(owner if fresh is None else fresh(), name)
+                return getattr(fresh() if is_frozen and fresh is not None else owner, name)
 
-            self._value(f"{path}.{name}", name, code, pick, put, depth + 1)
+            self._value(f"{path}.{name}", name, code, pick, put, depth + 1, is_frozen)
 
 
 def _codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
@@ -247,6 +251,18 @@ def _codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ..
 
 def _is_own(module: str | None) -> bool:
     return module is not None and module.split(".")[0] not in _FOREIGN
+
+
+def _is_frozen(value: Any) -> bool:
+    settings = getattr(value, "__dataclass_params__", None) or getattr(value, "__struct_config__", None)
+    return bool(getattr(settings, "frozen", False))
+
+
+def _force(value: Any, name: str, new: Any) -> None:
+    if hasattr(value, "__struct_fields__"):
+        msgspec.structs.force_setattr(value, name, new)
+    else:
+        object.__setattr__(value, name, new)
 
 
 def _has_state(value: Any) -> bool:
@@ -306,7 +322,7 @@ def restoring(found: list[Place]) -> Iterator[None]:
 
 def put_back(place: Place, value: Any, kept: Any) -> None:
     """The object that stood in a place, with what it held."""
-    if place.set is not _refuse:
+    if place.set is not _refuse and not place.is_inner:
         place.set(value)
     if isinstance(value, Tensor):
         with torch.no_grad():

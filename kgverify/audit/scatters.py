@@ -27,14 +27,14 @@ class Writes(NamedTuple):
     is_in_place: bool
 
 
-class Scatters(TorchDispatchMode):
+class Scatters(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs a function with every colliding write settled one way: at chosen lines the first value stays, else the last.
 
     colliding: how many elements were written more than one value, by line
     """
 
     def __init__(self, function: Function, *, first_at: Iterable[str] | None = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.colliding: dict[str, int] = {}
         self._function = function
         self._first_at = None if first_at is None else frozenset(first_at)
@@ -51,7 +51,7 @@ class Scatters(TorchDispatchMode):
         if not bool(differs.any()):
             return func(*args, **(kwargs or {}))
         where = calling_line(sys._getframe(1), self._function)
-        self.colliding[where] = max(self.colliding.get(where, 0), int(element[1:][differs].unique().numel()))
+        self.colliding[where] = max(self.colliding.get(where, 0), len(torch.unique(element[1:][differs])))
         is_first = self._first_at is None or where in self._first_at
         edge = torch.ones(1, dtype=torch.bool, device=element.device)
         stays = torch.cat([edge, ~is_same]) if is_first else torch.cat([~is_same, edge])

@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -154,7 +154,8 @@ def _look_compiled(
     keeps_outputs: bool,
 ) -> None:
     hears = is_cuda and setting.asks_for_graphs
-    with hearing_skips() if hears else nullcontext([]) as skips:
+    silence: AbstractContextManager[list[str]] = nullcontext([])
+    with hearing_skips() if hears else silence as skips:
         limit = torch._dynamo.config.recompile_limit
         run, compiled = run_compiled(subject, setting, more_calls=max(0, limit + 2 - subject.calls))
         find_graph_breaks(run, num_eager, notes)

@@ -26,11 +26,11 @@ _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", 
 _VIEWS: Final = {"detach.default", "alias.default"}
 
 
-class Reads(TorchDispatchMode):
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operations, the lines of those that need values on the host, and how many kernels a call would launch."""
 
     def __init__(self, function: Function) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.lines: Counter[tuple[str, str]] = Counter()
         self.num_operations = 0
         self._function = function
@@ -63,9 +63,8 @@ class HostReads(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if func in _TO_HOST and args[0].device.type == "cpu":
             self._reads.note(func.__name__)
-        elif func is Tensor.to and args and isinstance(output, Tensor) and _asks_for_cpu(args[1:], kwargs or {}):
-            if args[0].device.type == "cpu":
-                self._reads.note("to('cpu')")
+        elif func is Tensor.to and args[0].device.type == "cpu" and _asks_for_cpu(args[1:], kwargs or {}):
+            self._reads.note("to('cpu')")
         return output
 
 

@@ -2,8 +2,18 @@
 
 import typer
 
+from kgverify.cli.audit_compile import audit_compile
+
 app = typer.Typer(
     help="Is it the compiler? Look at the compiled evaluator mode by mode and property by property.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def _options() -> None:
+    pass
+
+
+app.command("compile")(audit_compile)
