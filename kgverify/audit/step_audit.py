@@ -90,10 +90,15 @@ def audit_subject(
     budget: Mapping[str, float] | None = None,
     keeps_outputs: bool = True,
     has_fresh_cache: bool = True,
+    is_in_fresh_cache: bool = False,
     stage_seconds: float = 60.0,
     tell: Tell = lambda _: None,
 ) -> AuditReport:
-    """Every property audit of a subject, and the costs of each of its parts. stage_seconds: most time for the parts."""
+    """Every property audit of a subject, and the costs of each of its parts.
+
+    has_fresh_cache, is_in_fresh_cache: whether one is to be made, or has been made by the caller
+    stage_seconds:                      most time for compiling the parts
+    """
     if setting.mode not in COMPILED_MODES:
         raise UserError(
             f"mode {setting.mode!r} is none of torch.compile",
@@ -109,7 +114,7 @@ def audit_subject(
     num_eager = _look_eagerly(subject, found, notes)
     tell("guards")
     find_guard_holes(subject, setting, found, notes, GUARD_SECONDS)
-    with fresh_cache(has_fresh_cache):
+    with fresh_cache(has_fresh_cache and not is_in_fresh_cache):
         tell("compiling")
         with quiet_compiler(), restoring(found):
             _look_compiled(subject, setting, found, notes, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
@@ -123,7 +128,9 @@ def audit_subject(
         measures=notes.measures,
         overruns=overruns,
         details=notes.details,
-        environment=describe_environment(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache),
+        environment=describe_environment(
+            setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache
+        ),
     )
 
 

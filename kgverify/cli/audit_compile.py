@@ -40,7 +40,7 @@ def audit_compile(
     slots: Annotated[int, typer.Option(min=1, help="Derivations that the compiled evaluator has in flight.")] = 16,
     stages: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Most time for compiling each stage by itself; 0 leaves it.")
-    ] = 30.0,
+    ] = 20.0,
     fresh: Annotated[
         bool,
         typer.Option(help="Whether nothing compiled earlier is taken, so that compile times are those of a start."),
@@ -56,7 +56,7 @@ def audit_compile(
     Exit codes: 0 nothing found, 1 findings or more than the budget allows, 2 bad input.
     """
     from kgverify.audit.budget import read_budget
-    from kgverify.audit.compiled_run import CompileSetting
+    from kgverify.audit.compiled_run import CompileSetting, fresh_cache
     from kgverify.audit.engine_loop import audit_loop, reset_compiler
     from kgverify.audit.evaluator import evaluator_subject
     from kgverify.audit.step_audit import audit_subject
@@ -99,22 +99,25 @@ def audit_compile(
         def tell(what: str) -> None:
             status.update(what)
 
-        report = audit_subject(
-            subject,
-            CompileSetting(of_tick, False, {"cpp.threads": 1}),
-            budget={key: limit for key, limit in limits.items() if key not in _OF_LOOP},
-            keeps_outputs=False,
-            has_fresh_cache=fresh,
-            stage_seconds=stages,
-            tell=tell,
-        )
-        reset_compiler()
-        loop = audit_loop(
-            engine,
-            candidates,
-            budget={key: limit for key, limit in limits.items() if key in _OF_LOOP},
-            tell=tell,
-        )
+        # One for both, so that kernels that are the same are compiled once.
+        with fresh_cache(fresh):
+            report = audit_subject(
+                subject,
+                CompileSetting(of_tick, False, {"cpp.threads": 1}),
+                budget={key: limit for key, limit in limits.items() if key not in _OF_LOOP},
+                keeps_outputs=False,
+                has_fresh_cache=False,
+                is_in_fresh_cache=fresh,
+                stage_seconds=stages,
+                tell=tell,
+            )
+            reset_compiler()
+            loop = audit_loop(
+                engine,
+                candidates,
+                budget={key: limit for key, limit in limits.items() if key in _OF_LOOP},
+                tell=tell,
+            )
     reports = [report, loop]
     out = make_result_console(json_path)
     for each in reports:

@@ -9,7 +9,7 @@ from kgverify.audit.budget import KEYS, check_budget
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "auditing.md").read_text(encoding="utf-8")
-BLOCKS = {kind: text for kind, text in re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)}
+BLOCKS = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL))
 AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))
 
 
@@ -38,7 +38,9 @@ def test_every_audit_has_its_row():
         text = path.read_text(encoding="utf-8")
         told |= set(
             re.findall(
-                r'^(?:AUDIT|FALLBACK|OVERWRITTEN|ADDRESSES|REPLAYS|COPIES)(?:: Final)? = "([\w-]+)"$', text, re.MULTILINE
+                r'^(?:AUDIT|FALLBACK|OVERWRITTEN|ADDRESSES|REPLAYS|COPIES)(?:: Final)? = "([\w-]+)"$',
+                text,
+                re.MULTILINE,
             )
         )
     assert told & AUDITS == AUDITS
