@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kgverify.audit.compiled_run import Call, CompiledRun, copied, joint_inputs, make_call
+from kgverify.audit.compiled_run import Call, CompiledRun, copied, joint_inputs, make_call, storage
 from kgverify.audit.notes import Notes
 from kgverify.audit.places import Place, places, restoring
 from kgverify.audit.source_lines import definition_line, return_line
@@ -21,14 +21,6 @@ def tensors(tree: Any, name: str) -> list[tuple[str, Tensor]]:
     return [(f"{name}{path}", leaf) for path, leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def storage(tensor: Tensor) -> int:
-    """Which memory a tensor is in; 0 for none."""
-    try:
-        return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
-    except RuntimeError:
-        return 0
-
-
 def find_aliasing(subject: Subject, run: CompiledRun, found: list[Place], notes: Notes) -> None:
     """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
     if not run.calls:
@@ -38,13 +30,13 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[Place], notes:
     with restoring(found):
         eager, error = make_call(subject.function, inputs, 0)
         written = {storage(t) for _, t, old in before if _is_written(t, *old)} - {0}
-        eager_aliases = _aliases(eager.output, before)
-        eager_shared = _shared(eager.output)
+        eager_aliases = _aliases(eager, before)
+        eager_shared = _shared(eager)
     if error is not None:
         return
     call = run.calls[0]
     mine = [(path, tensor, None) for path, tensor in _givens(call.inputs, found)]
-    aliases, shared = _aliases(call.output, mine), _shared(call.output)
+    aliases, shared = _aliases(call, mine), _shared(call)
     notes.measures["aliased_outputs"] = len(aliases)
     notes.measures["shared_outputs"] = len(shared)
     notes.details["aliased_outputs"] = tuple(f"{out} is or views {given}" for out, given in sorted(aliases.items()))
@@ -94,19 +86,18 @@ def _is_written(tensor: Tensor, old: Tensor | None, version: int) -> bool:
     return _version(tensor) != version or (old is not None and not _equal(old, tensor.detach()))
 
 
-def _aliases(output: Any, givens: list[Any]) -> dict[str, str]:
+def _aliases(call: Call, givens: list[Any]) -> dict[str, str]:
     by_storage = {storage(each[1]): each[0] for each in reversed(givens) if storage(each[1])}
-    return {path: by_storage[storage(t)] for path, t in tensors(output, "output") if storage(t) in by_storage}
+    return {f"output{path}": by_storage[memory] for path, memory in call.memory if memory in by_storage}
 
 
-def _shared(output: Any) -> set[tuple[str, str]]:
+def _shared(call: Call) -> set[tuple[str, str]]:
     seen: dict[int, str] = {}
     pairs = set()
-    for path, tensor in tensors(output, "output"):
-        memory = storage(tensor)
+    for path, memory in call.memory:
         if memory and memory in seen:
-            pairs.add((seen[memory], path))
-        seen.setdefault(memory, path)
+            pairs.add((seen[memory], f"output{path}"))
+        seen.setdefault(memory, f"output{path}")
     return pairs
 
 
@@ -202,8 +193,10 @@ def find_unstable_addresses(subject: Subject, run: CompiledRun, notes: Notes) ->
     """How many leaves change their address between calls; a finding where one is marked as static."""
     if len(run.calls) < 2:
         return
-    notes.measures["unstable_inputs"] = _num_unstable(run, lambda call: tensors(call.inputs, ""))
-    notes.measures["unstable_outputs"] = _num_unstable(run, lambda call: tensors(call.output, ""))
+    notes.measures["unstable_inputs"] = _num_unstable(
+        run, lambda call: [(path, storage(tensor)) for path, tensor in tensors(call.inputs, "")]
+    )
+    notes.measures["unstable_outputs"] = _num_unstable(run, lambda call: call.memory)
     for graph in run.graphs:
         for number, given in enumerate(graph.inputs):
             seen = {row[number] for row in graph.addresses if number < len(row)}
@@ -217,9 +210,9 @@ def find_unstable_addresses(subject: Subject, run: CompiledRun, notes: Notes) ->
                 )
 
 
-def _num_unstable(run: CompiledRun, pick: Callable[[Call], list[tuple[str, Tensor]]]) -> int:
+def _num_unstable(run: CompiledRun, pick: Callable[[Call], list[tuple[str, int]]]) -> int:
     seen: dict[str, set[int]] = {}
     for call in run.calls:
-        for path, tensor in pick(call):
-            seen.setdefault(path, set()).add(storage(tensor))
+        for path, memory in pick(call):
+            seen.setdefault(path, set()).add(memory)
     return sum(len(addresses) > 1 for addresses in seen.values())

@@ -89,12 +89,17 @@ class Compilation:
 
 @dataclass
 class Call:
-    """One call. snapshot: the values of its output when it returned; num_runs: of compiled graphs."""
+    """One call.
+
+    snapshot: the values of its output when it returned; memory: where they were then, 0 for nowhere
+    num_runs: of compiled graphs
+    """
 
     number: int
     inputs: Inputs
     output: Any
     snapshot: list[tuple[str, Tensor | None]]
+    memory: list[tuple[str, int]]
     num_runs: int
     seconds: float
 
@@ -284,7 +289,16 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     except Exception as raised:
         error = raised
     seconds = time.perf_counter() - began
-    return Call(number, inputs, output, snapshot(output), 0, seconds), error
+    memory = [(path, storage(leaf)) for path, leaf in leaves(output) if isinstance(leaf, Tensor)]
+    return Call(number, inputs, output, snapshot(output), memory, 0, seconds), error
+
+
+def storage(tensor: Tensor) -> int:
+    """Which memory a tensor is in; 0 for none."""
+    try:
+        return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+    except RuntimeError:
+        return 0
 
 
 def snapshot(tree: Any) -> list[tuple[str, Tensor | None]]:

@@ -18,6 +18,8 @@ from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, TickLoop
 from kgverify.errors import UserError
 from kgverify.trace.columns import CandidateSet
 
+_WAITS_OF_A_POOL: Final = 16
+"""Most waits for filling a pool and for reading its results."""
 _LOOP: Final = "kgverify/engines/compiled/loop.py"
 
 
@@ -40,7 +42,7 @@ def audit_loop(
     is_cuda = info.device == "cuda"
     notes = Notes()
     tell("warming up the engine's loop")
-    with _counting_ticks() as warm:
+    with _counting_ticks():
         began = time.perf_counter()
         engine.evaluate(candidates)
         notes.measures["first_run_seconds"] = time.perf_counter() - began
@@ -61,10 +63,10 @@ def audit_loop(
             remedy="see what `kgverify audit compile` says of the tick",
         )
     if is_cuda:
-        _check_waits(seen, ticks["looks"], info.mode, notes)
+        num_pools = -(-len(candidates.query) // engine.layout.pool)
+        _check_waits(seen, ticks["looks"], num_pools, info.mode, notes)
     else:
         notes.skip("loop", "replays, device time and waits are those of a CUDA device")
-    del warm
     findings = tuple(notes.findings)
     overruns, _ = exceed_budget(budget or {}, notes.measures, findings)
     return AuditReport(
@@ -133,9 +135,9 @@ def _measure(seen: Profile, num_ticks: int, num_looks: int, num: int, notes: Not
     notes.details["copies"] = tuple(f"{name}: {count}" for name, count in seen.copies.items())
 
 
-def _check_waits(seen: Profile, num_looks: int, mode: str, notes: Notes) -> None:
+def _check_waits(seen: Profile, num_looks: int, num_pools: int, mode: str, notes: Notes) -> None:
     """Each look may wait once; the end of a pool and the reading of its results a few times more."""
-    num_edge = 16
+    num_edge = _WAITS_OF_A_POOL * num_pools
     num_waits = sum(seen.waits.values())
     if num_waits > num_looks + num_edge:
         notes.find(

@@ -304,7 +304,7 @@ def restoring(found: list[Place]) -> Iterator[None]:
     for place in found:
         value = place.look()
         kept = (
-            value.detach().clone()
+            _clone(value)
             if isinstance(value, Tensor)
             else copy.copy(value)
             if isinstance(value, (list, dict))
@@ -326,13 +326,21 @@ def put_back(place: Place, value: Any, kept: Any) -> None:
         place.set(value)
     if isinstance(value, Tensor):
         with torch.no_grad():
-            if value.shape == kept.shape and not _is_same(value, kept):
+            if kept is not None and value.shape == kept.shape and not _is_same(value, kept):
                 value.detach().copy_(kept)
     elif isinstance(value, list):
         value[:] = kept
     elif isinstance(value, dict):
         value.clear()
         value.update(kept)
+
+
+def _clone(value: Tensor) -> Tensor | None:
+    """None where a captured graph has taken the memory back."""
+    try:
+        return value.detach().clone()
+    except RuntimeError:
+        return None
 
 
 def _is_same(first: Tensor, second: Tensor) -> bool:

@@ -20,7 +20,8 @@ _IN_COMMENT: Final = re.compile(r"#\s*(?P<file>[^\s#:]+\.py):(?P<line>\d+) in \w
 
 def is_users(filename: str) -> bool:
     """Whether a file is neither torch's nor of the audits themselves, nor made by the compiler."""
-    made = filename.startswith("<") or "torchinductor" in filename
+    typed = filename.startswith(("<stdin>", "<string>", "<ipython"))
+    made = (filename.startswith("<") and not typed) or "torchinductor" in filename
     return not made and not filename.startswith((_TORCH, _AUDIT)) and "importlib" not in filename
 
 

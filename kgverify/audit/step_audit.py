@@ -232,7 +232,15 @@ def describe_environment(setting: CompileSetting, *, is_cuda: bool, has_fresh_ca
         "mode": setting.mode,
         "dynamic": str(setting.dynamic),
         "matmul precision": torch.get_float32_matmul_precision(),
-        "tf32": str(torch.backends.cuda.matmul.allow_tf32) if is_cuda else "none on a CPU",
+        "tf32": _tf32() if is_cuda else "none on a CPU",
         "cache": "fresh" if has_fresh_cache else "the process's own",
         "threads": str(torch.get_num_threads()),
     }
+
+
+def _tf32() -> str:
+    """Whether products of float32 may lose digits. Torch has two ways of saying it, and one refuses after the other."""
+    try:
+        return str(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:
+        return str(getattr(torch.backends.cuda.matmul, "fp32_precision", "unknown"))
