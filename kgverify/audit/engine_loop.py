@@ -68,11 +68,11 @@ def audit_loop(
     else:
         notes.skip("loop", "replays, device time and waits are those of a CUDA device")
     findings = tuple(notes.findings)
-    overruns, _ = exceed_budget(budget or {}, notes.measures, findings)
+    overruns, unchecked = exceed_budget(budget or {}, notes.measures, findings)
     return AuditReport(
         subject="loop",
         findings=findings,
-        unmeasured=tuple(notes.unmeasured),
+        unmeasured=(*notes.unmeasured, *unchecked),
         measures=notes.measures,
         overruns=overruns,
         details=notes.details,
