@@ -43,6 +43,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """The audits of one subject.
 
     measures:   named numbers: `graph_breaks`, `recompilations`, `syncs_per_step`, ... times in seconds, memory in bytes
+    details:     the lists behind some measures, by their names
     environment: torch, device, mode, precision, state of the caches, threads, TF32
     """
 
@@ -51,6 +52,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     unmeasured: tuple[Unmeasured, ...] = ()
     measures: dict[str, float] = {}
     overruns: tuple[Overrun, ...] = ()
+    details: dict[str, tuple[str, ...]] = {}
     environment: dict[str, str] = {}
     schema_version: int = SCHEMA_VERSION
 

@@ -1,5 +1,6 @@
 """All that a call does: what it gives, what it leaves in its arguments, what shares memory with what, what it raises."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -46,10 +47,10 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def observe(function: Function, inputs: Inputs) -> Observation:
-    """Call it and note what came of it; what it raises is noted, too. DeviceLost where nothing can be noted any more."""
+def observe(function: Function, inputs: Inputs, read: Callable[[Any], Any] = lambda output: output) -> Observation:
+    """Call it and note what came of it, of the outputs what is read; what it raises is noted, too. DeviceLost where nothing can be noted any more."""
     try:
-        given = function(*inputs)
+        given = read(function(*inputs))
         _wait()
     except Exception as error:
         lines = str(error).strip().splitlines()

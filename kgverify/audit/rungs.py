@@ -68,14 +68,14 @@ def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repe
     """
     with isolated():
         function = compile_on(subject.function, rung)
-        fresh = [_call(function, subject.inputs(call)) for call in range(subject.calls)]
+        fresh = [_call(function, subject.inputs(call), subject) for call in range(subject.calls)]
         held = subject.inputs(0)
         repeated = []
         for number in range(subject.calls):
             if expected is not None and number:
                 _put(expected.repeated[number - 1].arguments, held)
-            repeated.append(_call(function, held))
-        again = [_call(function, subject.inputs(0)) for _ in range(repetitions)]
+            repeated.append(_call(function, held, subject))
+        again = [_call(function, subject.inputs(0), subject) for _ in range(repetitions)]
         return Watched(fresh, repeated, again)
 
 
@@ -92,11 +92,11 @@ def compile_on(function: Function, rung: Rung) -> Function:
     return compiled
 
 
-def _call(function: Function, inputs: Inputs) -> Observation:
+def _call(function: Function, inputs: Inputs, subject: Subject) -> Observation:
     if torch.cuda.is_available():
         # What a captured graph gave out before may be overwritten: it has been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    return observe(function, inputs)
+    return observe(function, inputs, subject.read)
 
 
 def _put(arguments: dict[str, Any], held: Inputs) -> None:

@@ -26,6 +26,7 @@ class Subject:
     make_inputs: the arguments of a call. Calls made with one number must find equal arguments
     parts:       functions that it is composed of, each a subject by itself, from the first called to the last
     calls:       as many calls are made of it as have different arguments worth comparing
+    read:        of what it returns, what a caller reads; the rest may hold anything
     """
 
     name: str
@@ -33,6 +34,7 @@ class Subject:
     make_inputs: MakeInputs
     parts: Mapping[str, "Subject"] = field(default_factory=dict)
     calls: int = 6
+    read: Callable[[Any], Any] = lambda output: output
 
     def inputs(self, call: int) -> Inputs:
         """The arguments of a call, which share no memory with those of any other. UserError where they are no tuple."""

@@ -2,6 +2,7 @@
 
 import typer
 
+from kgverify.cli.audit_compile import audit_compile
 from kgverify.cli.audit_modes import modes, traps
 
 app = typer.Typer(
@@ -10,4 +11,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(modes)
+app.command("compile")(audit_compile)
 app.command()(traps)

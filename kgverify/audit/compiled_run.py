@@ -1,0 +1,366 @@
+"""Calls of a function through the compiler, watched: its graphs, each run of one, what was compiled when, and why."""
+
+import copy
+import gc
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch._dynamo import utils as dynamo_utils
+
+from kgverify.audit.source_lines import stack_line, text_line
+from kgverify.audit.subject import Function, Inputs, Subject, leaves
+
+_STATIC: Final = "_dynamo_static_input_type"
+_MOST_METRICS: Final = 4096
+
+
+@dataclass(frozen=True)
+class CompileSetting:
+    """How a function is compiled.
+
+    mode:    of `torch.compile`
+    dynamic: None lets a shape that changes become symbolic
+    options: of Inductor
+    """
+
+    mode: str = "default"
+    dynamic: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def asks_for_graphs(self) -> bool:
+        """Whether this mode captures CUDA graphs."""
+        return bool(self.all_options().get("triton.cudagraphs", False))
+
+    def all_options(self) -> dict[str, Any]:
+        """Of the mode and beside it."""
+        import torch._inductor
+
+        return {**torch._inductor.list_mode_options(self.mode), **self.options}
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A tensor that a graph is given. source: as the compiler names it; where: the first line that uses it."""
+
+    source: str
+    where: str
+    is_static: bool
+
+
+@dataclass
+class Graph:
+    """A graph that was compiled. guard_lines: the user's lines that bound a size to one value."""
+
+    inputs: list[GraphInput | None]
+    num_nodes: int
+    guard_lines: list[str]
+    addresses: list[list[int]] = field(default_factory=list)
+    num_bytes: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One attempt of the compiler at one frame. frame, number: of its recompilations; call: during which it happened."""
+
+    frame: str
+    number: int
+    call: int
+    function: str
+    reason: str
+    fail_reason: str
+    fail_where: str
+    seconds: float
+    graph: Graph | None
+
+    @property
+    def is_past_limit(self) -> bool:
+        """Whether it was given up because the frame had been compiled too often."""
+        return "limit" in self.fail_reason and "recompil" in self.fail_reason.lower()
+
+
+@dataclass
+class Call:
+    """One call.
+
+    snapshot: the values of its output when it returned; memory: where they were then, 0 for nowhere
+    num_runs: of compiled graphs
+    """
+
+    number: int
+    inputs: Inputs
+    output: Any
+    snapshot: list[tuple[str, Tensor | None]]
+    memory: list[tuple[str, int]]
+    num_runs: int
+    seconds: float
+
+
+@dataclass
+class CompiledRun:
+    """What was seen of some calls. breaks: (reason, line); error: that ended it, and where"""
+
+    setting: CompileSetting
+    function: Function
+    calls: list[Call] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
+    compilations: list[Compilation] = field(default_factory=list)
+    breaks: list[tuple[str, str]] = field(default_factory=list)
+    error: BaseException | None = None
+    num_kernels: int = 0
+
+
+class WatchingBackend:
+    """Inductor, noting every graph that it is given and every run of one."""
+
+    def __init__(self, setting: CompileSetting) -> None:
+        self.graphs: list[Graph] = []
+        self.num_runs = 0
+        self.holds_addresses = True
+        self._compile = torch._TorchCompileInductorWrapper("default", setting.all_options(), setting.dynamic)  # type: ignore[no-untyped-call]
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        """Compile a graph."""
+        graph = _describe(module)
+        self.graphs.append(graph)
+        compiled = self._compile(module, inputs)
+
+        def run(*values: Any) -> Any:
+            self.num_runs += 1
+            if self.holds_addresses:
+                graph.addresses.append([v.data_ptr() if isinstance(v, Tensor) else 0 for v in values])
+                graph.num_bytes.append([v.nbytes if isinstance(v, Tensor) else 0 for v in values])
+            return compiled(*values)
+
+        return run
+
+    def get_compiler_config(self) -> Any:
+        """Inductor's, for whoever asks the backend."""
+        return self._compile.get_compiler_config()  # type: ignore[no-untyped-call]
+
+    def reset(self) -> None:
+        """Forget captured graphs."""
+        self._compile.reset()  # type: ignore[no-untyped-call]
+
+
+def _describe(module: torch.fx.GraphModule) -> Graph:
+    inputs: list[GraphInput | None] = []
+    num_nodes = 0
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            num_nodes += 1
+        if node.op != "placeholder":
+            continue
+        source, value = getattr(node, "_dynamo_source", None), node.meta.get("example_value")
+        if source is None or not isinstance(value, Tensor):
+            inputs.append(None)
+            continue
+        # A method before torch 2.11, an attribute from then on.
+        name = source.name() if callable(source.name) else source.name
+        users = [text_line(user.meta.get("stack_trace") or "") for user in node.users]
+        where = next(filter(None, users), text_line(node.meta.get("stack_trace") or ""))
+        inputs.append(GraphInput(str(name), where, getattr(value, _STATIC, None) is not None))
+    return Graph(inputs, num_nodes, _guard_lines())
+
+
+def _guard_lines() -> list[str]:
+    """The lines that asked for the value of a symbolic size."""
+    context = torch._guards.TracingContext.try_get()
+    environment = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    lines = []
+    for guard in getattr(environment, "guards", None) or ():
+        if getattr(guard, "expr", None).__class__.__name__ not in ("Equality", "Eq"):
+            continue
+        stack = getattr(getattr(guard, "sloc", None), "user_loc", None) or getattr(guard, "stack", None)
+        found = text_line(str(stack)) if stack is not None else ""
+        lines.append(found or _location(str(getattr(guard, "sloc", ""))))
+    return [line for line in lines if line]
+
+
+def _location(text: str) -> str:
+    found = re.search(r"(\S+\.py):(\d+)", text)
+    return f"{found[1]}:{found[2]}" if found else ""
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """A compiler that starts anew, tells its metrics and keeps its warnings to itself; afterwards it starts anew again.
+
+    Whatever else this process has compiled is compiled again when it is called next.
+    """
+    import logging
+
+    names = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._dynamo.reset()
+        dynamo_utils.clear_compilation_metrics()
+        dynamo_utils.set_compilation_metrics_limit(_MOST_METRICS)
+        dynamo_utils.counters.clear()
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            torch._dynamo.reset()
+            dynamo_utils.clear_compilation_metrics()
+            gc.collect()
+
+
+def joint_inputs(subject: Subject, calls: range) -> list[Inputs]:
+    """The arguments of calls: copies, which share memory with each other as what they were made from does."""
+    made = []
+    for number in calls:
+        inputs = subject.make_inputs(number)
+        if not isinstance(inputs, tuple):
+            # Says what is wrong with them.
+            subject.inputs(number)
+        made.append(inputs)
+    return copy.deepcopy(made)
+
+
+def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int = 0) -> tuple[CompiledRun, Function]:
+    """Call a function through Inductor, each call with its own arguments, and keep everything that it returns.
+
+    more_calls: so many are added where the last calls were all compiled anew, as long as there are arguments
+    The compiled function can be called further, inside of `quiet_compiler` only.
+    """
+    from torch._inductor import metrics
+
+    run = CompiledRun(setting, subject.function)
+    backend = WatchingBackend(setting)
+    compiled = torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
+    metrics.reset()
+    run.graphs = backend.graphs
+    inputs = joint_inputs(subject, range(subject.calls))
+    num_seen, last_compiling = 0, 0
+    number = 0
+    while number < subject.calls + more_calls:
+        if number >= len(inputs):
+            if number - last_compiling > 1:
+                break
+            try:
+                inputs += joint_inputs(subject, range(number, number + 1))
+            except Exception:
+                # There are no more.
+                break
+        runs_before, graphs_before = backend.num_runs, len(backend.graphs)
+        call, error = make_call(compiled, inputs[number], number)
+        call.num_runs = backend.num_runs - runs_before
+        seen = dynamo_utils.get_compilation_metrics()
+        fresh = backend.graphs[graphs_before:]
+        for each in seen[num_seen:]:
+            run.compilations.append(_compilation(each, number, fresh, run.compilations))
+        if len(seen) > num_seen:
+            last_compiling = number
+        num_seen = len(seen)
+        if error is not None:
+            run.error = error
+            break
+        run.calls.append(call)
+        number += 1
+    backend.holds_addresses = False
+    run.num_kernels = metrics.generated_kernel_count
+    run.breaks = [(r.reason, stack_line(r.user_stack)) for r in dynamo_utils.graph_break_reasons]
+    return run, compiled
+
+
+def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
+    """One call with the same random numbers each time, and what it raised."""
+    torch.manual_seed(number)
+    began = time.perf_counter()
+    output, error = None, None
+    try:
+        output = function(*inputs)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+    except Exception as raised:
+        error = raised
+    seconds = time.perf_counter() - began
+    memory = [(path, storage(leaf)) for path, leaf in leaves(output) if isinstance(leaf, Tensor)]
+    return Call(number, inputs, output, snapshot(output), memory, 0, seconds), error
+
+
+def storage(tensor: Tensor) -> int:
+    """Which memory a tensor is in; 0 for none."""
+    try:
+        return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+    except RuntimeError:
+        return 0
+
+
+def snapshot(tree: Any) -> list[tuple[str, Tensor | None]]:
+    """The values of every tensor, in memory of their own; None where they cannot be had."""
+    return [(path, copied(leaf)) for path, leaf in leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def copied(tensor: Tensor) -> Tensor | None:
+    """The values of a tensor; None where a captured graph has taken its memory back."""
+    try:
+        return tensor.detach().clone()
+    except RuntimeError:
+        return None
+
+
+def _compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:
+    frame, _, place = str(each.compile_id or "?/0").rpartition("/")
+    # A restart of the same attempt is told as `0/1_1`.
+    number = int(place.partition("_")[0] or 0)
+    where = f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else ""
+    if not where:
+        where = next((other.function for other in before if other.frame == frame), "")
+    reason = each.recompile_reason or ""
+    fail_where = f"{each.fail_user_frame_filename}:{each.fail_user_frame_lineno}"
+    return Compilation(
+        frame=frame,
+        number=number,
+        call=call,
+        function=where,
+        reason=reason,
+        fail_reason=each.fail_reason or "",
+        fail_where=fail_where if each.fail_user_frame_filename else "",
+        seconds=each.entire_frame_compile_time_s or 0.0,
+        graph=fresh[-1] if fresh else None,
+    )
+
+
+@contextmanager
+def fresh_cache(is_wanted: bool) -> Iterator[None]:
+    """A cache of compiled code that begins empty and is thrown away; the process's own if none is wanted."""
+    from torch._inductor import utils
+
+    with ExitStack() as stack:
+        if is_wanted:
+            make = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+            stack.enter_context(make())
+        yield
+
+
+def same_values(first: Any, second: Any) -> bool:
+    """Whether two outputs hold the same leaves, bit for bit; NaN is equal to NaN."""
+    ones, others = leaves(first), leaves(second)
+    if [path for path, _ in ones] != [path for path, _ in others]:
+        return False
+    return all(_is_same(one, other) for (_, one), (_, other) in zip(ones, others, strict=True))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+            return False
+        return bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return False
+    return bool(one == other) or one != one

@@ -1,0 +1,32 @@
+"""Mistakes in how a step is given to the audits."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kgverify.audit import audit_step
+from kgverify.errors import UserError
+
+
+def raising_step(values: Tensor) -> Tensor:
+    return values @ values.view(2, 2)
+
+
+def test_inputs_that_are_no_tuple_are_told():
+    with pytest.raises(UserError, match="expected a tuple of arguments"):
+        audit_step(lambda values: values, lambda: torch.ones(2))  # type: ignore[arg-type, return-value]
+
+
+def test_a_mode_that_is_not_known_is_told():
+    with pytest.raises(UserError, match="mode 'fast' is none of"):
+        audit_step(lambda values: values, lambda: (torch.ones(2),), mode="fast")
+
+
+def test_a_step_that_raises_without_the_compiler_is_told_with_its_line():
+    with pytest.raises(UserError, match=r"test_audit_compile_errors\.py:12: raising_step raises"):
+        audit_step(raising_step, lambda: (torch.ones(4),))
+
+
+def test_no_calls_are_a_mistake():
+    with pytest.raises(UserError, match="expected at least 1 call"):
+        audit_step(raising_step, lambda: (torch.ones(4),), calls=0)
