@@ -32,7 +32,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     against:       `eager` or `reference`
     num_compared:  candidates; of a compile strategy, numbers of the end state
-    num_differing: near-ties left out
+    num_differing: near-ties left out, of which none is looked for after the first that is none
     num_near_ties: on their way two scores are closer than the arithmetic's error
     largest_gap:   of log-probabilities where nothing differs, nats
     example:       the first difference

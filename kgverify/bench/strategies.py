@@ -84,7 +84,7 @@ def _choose(names: tuple[str, ...] | None, steps: int) -> dict[str, Strategy]:
     for name in names or ():
         if name not in known:
             raise UserError(
-                f"unknown strategy {name!r}", where="names", fix=suggest(name, known) or f"choose {', '.join(known)}"
+                f"unknown strategy {name!r}", where="--modes", fix=suggest(name, known) or f"choose {', '.join(known)}"
             )
     return {name: known[name] for name in names or known}
 

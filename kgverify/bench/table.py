@@ -179,7 +179,7 @@ def _agreements(result: BenchResult) -> Iterator[str]:
             if agreement.num_differing:
                 yield (
                     f"{each.name:<16} {agreement.num_differing:,} of {agreement.num_compared:,} {what} differ from"
-                    f" {agreement.against} or more; {agreement.example}"
+                    f" {agreement.against}; {agreement.example}"
                 )
                 continue
             text = f"{agreement.num_compared:,} {what} as {agreement.against}"

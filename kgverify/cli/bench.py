@@ -46,7 +46,7 @@ def bench(
         typer.Option(
             metavar="MODE,...",
             help="Of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
-            " difference on the device if not given.",
+            " difference on the device if not given. With --strategies: eager, loop, regional, while_loop, unrolled, captured-N.",
         ),
     ] = None,
     strategies: Annotated[
@@ -109,10 +109,10 @@ def bench(
             where="--fail-slower" if fail_slower else "--across",
             fix="give --compare FILE as well",
         )
-    if strategies and (modes is not None or precision != "float32"):
+    if strategies and precision != "float32":
         raise UserError(
-            "is for the modes, and strategies are measured in one of their own",
-            where="--modes" if modes is not None else "--precision",
+            "is for the modes, and strategies are measured in float32",
+            where="--precision",
             fix="leave it or --strategies out",
         )
     if steps is not None and not strategies:
@@ -188,7 +188,7 @@ def _measure_strategies(run: Run, plan: "Plan", steps: int | None) -> BenchResul
             where="--fault",
             fix="leave it or --strategies out",
         )
-    return measure_strategies(run, plan, steps=steps or STEPS, phase=show_phase)
+    return measure_strategies(run, plan, steps=steps or STEPS, names=plan.modes, phase=show_phase)
 
 
 def _build_with_faults(run: Run, plan: "Plan") -> "Build | None":
