@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from kgverify import __version__
 from kgverify.cli import audit, faults
+from kgverify.cli.bench import bench
 from kgverify.cli.diff import diff
 from kgverify.cli.evaluate import evaluate
 from kgverify.cli.fuzz import fuzz
@@ -63,6 +64,7 @@ app.command()(shrink)
 app.command()(replay)
 app.command()(fuzz)
 app.command()(train)
+app.command()(bench)
 app.add_typer(faults.app, name="faults")
 app.add_typer(audit.app, name="audit")
 

@@ -37,7 +37,7 @@ def check_sample(
     is_same = (sample.outcome == expected.candidates.outcome) & (sample.is_limited == expected.candidates.is_limited)
     is_same_score = apart <= bound
     differs = ~is_same | ~is_same_score
-    is_near_tie = differs & (_smallest_gaps(expected) <= 2 * error) & (error > 0)
+    is_near_tie = differs & (smallest_gaps(expected) <= 2 * error) & (error > 0)
     agrees = ~differs
     rows = np.flatnonzero(differs & ~is_near_tie)
     in_order = rows[np.lexsort((sample.candidates.side[rows], sample.candidates.query[rows]))]
@@ -69,7 +69,7 @@ class _Sample:
         self.log_probability = np.concatenate([each.sample_log_probability for each in results])[rows]
 
 
-def _smallest_gaps(columns: Columns) -> NDArray[np.float64]:
+def smallest_gaps(columns: Columns) -> NDArray[np.float64]:
     """float64 [N]: on each candidate's way, between the chosen score and the next below it; inf where there was no choice."""
     num_resolvents = columns.steps.num_resolvents.astype(np.int64)
     starts = starts_of(num_resolvents)

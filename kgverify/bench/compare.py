@@ -1,0 +1,158 @@
+"""A benchmark beside a saved one: ratios, each with the band that noise alone explains; or why they cannot be compared."""
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from kgverify.bench.result import BenchResult, Measurement, State
+from kgverify.bench.spread import LEAST_BAND, find_band, summarize
+from kgverify.errors import UserError, suggest
+
+ASPECTS: Final = {
+    "graph": ("work.graph_sha256", "work.split", "work.seed"),
+    "size": ("work.num_candidates", "work.num_corruptions", "work.slots", "work.steps"),
+    "policy": ("work.policy", "work.policy_sha256"),
+    "limits": ("work.limits",),
+    "precision": ("work.precision", "environment.matmul_precision", "environment.tf32"),
+    "faults": ("work.faults",),
+    "machine": (
+        "environment.device",
+        "environment.device_name",
+        "environment.platform",
+        "environment.num_cpus",
+        "environment.threads",
+    ),
+    "torch": ("environment.torch", "environment.triton", "environment.cuda", "environment.python"),
+}
+"""What must be the same, each with the fields that tell; in `across` for those that are meant to differ."""
+
+
+class Change(StrEnum):
+    """What became of a speed.
+
+    same: the ratio lies inside the noise band, or that of the fastest calls does not bear it out; unknown: there is no speed on
+    one side, or too few repeats
+    """
+
+    SAME = "same"
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNKNOWN = "unknown"
+
+
+class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that differs, and is not compared across."""
+
+    aspect: str
+    field: str
+    before: str
+    after: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement beside the one of its name. ratio: of medians for each unit, after to before; low, high: the band."""
+
+    name: str
+    change: Change
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two benchmarks. rows: none where there are obstacles; crossed: differences that were asked to be looked past."""
+
+    obstacles: tuple[Obstacle, ...] = ()
+    crossed: tuple[Obstacle, ...] = ()
+    rows: tuple[Comparison, ...] = ()
+    versions: tuple[str, str] = ("", "")
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether there is a single ratio."""
+        return any(row.change is not Change.UNKNOWN for row in self.rows)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether something is slower, beyond its band."""
+        return any(row.change is Change.SLOWER for row in self.rows)
+
+
+def compare_runs(
+    before: BenchResult, after: BenchResult, *, across: Collection[str] = (), least_band: float = LEAST_BAND
+) -> RunComparison:
+    """Compare what both measured of the same work on the same machine.
+
+    across:     aspects that may differ, of `ASPECTS`
+    least_band: what ratios are the same at least, to both sides of 1
+    UserError for an aspect that there is not, and benchmarks of different kinds.
+    """
+    for aspect in across:
+        if aspect not in ASPECTS:
+            raise UserError(
+                f"unknown aspect {aspect!r}",
+                where="--across",
+                fix=suggest(aspect, ASPECTS) or f"choose from {', '.join(ASPECTS)}",
+            )
+    if before.work.kind != after.work.kind:
+        raise UserError(
+            f"is a benchmark of {before.work.kind}, and this is one of {after.work.kind}",
+            where="--compare",
+            fix="give a file of the same kind",
+        )
+    differences = _find_differences(before, after)
+    obstacles = tuple(each for each in differences if each.aspect not in across)
+    names = list(dict.fromkeys(each.name for result in (after, before) for each in result.measurements))
+    rows = () if obstacles else tuple(_compare(name, before, after, least_band) for name in names)
+    return RunComparison(
+        obstacles=obstacles,
+        crossed=tuple(each for each in differences if each.aspect in across),
+        rows=rows,
+        versions=(before.environment.kgverify, after.environment.kgverify),
+    )
+
+
+def _find_differences(before: BenchResult, after: BenchResult) -> list[Obstacle]:
+    found = []
+    for aspect, paths in ASPECTS.items():
+        for path in paths:
+            part, name = path.split(".")
+            values = [getattr(getattr(result, part), name) for result in (before, after)]
+            if values[0] != values[1]:
+                found.append(Obstacle(aspect=aspect, field=name, before=_show(values[0]), after=_show(values[1])))
+    return found
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _compare(name: str, before: BenchResult, after: BenchResult, least_band: float) -> Comparison:
+    sides = before.find(name), after.find(name)
+    earlier, later = sides
+    for side, which in ((earlier, "the saved run"), (later, "this run")):
+        if side is None or not _has_speed(side):
+            why = "not there" if side is None else f"{side.state.value}{f': {side.reason}' if side.reason else ''}"
+            return Comparison(name=name, change=Change.UNKNOWN, reason=f"in {which}: {why}")
+    assert earlier is not None
+    assert later is not None
+    ratio = summarize(later.samples).median / later.num_units / (summarize(earlier.samples).median / earlier.num_units)
+    band = find_band(earlier.samples, later.samples, least_band)
+    if band is None:
+        return Comparison(name=name, change=Change.UNKNOWN, ratio=ratio, reason="too few repeats to tell it from noise")
+    # What others do on the machine makes calls slower, never faster: where something changed, so did the fastest calls.
+    fastest = min(later.samples) / later.num_units / (min(earlier.samples) / earlier.num_units)
+    if ratio in band or 1 / (1 + least_band) <= fastest <= 1 + least_band or (ratio > 1) != (fastest > 1):
+        change = Change.SAME
+    else:
+        change = Change.SLOWER if ratio > 1 else Change.FASTER
+    return Comparison(name=name, change=change, ratio=ratio, low=band.low, high=band.high)
+
+
+def _has_speed(measurement: Measurement) -> bool:
+    return bool(measurement.samples) and measurement.state in (State.TIMED, State.INTERRUPTED)

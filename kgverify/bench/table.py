@@ -1,0 +1,204 @@
+"""A benchmark, and its comparison with a saved one, as lines of text."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kgverify.bench.compare import Change, Comparison, RunComparison
+from kgverify.bench.result import BenchResult, Measurement, State
+from kgverify.bench.spread import summarize
+
+Row = Sequence[str]
+
+_NONE = "–"
+
+_TITLES = {
+    State.WRONG: "WRONG, speed withheld",
+    State.UNDECIDED: "undecided, speed withheld",
+    State.FAILED: "FAILED",
+    State.ABSENT: "not measured",
+    State.INTERRUPTED: "interrupted",
+}
+
+
+def render_result(result: BenchResult) -> list[str]:
+    """What was measured, on what, how fast, what each took to start, and what was compared."""
+    lines = [*_head(result), ""]
+    timed = [each for each in result.measurements if each.samples]
+    if timed:
+        lines += [*_speeds(result, timed), "", *_starts(result, timed), ""]
+    lines += _agreements(result)
+    lines += [f"{each.name:<16} {_tell_state(each)}" for each in result.measurements if each.state is not State.TIMED]
+    unmeasured: dict[tuple[str, str], list[str]] = {}
+    for measurement in result.measurements:
+        for what, reason in measurement.unmeasured.items():
+            unmeasured.setdefault((what, reason), []).append(measurement.name)
+    lines += [
+        f"{'not looked at':<16} {what} of {', '.join(names)}: {reason}" for (what, reason), names in unmeasured.items()
+    ]
+    return lines
+
+
+def render_comparison(compared: RunComparison, where: str) -> list[str]:
+    """The ratios, or what stands in their way."""
+    lines = [f"beside {where} (kgverify {compared.versions[0]}; this is {compared.versions[1]})"]
+    lines += [
+        f"  {each.aspect} differs, as allowed: {each.field} {each.before} -> {each.after}" for each in compared.crossed
+    ]
+    if compared.obstacles:
+        lines += ["  NOT COMPARED: the work or the machine is another"]
+        lines += [f"    {each.aspect}: {each.field} was {each.before}, is {each.after}" for each in compared.obstacles]
+        aspects = dict.fromkeys(each.aspect for each in compared.obstacles)
+        return [*lines, f"  to compare all the same: {' '.join(f'--across {aspect}' for aspect in aspects)}"]
+    head = ("", "", "time, ratio", "noise alone", "")
+    return [*lines, *align([head, *map(_comparison_row, compared.rows)])]
+
+
+def align(rows: Sequence[Row]) -> list[str]:
+    """Columns: the first one and texts to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if not i or cell[:1].isalpha() else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _head(result: BenchResult) -> Iterator[str]:
+    work, machine = result.work, result.environment
+    title = "MEASURED" if result.is_right else "WRONG"
+    if not result.is_complete:
+        title = f"{title}, INTERRUPTED"
+    what = f"{work.num_candidates:,} candidates, {work.slots:,} slots"
+    if work.kind == "strategies":
+        what = f"a search of {work.steps} ticks, {what}"
+    yield f"{title}   {what}, size {work.size}"
+    corruptions = "all" if work.num_corruptions < 0 else f"{work.num_corruptions:,}"
+    faults = f", faults {', '.join(work.faults)}" if work.faults else ""
+    yield (
+        f"  graph {work.graph}, at most {work.num_queries:,} queries of {work.split}, {corruptions} corruptions,"
+        f" seed {work.seed}, policy {work.policy}, {work.precision}{faults}"
+    )
+    triton = f", Triton {machine.triton}" if machine.triton and machine.device == "cuda" else ""
+    yield (
+        f"  {machine.device_name} ({machine.device}), {machine.num_cpus} CPUs, {machine.threads} threads,"
+        f" torch {machine.torch}{triton}, products {machine.matmul_precision}, caches {machine.caches}"
+    )
+
+
+def _speeds(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
+    unit = result.unit
+    head = (
+        "steady state, ms",
+        "calls",
+        "min",
+        "median",
+        "mean",
+        "max",
+        "std dev",
+        f"µs/{unit}",
+        "x eager",
+        "x reference",
+    )
+    rows: list[Row] = [head if result.work.kind == "modes" else head[:-1]]
+    for each in timed:
+        spread = summarize(each.samples)
+        of_unit = spread.median / each.num_units
+        row = [
+            _name_of(each, result),
+            str(len(each.samples)),
+            *(f"{1e3 * value:,.4g}" for value in spread),
+            f"{1e6 * of_unit:,.4g}",
+            *(_times(result.find(base), of_unit) for base in ("eager", "reference")),
+        ]
+        rows.append(row if result.work.kind == "modes" else row[:-1])
+    return align(rows)
+
+
+def _name_of(each: Measurement, result: BenchResult) -> str:
+    if each.name == "reference" and each.num_units < result.work.num_candidates:
+        return f"{each.name} ({each.num_units:,})"
+    return each.name
+
+
+def _times(base: Measurement | None, of_unit: float) -> str:
+    """How many times as fast as another."""
+    if base is None or not base.samples:
+        return _NONE
+    return f"{summarize(base.samples).median / base.num_units / of_unit:.3g}"
+
+
+def _starts(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
+    unit = result.unit
+    head = (
+        "warm-up, s",
+        "build",
+        "first",
+        "second",
+        "compile",
+        "cache",
+        "ticks",
+        f"launches/{unit}",
+        "/tick",
+        "device/wall",
+        "peak MiB",
+    )
+    rows: list[Row] = [head]
+    for each in timed:
+        wall = summarize(each.samples).median
+        rows.append(
+            (
+                each.name,
+                *(_number(value, "{:.3g}") for value in (each.build_seconds, each.first_seconds, each.second_seconds)),
+                _number(each.compile_seconds, "{:.3g}"),
+                each.cache or _NONE,
+                _number(each.ticks, "{:,}"),
+                _number(_ratio(each.launches, each.num_units), "{:.3g}"),
+                _number(_ratio(each.launches, each.ticks), "{:.3g}"),
+                _number(_ratio(each.device_seconds, wall), "{:.0%}"),
+                _number(_ratio(each.peak_bytes, 1 << 20), "{:,.1f}"),
+            )
+        )
+    return align(rows)
+
+
+def _number(value: float | None, form: str) -> str:
+    return _NONE if value is None else form.format(value)
+
+
+def _ratio(value: float | None, by: float | None) -> float | None:
+    return None if value is None or not by else value / by
+
+
+def _agreements(result: BenchResult) -> Iterator[str]:
+    what = "candidates" if result.unit == "candidate" else "numbers of the end state"
+    equal: dict[str, list[str]] = {}
+    for each in result.measurements:
+        for agreement in each.agreements:
+            if agreement.num_differing:
+                yield (
+                    f"{each.name:<16} {agreement.num_differing:,} of {agreement.num_compared:,} {what} differ from"
+                    f" {agreement.against}; {agreement.example}"
+                )
+                continue
+            text = f"{agreement.num_compared:,} {what} as {agreement.against}"
+            if agreement.num_near_ties:
+                text += f", {agreement.num_near_ties:,} near-ties left out"
+            if agreement.largest_gap:
+                text += f", log-probabilities at most {agreement.largest_gap:.1e} nats apart"
+            equal.setdefault(text, []).append(each.name)
+    for text, names in equal.items():
+        yield f"{'agreed':<16} {', '.join(names)}: {text}"
+
+
+def _tell_state(each: Measurement) -> str:
+    title = _TITLES[each.state]
+    return f"{title}: {each.reason}" if each.reason and each.reason != title else title
+
+
+def _comparison_row(row: Comparison) -> Row:
+    number: Callable[[float | None], str] = lambda value: "" if value is None else f"{value:.3f}"  # noqa: E731
+    band = "" if row.low is None else f"{number(row.low)} to {number(row.high)}"
+    change = row.change.value.upper() if row.change is Change.SLOWER else row.change.value
+    return f"  {row.name}", change, number(row.ratio), band, row.reason
