@@ -48,7 +48,10 @@ def _wait() -> None:
 
 
 def observe(function: Function, inputs: Inputs, read: Callable[[Any], Any] = lambda output: output) -> Observation:
-    """Call it and note what came of it, of the outputs what is read; what it raises is noted, too. DeviceLost where nothing can be noted any more."""
+    """Call it and note what came of it, of the outputs what is read; what it raises is noted, too.
+
+    DeviceLost where nothing can be noted any more.
+    """
     try:
         given = read(function(*inputs))
         _wait()
