@@ -2,8 +2,16 @@
 
 import typer
 
+from kgverify.cli.audit_numerics import audit_numerics
+
 app = typer.Typer(
     help="Is it the compiler? Look at the compiled evaluator mode by mode and property by property.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command("numerics")(audit_numerics)
+
+
+@app.callback()
+def _options() -> None:
+    pass

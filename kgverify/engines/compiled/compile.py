@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from kgverify.engines.compiled.pinning import pinned_arithmetic
 from kgverify.errors import UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -92,13 +93,15 @@ def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
     """Work on a device: on a GPU, kernels go to this one; on a CPU, a policy without matrix products has one thread.
 
     Its loops are short, and lose more to the barriers between threads than they gain. Then the number of threads is restored.
+    The arithmetic is pinned (`pinned_arithmetic`).
     """
     if device.type == "cuda":
-        with torch.cuda.device(device):
+        with torch.cuda.device(device), pinned_arithmetic():
             yield
         return
     if has_products:
-        yield
+        with pinned_arithmetic():
+            yield
         return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
