@@ -9,6 +9,7 @@ from rich.text import Text
 
 from kgverify.audit.finding import AuditReport, Finding, Unmeasured
 from kgverify.audit.numerics_report import Convention, NumericsReport, Rung
+from kgverify.audit.observer import ObserverReport
 
 MOST_SHOWN = 5
 """Flips of each precision that are shown; JSON has all that are listed."""
@@ -23,6 +24,23 @@ def render_numerics(report: NumericsReport) -> Iterator[RenderableType]:
         yield _render_rungs(report.rungs)
         yield from _render_flips(report.rungs)
     yield _render_measures(report)
+    yield from render_unmeasured(report.unmeasured)
+
+
+def render_observer(report: ObserverReport) -> Iterator[RenderableType]:
+    """The report, in reading order."""
+    yield render_verdict(report)
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), title="\nends, against eager with its steps recorded", title_justify="left"
+    )
+    for column in ("mode", "recording", "end otherwise", "rounded otherwise", "after a close choice"):
+        table.add_column(column)
+    for each in report.builds:
+        counts = (each.num_differing, each.num_rounded, each.num_close)
+        cells = [f"raises {each.error}", "", ""] if each.error else [f"{count:,}" for count in counts]
+        table.add_row(each.mode, each.how, *map(escape, cells))
+    yield table
+    yield Text(f"\n{report.measures['candidates']:,.0f} candidates")
     yield from render_unmeasured(report.unmeasured)
 
 

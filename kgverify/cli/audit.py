@@ -3,6 +3,7 @@
 import typer
 
 from kgverify.cli.audit_numerics import audit_numerics
+from kgverify.cli.audit_observer import audit_observer
 
 app = typer.Typer(
     help="Is it the compiler? Look at the compiled evaluator mode by mode and property by property.",
@@ -10,6 +11,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("numerics")(audit_numerics)
+app.command("observer")(audit_observer)
 
 
 @app.callback()
