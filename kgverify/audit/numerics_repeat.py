@@ -120,20 +120,14 @@ def _finding(
         taken = first_varying(subject.function, make)
         if taken is not None:
             where, operation = taken.where, f"; first {taken.name}, whose arguments are equal"
-    which = found._replace(leaf=_named(found.leaf))
     return Finding(
         audit="repetition",
         mechanism=MECHANISM,
-        finding=f"{subject.name}, mode {mode}{title}: calls 1 and {number} with equal arguments differ: {which}{operation}",
+        finding=f"{subject.name}, mode {mode}{title}: calls 1 and {number} with equal arguments differ: {found}{operation}",
         where=where,
         remedy="use the deterministic variant of the operation (torch.use_deterministic_algorithms(True) names it),"
         " or give it a generator with a seed",
     )
-
-
-def _named(leaf: str) -> str:
-    """A leaf of the result, or of the arguments after the call."""
-    return f"result{leaf.removeprefix('[0]')}" if leaf.startswith("[0]") else f"argument{leaf.removeprefix('[1]')}"
 
 
 class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -90,7 +90,7 @@ def _finding(name: str, what: str, difference: Difference) -> Finding:
     return Finding(
         audit="tf32",
         mechanism=MECHANISM,
-        finding=f"{name}: {what}, against highest: {difference._replace(leaf=f'result{difference.leaf}')}",
+        finding=f"{name}: {what}, against highest: {difference}",
         where=name,
         remedy='torch.set_float32_matmul_precision("highest") where the scores are made, or declare the precision and its error',
     )

@@ -36,6 +36,13 @@ class Look(NamedTuple):
         )
 
 
+def name_leaf(leaf: str) -> str:
+    """A leaf of (result, arguments as the call left them) in words; of anything else as it is."""
+    if leaf.startswith("[0]"):
+        return f"the result{leaf.removeprefix('[0]')}"
+    return f"the arguments{leaf.removeprefix('[1]')}" if leaf.startswith("[1]") else leaf
+
+
 class Difference(NamedTuple):
     """Between two values of a leaf. num: elements that differ; largest: absolute, NaN where there is a NaN on one side alone"""
 
@@ -46,9 +53,9 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         if self.size == 0:
-            return f"{self.leaf or 'the result'} has another shape or type"
+            return f"{name_leaf(self.leaf) or 'the result'} has another shape or type"
         by = f", by up to {self.largest:.3g}" if np.isfinite(self.largest) else ""
-        return f"{self.num:,} of {self.size:,} elements of {self.leaf or 'the result'} differ{by}"
+        return f"{self.num:,} of {self.size:,} elements of {name_leaf(self.leaf) or 'the result'} differ{by}"
 
 
 def keep(tree: Any) -> Any:

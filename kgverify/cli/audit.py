@@ -2,6 +2,7 @@
 
 import typer
 
+from kgverify.cli.audit_cache import audit_cache
 from kgverify.cli.audit_numerics import audit_numerics
 from kgverify.cli.audit_observer import audit_observer
 
@@ -10,6 +11,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command("cache")(audit_cache)
 app.command("numerics")(audit_numerics)
 app.command("observer")(audit_observer)
 
