@@ -3,10 +3,13 @@
 import enum
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from kgverify.audit.compiled_run import CompileSetting, make_call, quiet_compiler, same_values
 from kgverify.audit.notes import Notes
@@ -22,16 +25,25 @@ def find_guard_holes(
 ) -> None:
     """Change one place after the other; compare compiled code, which may not be compiled anew, with the function.
 
-    What guards is Dynamo's work, so the graphs themselves are run eagerly. seconds: after so long the rest is left.
+    What guards is Dynamo's work, so the graphs themselves are run eagerly, and on a CPU: a changed value that leads an index
+    astray ends a CUDA process. seconds: after so long the rest is left.
     """
+    with _on_cpu(subject, found) as moved:
+        _find_holes(moved, setting, found, notes, seconds)
+
+
+def _find_holes(subject: Subject, setting: CompileSetting, found: list[Place], notes: Notes, seconds: float) -> None:
     num_tried = num_without = num_holes = num_left = 0
     until = time.monotonic() + seconds
     with quiet_compiler():
         compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
         with restoring(found):
+            plain, error = _observe(subject, subject.function)
+        if error is not None:
+            notes.skip(AUDIT, f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}")
+            return
+        with restoring(found):
             before, error = _observe(subject, compiled)
-            with restoring(found):
-                plain, _ = _observe(subject, subject.function)
         if error is not None:
             notes.skip(AUDIT, f"the compiled function raised {type(error).__name__}")
             return
@@ -59,6 +71,21 @@ def find_guard_holes(
     notes.measures["guard_perturbations"] = num_tried
     if num_left:
         notes.skip(AUDIT, f"{num_left} of {num_left + num_tried + num_without} changes were left out, for want of time")
+
+
+@contextmanager
+def _on_cpu(subject: Subject, found: list[Place]) -> Iterator[Subject]:
+    """The subject with its arguments, and all tensors that it closes over, on a CPU; those are put back afterwards."""
+
+    def move(value: Any) -> Any:
+        return value.cpu() if isinstance(value, Tensor) and value.is_cuda else value
+
+    with restoring(found):
+        for place in found:
+            value = place.get()
+            if move(value) is not value:
+                place.set(move(value))
+        yield replace(subject, make_inputs=lambda call: pytree.tree_map(move, subject.inputs(call)))
 
 
 def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException | None]:

@@ -2,8 +2,11 @@
 
 import typer
 
+from kgverify.cli.audit_cache import audit_cache
 from kgverify.cli.audit_compile import audit_compile
 from kgverify.cli.audit_modes import modes, traps
+from kgverify.cli.audit_numerics import audit_numerics
+from kgverify.cli.audit_observer import audit_observer
 
 app = typer.Typer(
     help="Is it the compiler? Look at the compiled evaluator mode by mode and property by property.",
@@ -12,4 +15,7 @@ app = typer.Typer(
 )
 app.command()(modes)
 app.command("compile")(audit_compile)
+app.command("numerics")(audit_numerics)
+app.command("observer")(audit_observer)
 app.command()(traps)
+app.command("cache")(audit_cache)

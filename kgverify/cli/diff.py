@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +48,9 @@ def diff(
         bool, typer.Option("--lockstep", help="Take every step from the expected goal: lists independent faults.")
     ] = False,
     determinism: Annotated[bool, typer.Option(help="Run each engine twice first.")] = True,
+    fresh_cache: Annotated[
+        bool, typer.Option("--fresh-cache", help="Compile everything anew, in caches that are gone afterwards.")
+    ] = False,
     jobs: options.Jobs = 1,
     scheduler: options.Scheduler = None,
     save: Annotated[
@@ -66,6 +70,8 @@ def diff(
             raise UserError(
                 "expected two traces, found one", where=str(expected), fix="kgverify diff EXPECTED.h5 ACTUAL.h5"
             )
+        if fresh_cache:
+            raise UserError("two recorded traces compile nothing", where="--fresh-cache", fix="leave it out")
         if lockstep or fault:
             raise UserError(
                 "needs engines, and two recorded traces have none",
@@ -87,11 +93,16 @@ def diff(
             max_resolvents=max_resolvents,
             exclude_query=exclude_query,
         )
-        with naming_options():
-            judged = compiled_pipeline_with_faults(
-                run, fault or (), mode=mode, device=device, slots=slots, precision=precision
-            )
-        with reference_over(run, jobs=jobs, scheduler=scheduler) as reference:
+        with ExitStack() as stack:
+            if fresh_cache:
+                from kgverify.engines.compiled.caches import fresh_caches
+
+                stack.enter_context(fresh_caches())
+            with naming_options():
+                judged = compiled_pipeline_with_faults(
+                    run, fault or (), mode=mode, device=device, slots=slots, precision=precision
+                )
+            reference = stack.enter_context(reference_over(run, jobs=jobs, scheduler=scheduler))
             verification = verify(
                 run, reference, judged, lockstep=lockstep, check_determinism=determinism, phase=show_phase
             )

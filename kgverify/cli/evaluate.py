@@ -18,6 +18,7 @@ import typer
 from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
 from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_work, write_result
+from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.evaluate import Harvest, choose_batch
@@ -28,6 +29,7 @@ from kgverify.harness.phases import silent_phase
 from kgverify.harness.proving import naming_memory
 from kgverify.harness.team import Team, start_team
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
+from kgverify.report.terminal import describe_execution
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SAME_PRESS: Final = 1.0
@@ -136,6 +138,9 @@ def evaluate(
         write_result(encode_evaluation(report), str(save / SUMMARY))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
     print_evaluation(report, make_result_console(json_path), _diff_command(first + 1))
+    if isinstance(pipeline.engine, ExplainedEngine):
+        reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
+        make_result_console(json_path).print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
     if json_path is not None:
         write_result(encode_evaluation(report), json_path)
     raise typer.Exit(0 if report.is_sound else 1)

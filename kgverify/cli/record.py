@@ -17,12 +17,14 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
+from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError, suggest
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.fan_out import reference_over
 from kgverify.harness.record import SHARD_STEPS, Recording
 from kgverify.harness.record import record as record_run
 from kgverify.harness.run import Pipeline, Run
+from kgverify.report.terminal import describe_execution
 from kgverify.trace.reader import partial_of
 
 ENGINES = ("reference", "compiled")
@@ -95,6 +97,9 @@ def record(
                     run, fault or (), mode=mode, device=device, slots=slots, precision=precision
                 )
         recording = _record(run, pipeline, output, engine, resume=resume, shard_steps=shard_steps)
+    if isinstance(pipeline.engine, ExplainedEngine):
+        reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
+        make_error_console().print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
     make_result_console(json_path).print(
         f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",

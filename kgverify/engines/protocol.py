@@ -6,6 +6,7 @@ A third party joins by implementing `Engine`, or by writing a trace file (`docs/
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,6 +63,38 @@ class Engine(Protocol):
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position; the columns hold one step for each, in the order given."""
+        ...
+
+
+class CompilerCaches(msgspec.Struct, frozen=True, kw_only=True):
+    """What the compiler's caches had to do with a result.
+
+    state:  `unused` (nothing was compiled), `cold`, `warm`, `partly warm`, `fresh` (demanded), `disabled` or `unknown`
+    graph_hits, graph_misses:       of Inductor's graphs
+    autograd_hits, autograd_misses: of AOTAutograd's
+    kernels_added:                  to Triton's cache; None where it has no folder
+    """
+
+    state: str
+    graph_hits: int = 0
+    graph_misses: int = 0
+    autograd_hits: int = 0
+    autograd_misses: int = 0
+    kernels_added: int | None = None
+
+
+@runtime_checkable
+class ExplainedEngine(Engine, Protocol):
+    """An engine that says why it runs as it does, and what of it came out of caches. Optional."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Of device, mode and precision, in words."""
+        ...
+
+    @property
+    def caches(self) -> CompilerCaches:
+        """Since the engine was made."""
         ...
 
 

@@ -14,6 +14,7 @@ from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Verdict
 from kgverify.diff.view import outcome_name
+from kgverify.engines.protocol import ExplainedEngine
 from kgverify.harness.attribute import attribute_loss
 from kgverify.harness.explain import Explainer
 from kgverify.harness.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
@@ -99,6 +100,8 @@ def verify(
         causes=causes,
         attribution=attribution,
         outcomes=count_outcomes(*traces),
+        reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
+        caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
     return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
 

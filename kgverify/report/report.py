@@ -15,6 +15,7 @@ from kgverify.diff.result import (
     NearTie,
     Verdict,
 )
+from kgverify.engines.protocol import CompilerCaches
 from kgverify.logic.limits import Limits
 from kgverify.trace.header import EngineInfo, Header, PolicyInfo, RunInfo
 
@@ -61,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     causes:      the divergences grouped; attribution: what each cause cost
     lockstep:    whether every step was compared by itself, from the expected goal
     command:     the command that made the report, less where it wrote it; empty where none did
+    reasons_of_actual: why the actual engine ran on this device, in this mode and precision; empty where it does not say
+    caches:      what of the actual engine came out of the compiler's caches; None where it does not say
     """
 
     verdict: Verdict
@@ -83,6 +86,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     attribution: Attribution | None = None
     outcomes: Outcomes = NO_OUTCOMES
     command: str = ""
+    reasons_of_actual: tuple[str, ...] = ()
+    caches: CompilerCaches | None = None
 
 
 def build_report(
@@ -96,6 +101,8 @@ def build_report(
     causes: tuple[Cause, ...] = (),
     attribution: Attribution | None = None,
     outcomes: Outcomes = NO_OUTCOMES,
+    reasons_of_actual: tuple[str, ...] = (),
+    caches: CompilerCaches | None = None,
 ) -> Report:
     """Put a comparison together with what surrounds it. `header` is the expected trace's."""
     first = comparison.divergences[0] if comparison.divergences else None
@@ -119,6 +126,8 @@ def build_report(
         causes=causes,
         attribution=attribution,
         outcomes=outcomes,
+        reasons_of_actual=reasons_of_actual,
+        caches=caches,
     )
 
 

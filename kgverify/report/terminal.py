@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kgverify.diff.result import Divergence, Value, Verdict
 from kgverify.diff.view import Names, StepReader
+from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.report import Report
 from kgverify.report.wording import clip, make_visible, value_lines
@@ -56,6 +57,8 @@ def render_report(report: Report, expected: Trace | None = None) -> list[Rendera
     if report.metrics.expected or report.metrics.actual:
         parts.append(_render_metrics(report))
     parts.append(_render_equality(report))
+    if report.reasons_of_actual:
+        parts.append(Text(describe_execution(report.reasons_of_actual, report.caches), style="dim"))
     return parts
 
 
@@ -234,6 +237,16 @@ def _compared(expected: float | None, actual: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
+
+
+def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) -> str:
+    """One line: why the engine ran as it did, and what came out of caches."""
+    told = "; ".join(reasons)
+    if caches is None or caches.state == "unused":
+        return f"runs so because {told}"
+    hits, misses = caches.graph_hits, caches.graph_misses
+    graphs = f" ({hits} graphs found, {misses} compiled)" if hits or misses else ""
+    return f"runs so because {told}; compiler's cache {caches.state}{graphs}"
 
 
 def _render_equality(report: Report) -> RenderableType:

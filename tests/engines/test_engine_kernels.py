@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.compiled import engine as engine_module
+from kgverify.engines.compiled import execution as execution_module
 from kgverify.engines.compiled.choose import build_parameters, score_two_tower
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
@@ -64,7 +64,7 @@ def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
 def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "resolve_precision", lambda *_: precision)
+    monkeypatch.setattr(execution_module, "resolve_precision", lambda *_: precision)
     run = small_run("two_tower")
     candidates = reference_pipeline(run).draw_for(run)
     layout = choose_layout(run.limits, slots=4)

@@ -1,5 +1,6 @@
 """How the tick runs: eager, or through `torch.compile` in one of its modes; one place decides."""
 
+import os
 import shutil
 import types
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from kgverify.engines.compiled.pinning import pinned_arithmetic
 from kgverify.errors import UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,7 +40,7 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
     if mode == "auto":
         if device.type == "cuda":
             return FUSED if why_not_fused is None else "reduce-overhead"
-        return "default" if has_cpp_compiler() else "eager"
+        return "default" if has_cpp_compiler() and why_not_compiled() is None else "eager"
     if mode not in MODES:
         raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose auto, {', '.join(MODES)}")
     if mode == FUSED:
@@ -49,6 +51,10 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
                 fix="use --mode auto, which finds another",
             )
         return mode
+    if mode != "eager" and (obstacle := why_not_compiled()) is not None:
+        raise UserError(
+            f"mode {mode!r} would run eagerly: {obstacle}", where="--mode", fix="unset it, or use --mode eager"
+        )
     if mode != "eager" and device.type == "cpu" and not has_cpp_compiler():
         raise UserError(
             f"mode {mode!r} needs a C++ compiler and none is on the PATH",
@@ -56,6 +62,14 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
             fix="install g++ or clang, or use --mode eager",
         )
     return mode
+
+
+def why_not_compiled() -> str | None:
+    """What makes `torch.compile` leave functions as they are, silently; None where nothing does."""
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+        if os.environ.get(name) == "1":
+            return f"{name}=1 turns torch.compile off"
+    return None
 
 
 def has_cpp_compiler() -> bool:
@@ -72,6 +86,7 @@ def compile_function(function: Function, mode: str) -> Function:
     if mode == "eager":
         return function
     # Takes two seconds, and eager runs do without.
+    import torch._dynamo.exc
     import torch._inductor
 
     own = types.FunctionType(
@@ -84,7 +99,42 @@ def compile_function(function: Function, mode: str) -> Function:
     # One thread for generated CPU loops: they are short, and where cores are shared the barriers between threads cost
     # more than the loops. Matrix products keep their own threads.
     chosen = {**torch._inductor.list_mode_options(mode), "cpp.threads": 1}
-    return cast(Function, torch.compile(own, fullgraph=True, dynamic=False, options=chosen))
+    compiled = torch.compile(own, fullgraph=True, dynamic=False, options=chosen)
+
+    def run(*arguments: Any) -> Any:
+        with _told_of_failures(mode):
+            return compiled(*arguments)
+
+    return cast(Function, run)
+
+
+class _told_of_failures:
+    """Inside, what cannot be compiled is an error, and a UserError.
+
+    With TORCHDYNAMO_SUPPRESS_ERRORS it would run eagerly instead, and be taken for compiled. A class, as a generator would
+    cost more at each tick.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self._was_suppressed = False
+
+    def __enter__(self) -> None:
+        self._was_suppressed = torch._dynamo.config.suppress_errors
+        if self._was_suppressed:
+            torch._dynamo.config.suppress_errors = False
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._was_suppressed:
+            torch._dynamo.config.suppress_errors = True
+        if not isinstance(error, torch._dynamo.exc.TorchDynamoException) or "out of memory" in str(error).lower():
+            return
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        raise UserError(
+            f"mode {self._mode!r} cannot be compiled: {type(error).__name__}: {' '.join(lines[:3])}",
+            where="--mode",
+            fix="use --mode eager, which compiles nothing",
+        ) from error
 
 
 @contextmanager
@@ -92,13 +142,15 @@ def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
     """Work on a device: on a GPU, kernels go to this one; on a CPU, a policy without matrix products has one thread.
 
     Its loops are short, and lose more to the barriers between threads than they gain. Then the number of threads is restored.
+    The arithmetic is pinned (`pinned_arithmetic`).
     """
     if device.type == "cuda":
-        with torch.cuda.device(device):
+        with torch.cuda.device(device), pinned_arithmetic():
             yield
         return
     if has_products:
-        yield
+        with pinned_arithmetic():
+            yield
         return
     before = torch.get_num_threads()
     torch.set_num_threads(1)

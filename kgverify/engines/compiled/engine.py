@@ -6,14 +6,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from kgverify.engines.compiled.caches import count_caches, describe_caches
 from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
-from kgverify.engines.compiled.compile import FUSED, on_device, resolve_device, resolve_mode
-from kgverify.engines.compiled.fused.obstacles import why_not_fused
+from kgverify.engines.compiled.compile import FUSED, on_device
+from kgverify.engines.compiled.execution import choose_execution
 from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.loop import Ticks, copy_buffers_
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.positions import derivations_at
-from kgverify.engines.compiled.precision import FLOAT32, resolve_precision, with_precision
+from kgverify.engines.compiled.precision import FLOAT32, with_precision
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.record import (
     Chunk,
@@ -30,7 +31,7 @@ from kgverify.engines.compiled.state import FAILED, OPEN, Layout, Pool
 from kgverify.engines.compiled.tables import build_hash_keys, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress, split_positions
+from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
 from kgverify.trace.columns import CandidateSet, Columns, concatenate
@@ -68,16 +69,23 @@ class CompiledEngine:
         self.limits = limits
         self.layout = choose_layout(limits) if layout is None else layout
         check_layout(self.layout, limits)
-        self._device = resolve_device(device)
         if stages is None:
             stages = build_stages(SCORES[policy.name])
-        obstacle = why_not_fused(program, limits, policy, self.layout, stages, self._device)
-        self._mode = resolve_mode(mode, self._device, obstacle)
+        self._device, self._mode, self._precision, self._reasons = choose_execution(
+            device,
+            mode,
+            precision,
+            program=program,
+            limits=limits,
+            policy=policy,
+            layout=self.layout,
+            stages=stages,
+        )
+        self._counts = count_caches()
         self._num_rules = len(program.rules)
         # So that what is compiled for one program serves others of about its size.
         is_rounded = self._mode != "eager"
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
-        self._precision = resolve_precision(precision, policy, stages, self._device)
         self._policy = policy
         self._faults = faults
         self._name = name
@@ -122,6 +130,16 @@ class CompiledEngine:
         if self._mode != FUSED:
             return self._parameters
         return build_parameters(self._policy, self._device, torch.float32)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why this device, this mode and this precision."""
+        return self._reasons
+
+    @property
+    def caches(self) -> CompilerCaches:
+        """What of this engine came out of the compiler's caches, so far."""
+        return describe_caches(self._mode, self._counts)
 
     @property
     def info(self) -> EngineInfo:

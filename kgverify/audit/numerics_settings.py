@@ -1,0 +1,96 @@
+"""What torch is allowed to round products of float32 to: the settings found, and what depends on them."""
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.numerics_values import Difference, Look, differences, first_line, keep
+from kgverify.engines.compiled.pinning import products_set_to
+
+SETTINGS: Final = ("highest", "high", "medium")
+"""Of `torch.set_float32_matmul_precision`: on CUDA the last two allow TF32, on some CPUs the last one bfloat16."""
+
+VARIABLES: Final = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+"""Of the environment: they change products without a line of code."""
+
+MECHANISM: Final = (
+    "a setting of the process, or of the environment, lets products of float32 be made of factors with 10 bits of"
+    " mantissa (TF32), or 7 (bfloat16); any library that is imported can set it"
+)
+
+
+def read_settings() -> dict[str, str]:
+    """What the process is set to, as it is reported; `mixed` where old and new settings contradict one another."""
+
+    def read(look: Callable[[], Any]) -> str:
+        try:
+            return str(look())
+        except (RuntimeError, AttributeError):
+            return "mixed"
+
+    mkldnn: Any = torch.backends.mkldnn
+    settings = {
+        "float32_matmul_precision": read(torch.get_float32_matmul_precision),
+        "cuda.matmul.allow_tf32": read(lambda: torch.backends.cuda.matmul.allow_tf32),
+        "cuda.matmul.fp32_precision": read(lambda: torch.backends.cuda.matmul.fp32_precision),
+        "cudnn.allow_tf32": read(lambda: torch.backends.cudnn.allow_tf32),
+        "mkldnn.matmul.fp32_precision": read(lambda: mkldnn.matmul.fp32_precision),
+        "autocast.cpu": read(lambda: torch.is_autocast_enabled("cpu")),
+        "autocast.cuda": read(lambda: torch.is_autocast_enabled("cuda")),
+    }
+    return settings | {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def audit_settings(run: Callable[[], Any], name: str, *, device: torch.device, is_pinned: bool | None = None) -> Look:
+    """Whether what comes out depends on the settings that the process happens to have.
+
+    run:       gives the result, the same each time
+    is_pinned: whether it is a finding that a setting changes something though the process is now at `highest`: so it is
+               of an engine that declares its precision. If not given, only what the present setting changes is one
+    Measures: `tf32_largest_difference`, and how many of the `settings_differing` from `highest` change bits.
+    """
+    now = keep(run())
+    results: dict[str, Any] = {}
+    unmeasured = []
+    for setting in SETTINGS:
+        with products_set_to(setting):
+            try:
+                results[setting] = keep(run())
+            except Exception as error:  # A kernel may not be there under a setting.
+                unmeasured.append(Unmeasured(audit="tf32", reason=f"{name}, {setting}: {first_line(error)}"))
+    findings = []
+    found = read_settings()
+    changed = {setting: _first(results.get("highest"), result) for setting, result in results.items()}
+    of_now = _first(results.get("highest"), now)
+    if of_now is not None:
+        findings.append(_finding(name, f"as it is set ({_describe(found)})", of_now))
+    elif is_pinned:
+        findings += [_finding(name, f"set to {setting}", each) for setting, each in changed.items() if each is not None]
+    if device.type != "cuda":
+        unmeasured.append(
+            Unmeasured(audit="tf32", reason="TF32 itself needs a CUDA device; settings for a CPU were tried")
+        )
+    gaps = [each.largest for each in changed.values() if each is not None]
+    measures = {"settings_differing": float(len(gaps)), "tf32_largest_difference": max(gaps, default=0.0)}
+    return Look(tuple(findings), tuple(unmeasured), measures)
+
+
+def _first(expected: Any, actual: Any) -> Difference | None:
+    return None if expected is None else next(differences(expected, actual), None)
+
+
+def _describe(settings: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value not in ("False", "none"))
+
+
+def _finding(name: str, what: str, difference: Difference) -> Finding:
+    return Finding(
+        audit="tf32",
+        mechanism=MECHANISM,
+        finding=f"{name}: {what}, against highest: {difference}",
+        where=name,
+        remedy='torch.set_float32_matmul_precision("highest") where the scores are made, or declare the precision and its error',
+    )

@@ -1,0 +1,62 @@
+"""`kgverify audit observer`: does the evaluator end as it does when its steps are recorded?"""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kgverify.cli import options
+from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
+
+
+def audit_observer(
+    graph: options.Graph = "countries",
+    rules: options.Rules = None,
+    split: options.Split = "test",
+    queries: options.Queries = 20,
+    corruptions: options.Corruptions = "50",
+    seed: options.Seed = 0,
+    policy: options.PolicySpec = "shortest",
+    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
+    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
+    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
+    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    device: options.Device = "auto",
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="A mode of the evaluator, as often as wanted; those of the device if not given."),
+    ] = None,
+    precision: options.Precision = "float32",
+    slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Prove with and without recording in each mode: both must end alike, and as eager does.
+
+    Exit code 0 if they do, 1 if not.
+    """
+    from kgverify.audit.numerics_text import render_observer
+    from kgverify.audit.observer import audit_observer as audit
+
+    check_writable(json_path)
+    run = build_run(
+        graph=graph,
+        rules=rules,
+        split=split,
+        queries=queries,
+        corruptions=corruptions,
+        seed=seed,
+        policy=policy,
+        max_depth=max_depth,
+        max_atoms=max_atoms,
+        max_resolvents=max_resolvents,
+        exclude_query=exclude_query,
+    )
+    with naming_options():
+        report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
+    console = make_result_console(json_path)
+    for part in render_observer(report):
+        console.print(part, highlight=False)
+    if json_path is not None:
+        write_result(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n", json_path)
+    raise typer.Exit(0 if report.is_clean else 1)

@@ -1,0 +1,127 @@
+"""The compiler's caches: what a run took from them, a run without them, and what can be carried elsewhere."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kgverify.engines.protocol import CompilerCaches
+from kgverify.errors import UserError
+
+_is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
+
+
+class CacheCounts(NamedTuple):
+    """Hits and misses of this process so far: of Inductor's graphs, of AOTAutograd's; kernels in Triton's cache, or -1."""
+
+    graph_hits: int
+    graph_misses: int
+    autograd_hits: int
+    autograd_misses: int
+    kernels: int
+
+
+def count_caches() -> CacheCounts:
+    """What torch has counted so far; nothing is imported for it."""
+    module = sys.modules.get("torch._dynamo.utils")
+    counters: Any = module.counters if module is not None else {}
+    inductor, autograd = counters.get("inductor", {}), counters.get("aot_autograd", {})
+    return CacheCounts(
+        int(inductor.get("fxgraph_cache_hit", 0)),
+        int(inductor.get("fxgraph_cache_miss", 0)),
+        int(autograd.get("autograd_cache_hit", 0)),
+        int(autograd.get("autograd_cache_miss", 0)),
+        _count_kernels(),
+    )
+
+
+def _count_kernels() -> int:
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    try:
+        return sum(1 for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return -1
+
+
+def describe_caches(mode: str, before: CacheCounts) -> CompilerCaches:
+    """The caches' part in what was compiled since a count was taken."""
+    now = count_caches()
+    hits, misses = now.graph_hits - before.graph_hits, now.graph_misses - before.graph_misses
+    kernels = max(0, now.kernels) - max(0, before.kernels) if max(now.kernels, before.kernels) >= 0 else None
+    return CompilerCaches(
+        state=_state(mode, hits, misses, kernels),
+        graph_hits=hits,
+        graph_misses=misses,
+        autograd_hits=now.autograd_hits - before.autograd_hits,
+        autograd_misses=now.autograd_misses - before.autograd_misses,
+        kernels_added=kernels,
+    )
+
+
+def _state(mode: str, hits: int, misses: int, kernels: int | None) -> str:
+    if mode == "eager":
+        return "unused"
+    if _is_fresh.get():
+        return "fresh"
+    if mode == "fused":
+        return "unknown" if kernels is None else "cold" if kernels > 0 else "warm"
+    if not _is_enabled():
+        return "disabled"
+    if hits and misses:
+        return "partly warm"
+    return "warm" if hits else "cold" if misses else "unused"
+
+
+def _is_enabled() -> bool:
+    config = sys.modules.get("torch._inductor.config")
+    return config is None or bool(config.fx_graph_cache and not config.force_disable_caches)
+
+
+@contextmanager
+def fresh_caches() -> Iterator[None]:
+    """Compile everything anew, in caches of one's own that are gone afterwards."""
+    import torch._inductor.utils as utils
+
+    fresh: Any = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+    with fresh():
+        before = _is_fresh.set(True)
+        try:
+            yield
+        finally:
+            _is_fresh.reset(before)
+
+
+def save_caches(path: Path) -> int:
+    """Write what this process compiled to a file that another machine of the kind can load; its bytes.
+
+    UserError where nothing was compiled, or the file cannot be written.
+    """
+    import torch
+
+    artifacts = torch.compiler.save_cache_artifacts()
+    if artifacts is None:
+        raise UserError("nothing was compiled that could be saved", where=str(path), fix="use a mode of torch.compile")
+    data, _ = artifacts
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", where=str(path), fix="give another path") from None
+    return len(data)
+
+
+def load_caches(path: Path) -> None:
+    """Put what a file of `save_caches` holds into this machine's caches. Only load files that you trust: they hold code.
+
+    UserError where it cannot be read.
+    """
+    import torch
+
+    try:
+        loaded = torch.compiler.load_cache_artifacts(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=str(path), fix="give another path") from None
+    if loaded is None:
+        raise UserError("is no artefact of the compiler's caches", where=str(path), fix="make one with --save")

@@ -1,0 +1,166 @@
+"""Device, mode and precision are decided in one place and explained; the compiler never fails silently; caches are told."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from kgverify.cli.app import app
+from kgverify.engines.compiled import compile as compile_module
+from kgverify.engines.compiled.caches import CacheCounts, describe_caches, fresh_caches, load_caches, save_caches
+from kgverify.engines.compiled.choose import SCORES
+from kgverify.engines.compiled.compile import compile_function
+from kgverify.engines.compiled.execution import Execution, choose_execution
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import CompilerCaches
+from kgverify.errors import UserError
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.report.terminal import describe_execution
+
+LIMITS = Limits()
+NOTHING = CacheCounts(0, 0, 0, 0, -1)
+
+
+def choose(device: str = "cpu", mode: str = "auto", precision: str = "float32") -> Execution:
+    return choose_execution(
+        device,
+        mode,
+        precision,
+        program=load_graph("countries").program,
+        limits=LIMITS,
+        policy=SHORTEST,
+        layout=choose_layout(LIMITS, slots=1),
+        stages=build_stages(SCORES["shortest"]),
+    )
+
+
+def test_what_is_asked_for_is_taken_and_said_to_be_asked_for():
+    execution = choose(mode="eager")
+    assert (execution.device.type, execution.mode, execution.precision) == ("cpu", "eager", "float32")
+    assert execution.reasons[:2] == ("device cpu: as asked", "mode eager: as asked")
+
+
+def test_auto_says_why_it_compiles_or_why_it_does_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compile_module.shutil, "which", lambda name: "/usr/bin/g++")
+    assert "a C++ compiler is there" in choose().reasons[1]
+    monkeypatch.setattr(compile_module.shutil, "which", lambda name: None)
+    assert choose().reasons[1] == "mode eager: no C++ compiler is on the PATH"
+
+
+def test_a_precision_that_the_policy_has_no_use_for_is_told():
+    assert choose(mode="eager", precision="bf16").reasons[2] == (
+        "precision float32: not bf16, as the policy has no products"
+    )
+
+
+@pytest.mark.parametrize("variable", ["TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"])
+def test_a_compiler_that_is_turned_off_is_no_silent_eager(variable: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compile_module.shutil, "which", lambda name: "/usr/bin/g++")
+    monkeypatch.setenv(variable, "1")
+    assert choose().reasons[1] == f"mode eager: {variable}=1 turns torch.compile off"
+    with pytest.raises(UserError, match="would run eagerly") as caught:
+        choose(mode="default")
+    assert "--mode eager" in caught.value.fix
+
+
+def look_at_values(x: Tensor) -> Tensor:
+    return x + 1 if x.sum().item() > 0 else x - 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("is_suppressed", [False, True])
+def test_what_cannot_be_compiled_is_told_with_the_mode_and_what_to_do(is_suppressed: bool):
+    function = compile_function(look_at_values, "default")
+    with torch._dynamo.config.patch(suppress_errors=is_suppressed):
+        with pytest.raises(UserError, match="mode 'default' cannot be compiled") as caught:
+            function(torch.ones(3))
+        assert torch._dynamo.config.suppress_errors is is_suppressed
+    assert "--mode eager" in caught.value.fix
+
+
+def fail(x: Tensor) -> Tensor:
+    raise IndexError("of a stage")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_error_of_the_function_itself_is_no_error_of_the_compiler_in_eager():
+    with pytest.raises(IndexError):
+        compile_function(fail, "eager")(torch.ones(1))
+
+
+def plus_one(x: Tensor) -> Tensor:
+    return x * 3 + 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fresh_cache_finds_nothing_and_an_artefact_of_it_can_be_saved_and_loaded(tmp_path: Path):
+    import torch._dynamo.utils
+
+    path = tmp_path / "caches.bin"
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    with fresh_caches():
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] != before
+        torch._dynamo.utils.counters.clear()
+        assert compile_function(plus_one, "default")(torch.ones(3)).tolist() == [4, 4, 4]
+        caches = describe_caches("default", NOTHING)
+        assert (caches.state, caches.graph_hits, caches.graph_misses) == ("fresh", 0, 1)
+        assert save_caches(path) == path.stat().st_size > 0
+    assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == before
+    with fresh_caches():
+        load_caches(path)
+        torch._dynamo.utils.counters.clear()
+        compile_function(plus_one, "default")(torch.ones(3))
+        assert describe_caches("default", NOTHING).graph_misses == 0
+
+
+def test_a_file_that_is_no_artefact_is_a_mistake_of_the_user(tmp_path: Path):
+    with pytest.raises(UserError, match="cannot be read"):
+        load_caches(tmp_path / "missing.bin")
+    (tmp_path / "other.bin").write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match="no artefact"):
+        load_caches(tmp_path / "other.bin")
+
+
+@pytest.mark.parametrize(
+    ("hits", "misses", "state"), [(0, 2, "cold"), (2, 0, "warm"), (1, 1, "partly warm"), (0, 0, "unused")]
+)
+def test_the_state_of_the_caches_follows_from_hits_and_misses(
+    hits: int, misses: int, state: str, monkeypatch: pytest.MonkeyPatch
+):
+    module = "kgverify.engines.compiled.caches"
+    monkeypatch.setattr(f"{module}.count_caches", lambda: CacheCounts(hits + 5, misses, 0, 0, -1))
+    monkeypatch.setattr(f"{module}._is_enabled", lambda: True)
+    caches = describe_caches("default", CacheCounts(5, 0, 0, 0, -1))
+    assert (caches.state, caches.graph_hits, caches.graph_misses, caches.kernels_added) == (state, hits, misses, None)
+    assert describe_caches("eager", NOTHING).state == "unused"
+
+
+def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kgverify.engines.compiled.caches.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
+    assert describe_caches("fused", NOTHING).state == "cold"
+    assert describe_caches("fused", CacheCounts(0, 0, 0, 0, 14)).state == "warm"
+
+
+def test_the_reasons_are_one_line():
+    caches = CompilerCaches(state="warm", graph_hits=2)
+    assert describe_execution(("mode default: as asked",), caches) == (
+        "runs so because mode default: as asked; compiler's cache warm (2 graphs found, 0 compiled)"
+    )
+
+
+def test_a_report_holds_the_reasons_and_the_state_of_the_caches(tmp_path: Path):
+    path = tmp_path / "report.json"
+    options = ["--queries", "1", "--corruptions", "1", "--mode", "eager", "--device", "cpu", "--no-determinism"]
+    done = CliRunner().invoke(app, ["diff", *options, "--fresh-cache", "--json", str(path)])
+    assert done.exit_code == 0, done.output
+    report = json.loads(path.read_text())
+    assert report["reasons_of_actual"][1] == "mode eager: as asked"
+    assert report["caches"]["state"] == "unused"
+    assert "runs so because device cpu: as asked" in done.output

@@ -1,0 +1,258 @@
+"""Determinism of functions of tensors: planted faults are found at their lines, and sound functions are left in peace."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from kgverify.audit.finding import AuditReport
+from kgverify.audit.numerics import audit_numerics
+from kgverify.audit.numerics_batch import audit_batch
+from kgverify.audit.numerics_repeat import audit_repetition
+from kgverify.audit.numerics_scatter import audit_scatters
+from kgverify.audit.numerics_settings import audit_settings, read_settings
+from kgverify.audit.subject import Function, Subject
+from kgverify.engines.compiled.pinning import pinned_arithmetic, products_set_to
+from kgverify.errors import UserError
+
+CPU = torch.device("cpu")
+WEIGHT = torch.linspace(-1, 1, 48).reshape(6, 8)
+
+
+def rows(call: int = 0) -> tuple[Tensor]:
+    return (torch.linspace(0, 1, 40).reshape(5, 8) + call,)
+
+
+def line_of(function: Function, text: str) -> str:
+    """Where the text stands in the function: `this file:line`."""
+    source, first = inspect.getsourcelines(function)
+    (offset,) = [i for i, line in enumerate(source) if text in line]
+    return f"{__file__.rpartition('/')[2]}:{first + offset}"
+
+
+def audits_of(report: AuditReport) -> list[str]:
+    return [finding.audit for finding in report.findings]
+
+
+def layer(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.relu(x @ WEIGHT.T)
+    return y, y.argmax(1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_sound_layer_is_clean_eager_and_compiled():
+    report = audit_numerics(layer, rows, name="layer")
+    assert report.is_clean, report.findings
+    assert report.subject == "layer"
+    assert report.measures["batch_rows"] == 5
+    assert [each.audit for each in report.unmeasured] == ["tf32"]
+    assert {"float32_matmul_precision", "torch", "threads"} <= report.environment.keys()
+
+
+def noisy(x: Tensor) -> Tensor:
+    y = x * 2
+    z = y + torch.rand(y.shape)
+    return z.sum(1)
+
+
+def test_a_draw_from_the_global_generator_is_told_with_its_line():
+    (finding,) = audit_repetition(Subject("noisy", noisy, rows), modes=("eager",)).findings
+    assert finding.where.endswith(line_of(noisy, "torch.rand"))
+    assert "differ" in finding.finding
+
+
+def test_a_function_that_remembers_its_calls_is_told_though_every_operation_repeats_itself():
+    calls = torch.zeros(1)
+
+    def remembering(x: Tensor) -> Tensor:
+        calls.add_(1)
+        return x + calls
+
+    (finding,) = audit_repetition(Subject("remembering", remembering, rows), modes=("eager",)).findings
+    assert finding.audit == "repetition"
+
+
+def test_arguments_are_made_large_along_the_batch_axis():
+    seen = []
+
+    def watching(x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return x if len(x) < 100 else x + torch.rand(())
+
+    (finding,) = audit_repetition(Subject("watching", watching, rows), modes=("eager",), large=1000).findings
+    assert max(seen) * 8 >= 1000
+    assert "25 times as large" in finding.finding
+
+
+def test_a_mode_that_cannot_be_compiled_is_not_taken_for_fine():
+    def unsupported(x: Tensor) -> Tensor:
+        raise ValueError("not in this mode")
+
+    look = audit_repetition(Subject("unsupported", unsupported, rows), modes=("eager",))
+    assert not look.findings
+    assert "not in this mode" in look.unmeasured[0].reason
+
+
+def test_an_unknown_mode_is_a_mistake_of_the_user():
+    with pytest.raises(UserError, match="unknown mode 'fast'"):
+        audit_numerics(layer, rows, modes=("fast",))
+
+
+class Results(NamedTuple):
+    values: Tensor
+    counts: Tensor
+
+
+def scatter_twice(place: Tensor, values: Tensor) -> Results:
+    counts = torch.zeros(4).index_add(0, place, torch.ones(3))
+    results = torch.zeros(4)
+    results[place] = values
+    return Results(results, counts)
+
+
+def scatter_to_sink(place: Tensor, values: Tensor) -> Tensor:
+    return torch.zeros(4).index_put((place,), values)[1:]
+
+
+def scatter_in_rows(place: Tensor, values: Tensor) -> Tensor:
+    table = torch.zeros(2, 4)
+    return table.scatter(1, place[None].expand(2, -1), values[None].expand(2, -1))
+
+
+def copy_rows(place: Tensor, values: Tensor) -> Tensor:
+    return torch.zeros(4, 2).index_copy_(0, place, values[:, None].expand(-1, 2))
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (scatter_twice, "results[place] ="),
+        (scatter_in_rows, "table.scatter"),
+        (copy_rows, "index_copy_"),
+    ],
+)
+def test_a_place_that_is_written_twice_and_read_is_told_with_its_line(function: Function, line: str):
+    place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
+    look = audit_scatters(lambda: function(place, values), "f")
+    (finding,) = look.findings
+    assert finding.where.endswith(line_of(function, line))
+    assert look.measures["scatters_repeated"] == look.measures["scatters_read"] == 1
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]])
+def test_equal_values_at_one_place_are_no_finding(values: list[float]):
+    place = torch.tensor([0, 2, 0])
+    look = audit_scatters(lambda: scatter_twice(place, torch.tensor(values)), "f")
+    assert not look.findings
+    assert look.measures["scatters"] == 1
+
+
+def test_a_sink_that_nothing_reads_is_counted_and_no_finding():
+    place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
+    look = audit_scatters(lambda: scatter_to_sink(place, values), "f")
+    assert not look.findings
+    assert look.measures["scatters_repeated"] == 1
+
+
+def centred(x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def test_rows_that_read_one_another_are_found():
+    (finding,) = audit_batch(Subject("centred", centred, rows)).findings
+    assert "row" in finding.finding
+
+
+def test_a_decision_may_not_depend_on_the_batch():
+    def ranks(x: Tensor) -> Tensor:
+        return x.sum(1).argsort()
+
+    (finding,) = audit_batch(Subject("ranks", ranks, rows)).findings
+    assert "not rounded" in finding.finding
+
+
+def test_rounding_within_the_declared_error_is_no_finding_and_beyond_it_is():
+    def drifting(x: Tensor) -> Tensor:
+        return x.sum(1) + 1e-4 * len(x)
+
+    subject = Subject("drifting", drifting, rows)
+    assert not audit_batch(subject, error=1e-3).findings
+    assert audit_batch(subject, error=1e-5).findings
+    assert audit_batch(subject, error=1e-3).measures["batch_largest_difference"] == pytest.approx(4e-4, rel=1e-2)
+
+
+def test_arguments_without_a_batch_axis_are_left_whole():
+    square = torch.eye(5)
+
+    def apply(matrix: Tensor, x: Tensor) -> Tensor:
+        return x @ matrix
+
+    subject = Subject("apply", apply, lambda call: (square, torch.linspace(0, 1, 25).reshape(5, 5)))
+    assert audit_batch(subject).unmeasured
+    look = audit_batch(subject, batched=(1,))
+    assert not look.findings
+    assert not look.unmeasured
+
+
+def test_a_batch_of_one_cannot_be_looked_at():
+    look = audit_batch(Subject("layer", layer, lambda call: (torch.zeros(1, 8),)))
+    assert "batch of 1" in look.unmeasured[0].reason
+
+
+def test_scores_that_depend_on_a_setting_are_found_and_the_setting_is_restored():
+    def set_by_others() -> Tensor:
+        value = torch.tensor([1.0 + 2**-20])
+        return value if torch.get_float32_matmul_precision() == "highest" else value.bfloat16().float()
+
+    before = read_settings()
+    assert not audit_settings(set_by_others, "f", device=CPU).findings
+    look = audit_settings(set_by_others, "f", device=CPU, is_pinned=True)
+    assert [finding.audit for finding in look.findings] == ["tf32", "tf32"]
+    with products_set_to("high"):
+        (finding,) = audit_settings(set_by_others, "f", device=CPU).findings
+    assert "as it is set" in finding.finding
+    assert read_settings() == before
+
+
+def test_pinned_arithmetic_leaves_what_was_set_behind_it():
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16), pinned_arithmetic():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.is_autocast_enabled("cpu")
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sums_by_atomics_are_found_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+    def pool_rows(x: Tensor, place: Tensor) -> Tensor:
+        return torch.zeros(7, device=x.device).index_add(0, place, x)
+
+    def make() -> tuple[Tensor, Tensor]:
+        x = torch.linspace(0, 1, 1 << 20, device="cuda").sin()
+        return x, torch.arange(len(x), device="cuda") % 7
+
+    look = audit_repetition(Subject("pool_rows", pool_rows, lambda call: make()), modes=("eager",), repetitions=8)
+    assert [finding.audit for finding in look.findings] == ["repetition"]
+
+
+def test_the_example_of_the_page_finds_what_it_says(capsys: pytest.CaptureFixture[str]):
+    page = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    exec(compile(block, "docs/numerics.md", "exec"), {})
+    assert capsys.readouterr().out == shown

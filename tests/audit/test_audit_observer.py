@@ -1,0 +1,163 @@
+"""A build that records its steps and one that does not end alike; where they do not, the one that is wrong is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kgverify.audit.observer import (
+    DIGESTS,
+    PROBED,
+    UNPROBED,
+    Build,
+    End,
+    Standard,
+    _compare,
+    _CountedEngine,
+    _end,
+    _judge,
+    audit_observer,
+)
+from kgverify.cli.app import app
+from kgverify.engines.compiled import pool
+from kgverify.engines.compiled.choose import SCORES
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.record import Results
+from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.state import Derivations, Pool
+from kgverify.errors import UserError
+from kgverify.harness.run import Run
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.logic.outcomes import Outcome
+from kgverify.ranking.corrupt import draw_candidates
+
+GRAPH = load_graph("countries")
+RUN = Run(GRAPH, limits=Limits(max_depth=4, max_atoms=4, max_resolvents=16), num_queries=2, num_corruptions=2)
+
+
+def results(*outcomes: int, nats: float = -1.0) -> Results:
+    num = len(outcomes)
+    return Results(np.array(outcomes, np.int32), np.zeros(num, np.bool_), np.full(num, nats))
+
+
+def standard(*outcomes: int, close: int | None = None, allowed: float = 0.0) -> Standard:
+    num = len(outcomes)
+    return Standard(results(*outcomes), np.arange(num) == close, np.full(num, allowed), 100)
+
+
+def judge(of: Standard, *ends: End) -> list[str]:
+    builds = [_compare(end, of) for end in ends]
+    return [finding.finding for finding in _judge(builds, ends, of)]
+
+
+PROVED, FAILED = Outcome.PROVED, Outcome.FAILED
+
+
+def test_builds_that_end_alike_and_as_eager_does_are_no_finding():
+    assert judge(standard(1, 2), End("m", PROBED, results(1, 2)), End("m", UNPROBED, results(1, 2))) == []
+
+
+@pytest.mark.parametrize(
+    ("probed", "unprobed", "what"),
+    [
+        ((1, 2), (1, 1), "recording hides a defect"),
+        ((1, 1), (1, 2), "recording brings in a defect"),
+        ((2, 2), (1, 1), "recording changes a defect"),
+        ((2, 2), (2, 2), "without recording the same"),
+    ],
+)
+def test_which_build_is_wrong_is_said(probed: tuple[int, ...], unprobed: tuple[int, ...], what: str):
+    ends = End("default", PROBED, results(*probed)), End("default", UNPROBED, results(*unprobed))
+    (finding,) = judge(standard(1, 2), *ends)
+    assert finding.startswith("mode default")
+    assert what in finding
+
+
+def test_digests_are_a_build_of_their_own():
+    ends = [End("fused", how, results(1, 2)) for how in (PROBED, UNPROBED)]
+    (finding,) = judge(standard(1, 2), *ends, End("fused", DIGESTS, results(2, 2)))
+    assert "with digests 1 candidates end unlike eager (candidate 0 ends FAILED" in finding
+
+
+def test_a_build_that_raises_is_told_with_what_it_raised():
+    ends = End("m", PROBED, results(1)), End("m", UNPROBED, None, "IndexError: out of range")
+    (finding,) = judge(standard(1), *ends)
+    assert "without it raises IndexError: out of range" in finding
+
+
+def test_log_probabilities_count_bit_for_bit_but_for_rounding_of_products():
+    other = results(1, nats=-1.0 - 1e-9)
+    assert judge(standard(1), End("m", PROBED, results(1)), End("m", UNPROBED, other))
+    assert not judge(standard(1, allowed=1e-6), End("m", PROBED, results(1)), End("m", UNPROBED, other))
+    assert _compare(End("m", UNPROBED, other), standard(1, allowed=1e-6)).num_rounded == 1
+
+
+def test_what_follows_a_close_choice_is_counted_apart():
+    end = End("m", UNPROBED, results(1, 1))
+    assert judge(standard(1, 2, close=1), End("m", PROBED, results(1, 2)), end) == []
+    build = _compare(end, standard(1, 2, close=1))
+    assert build == Build(mode="m", how=UNPROBED, num_close=1)
+
+
+def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
+    """Hands every slot's log-probability to the next one, in the buffer it stands in."""
+    values = derivations.log_probability
+    values[1:] = values[:-1].clone()
+    return pool.recycle(waiting, derivations)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_miscompiled_stage_that_recording_hides_is_found():
+    """On a CPU recording runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""
+    stages = build_stages(SCORES["shortest"])._replace(recycle=shift_in_place)
+    report = audit_observer(RUN, modes=("default",), device="cpu", slots=4, stages=stages)
+    (finding,) = report.findings
+    assert finding.where == "mode default"
+    assert "recording hides a defect" in finding.finding
+    assert [(build.mode, build.is_right) for build in report.builds] == [
+        ("eager", True),
+        ("eager", True),
+        ("default", True),
+        ("default", False),
+    ]
+
+
+def test_a_build_that_never_ends_is_given_up():
+    layout = choose_layout(RUN.limits, slots=4, pool=32)
+    engine = _CountedEngine(GRAPH.program, RUN.limits, RUN.policy, mode="eager", device="cpu", layout=layout)
+    drawn = draw_candidates(GRAPH, RUN.split, RUN.queries, RUN.num_corruptions, RUN.seed)
+    for how in (PROBED, UNPROBED):
+        end = _end("eager", how, engine, drawn, 2)
+        assert end.results is None
+        assert "no end after 2" in end.error
+
+
+def test_a_mode_that_is_not_to_be_had_is_a_mistake_of_the_user():
+    with pytest.raises(UserError, match="unknown mode 'quick'"):
+        audit_observer(RUN, modes=("quick",), device="cpu", slots=4)
+
+
+def test_the_command_finds_nothing_in_the_evaluator(tmp_path: Path):
+    path = tmp_path / "observer.json"
+    options = ["--queries", "1", "--corruptions", "2", "--device", "cpu", "--mode", "eager", "--json", str(path)]
+    done = CliRunner().invoke(app, ["audit", "observer", *options])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("clean   compiled evaluator on countries")
+    report = json.loads(path.read_text())
+    assert [(build["mode"], build["how"]) for build in report["builds"]] == [("eager", PROBED), ("eager", UNPROBED)]
+    assert "CUDA" in report["unmeasured"][-1]["reason"]
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_mode_of_a_gpu_ends_alike_with_and_without_recording():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    report = audit_observer(RUN, device="cuda", slots=4)
+    assert report.is_clean, report.findings
+    assert {build.how for build in report.builds if build.mode == "fused"} == {PROBED, UNPROBED, DIGESTS}
