@@ -76,7 +76,7 @@ def first_set(mask: Tensor) -> Tensor:
     size = mask.shape[-1]
     places = torch.arange(size, device=mask.device, dtype=torch.int32)
     first = torch.where(mask, places, size).amin(-1)
-    return torch.where(first < size, first, 0).long()
+    return torch.where(first < size, first, 0).clamp(0, size - 1).long()
 
 
 def rename(atoms: Tensor) -> Tensor:
