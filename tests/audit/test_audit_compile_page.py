@@ -5,29 +5,36 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kgverify.audit.budget import KEYS, check_budget
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "auditing.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL))
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+SCRIPTS = [
+    (script, printed) for (kind, script), (_, printed) in zip(BLOCKS, BLOCKS[1:], strict=False) if kind == "python"
+]
+(BUDGET,) = (text for kind, text in BLOCKS if kind == "toml")
 AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_executes():
-    assert set(BLOCKS) == {"python", "text", "toml"}
+    assert [kind for kind, _ in BLOCKS] == ["python", "text", "python", "text", "toml"]
     assert PAGE.count("```") == 2 * len(BLOCKS)
 
 
-def test_the_step_of_the_page_has_the_findings_that_it_shows(tmp_path: Path, capsys: Any):
+@pytest.mark.parametrize("script,printed", SCRIPTS, ids=["modes", "step"])
+def test_a_script_of_the_page_prints_what_it_shows(script: str, printed: str, tmp_path: Path, capsys: Any):
     # A file, since a line is told of it.
-    script = tmp_path / "step.py"
-    script.write_text(BLOCKS["python"], encoding="utf-8")
-    exec(compile(BLOCKS["python"], str(script), "exec"), {"__name__": "step"})
-    assert capsys.readouterr().out == BLOCKS["text"]
+    path = tmp_path / "step.py"
+    path.write_text(script, encoding="utf-8")
+    exec(compile(script, str(path), "exec"), {"__name__": "step"})
+    assert capsys.readouterr().out == printed
 
 
 def test_the_budget_of_the_page_is_one():
-    limits = check_budget(tomllib.loads(BLOCKS["toml"]))
+    limits = check_budget(tomllib.loads(BUDGET))
     assert set(limits) <= set(KEYS)
     assert limits["max_graph_breaks"] == 0
 
