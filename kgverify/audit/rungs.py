@@ -1,5 +1,6 @@
 """The rungs between eager and the most that `torch.compile` does, each isolated from the others."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
@@ -117,6 +118,9 @@ def isolated() -> Iterator[None]:
 
     torch._dynamo.reset()
     with ExitStack() as stack:
+        # Where warnings are errors, those of the compiler itself are no property of the function.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
         stack.enter_context(torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False))
         stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))
         stack.enter_context(torch._dynamo.config.patch(suppress_errors=False))

@@ -1,6 +1,9 @@
 """docs/auditing.md: its step is audited, and its budget is one."""
 
+import importlib.util
+import itertools
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,7 @@ from kgverify.audit.budget import KEYS, check_budget
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "auditing.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-SCRIPTS = [
-    (script, printed) for (kind, script), (_, printed) in zip(BLOCKS, BLOCKS[1:], strict=False) if kind == "python"
-]
+SCRIPTS = [(script, printed) for (kind, script), (_, printed) in itertools.pairwise(BLOCKS) if kind == "python"]
 (BUDGET,) = (text for kind, text in BLOCKS if kind == "toml")
 AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))
 
@@ -25,11 +26,18 @@ def test_every_block_is_of_a_kind_that_a_test_here_executes():
 
 
 @pytest.mark.parametrize("script,printed", SCRIPTS, ids=["modes", "step"])
-def test_a_script_of_the_page_prints_what_it_shows(script: str, printed: str, tmp_path: Path, capsys: Any):
+def test_a_script_of_the_page_prints_what_it_shows(
+    script: str, printed: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+):
     # A file, since a line is told of it.
     path = tmp_path / "step.py"
     path.write_text(script, encoding="utf-8")
-    exec(compile(script, str(path), "exec"), {"__name__": "step"})
+    spec = importlib.util.spec_from_file_location("step_of_the_page", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "step_of_the_page", module)
+    spec.loader.exec_module(module)
     assert capsys.readouterr().out == printed
 
 
