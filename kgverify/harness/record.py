@@ -82,7 +82,8 @@ def record(
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
     """UserError unless those recorded before are the first of those to be recorded."""
     first = drawn.take(slice(len(found.query)))
-    if not all(np.array_equal(a, b) for a, b in zip(first, (found.query, found.side, found.atom), strict=True)):
+    pairs = (first.query, found.query), (first.side, found.side), (first.atom, found.atom)
+    if not all(np.array_equal(expected, actual) for expected, actual in pairs):
         raise UserError(
             "holds candidates that are not the first of this run",
             where=str(partial_of(path)),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -43,6 +43,14 @@ _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 _PAGE: Final = 4096
+
+
+class Examination(NamedTuple):
+    """The datasets of a file by path: those that their checksums vouch for, those that could be read, what is wrong."""
+
+    intact: Arrays
+    altered: Arrays
+    problems: dict[str, str]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]], creator: str) -> Written:
@@ -117,6 +125,37 @@ def read_arrays(path: Path) -> Arrays:
             root: Any = file["/"].id
             _check_identity(root, where)
             return _read_fields(root, path)
+
+
+def examine_arrays(path: Path) -> Examination:
+    """Every dataset of one file that can be read, whatever is wrong with the others. UserError if it is no trace file."""
+    where = str(path)
+    found = Examination({}, {}, {})
+    checksums: dict[str, int] = {}
+    with _told_as_user_error(where), h5py.File(path, "r", locking="best-effort") as file:
+        root: Any = file["/"].id
+        _check_identity(root, where)
+        for field in FIELDS:
+            place = f"{path}:{field.path}"
+            try:
+                with _told_as_user_error(place):
+                    dataset = _open_dataset(root, field, where)
+                    if dataset is None:
+                        continue
+                    array = _read_dataset(dataset, field, place, path.stat().st_size)
+                    found.altered[field.path] = array
+                    stored = checksums[field.path] = _read_checksum(dataset, place)
+                    if xxhash.xxh3_64_intdigest(array.data) == stored:
+                        found.intact[field.path] = found.altered.pop(field.path)
+                    else:
+                        found.problems[field.path] = "its checksum does not fit: the data were altered"
+            except UserError as error:
+                found.problems[field.path] = error.message
+        try:
+            check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
+        except UserError as error:
+            found.problems["/"] = error.message
+    return found
 
 
 def _read_fields(root: Any, path: Path) -> Arrays:

@@ -6,7 +6,8 @@ import numpy as np
 
 from kgverify.errors import UserError
 from kgverify.trace.journal import list_journals
-from kgverify.trace.manifest import MANIFEST, Manifest, Part
+from kgverify.trace.manifest import MANIFEST, Manifest, Part, read_manifest
+from kgverify.trace.pending import open_journal
 from kgverify.trace.schema import OPTIONAL_COLUMNS, Arrays
 
 
@@ -73,6 +74,20 @@ def describe_safe(num_candidates: int, partial: Path) -> str:
     if not num_candidates:
         return "nothing was safe yet"
     return f"the first {num_candidates:,} candidates are safe in {partial}"
+
+
+def count_safe(partial: Path) -> tuple[int, int]:
+    """Candidates and steps in the shards and the journal of a recording that did not finish."""
+    try:
+        manifest = read_manifest(partial)
+        journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
+    except UserError:
+        return 0, 0
+    batches = [] if journal is None else journal.batches
+    return (
+        manifest.num_candidates + sum(batch.num_candidates for batch in batches),
+        manifest.num_steps + sum(batch.num_steps for batch in batches),
+    )
 
 
 def remove_left_over(folder: Path) -> None:

@@ -148,24 +148,39 @@ def _read_folder(folder: Path, verify_digests: bool) -> Trace:
     parts = []
     shared: dict[str, bytes] = {}
     for index, shard in enumerate(manifest.shards):
-        check_shard(folder, shard)
-        where = str(folder / shard.name)
-        arrays = read_arrays(folder / shard.name)
-        shared = shared or shared_of(arrays)
-        check_shared(shared, arrays, manifest.shards[0].name, where)
-        _check_index(arrays, index, where)
-        trace = _decode(arrays, where, verify_digests)
-        _check_counts(trace, shard, where)
-        parts.append(trace)
-    # What a recording that did not finish had appended since its last shard.
-    pending = None if manifest.is_complete else read_pending(folder, len(manifest.shards))
-    if pending is not None:
-        where = str(folder / journal_name(len(manifest.shards)))
-        check_shared(shared or shared_of(pending), pending, "the shards", where)
-        parts.append(_decode(pending, where, verify_digests=False))
+        parts.append(read_shard(folder, index, shard, shared, verify_digests=verify_digests))
+    if (pending := read_journal_part(folder, manifest, shared)) is not None:
+        parts.append(pending)
     if not parts:
         raise UserError("the manifest lists no shard", where=str(folder), fix=RECORD_AGAIN)
     return _join(parts, folder, manifest)
+
+
+def read_shard(
+    folder: Path, index: int, shard: Shard, shared: dict[str, bytes], *, verify_digests: bool = True
+) -> Trace:
+    """Read a shard of a folder. `shared`, what every shard repeats, is filled by the first. UserError as `read_trace`."""
+    check_shard(folder, shard)
+    where = str(folder / shard.name)
+    arrays = read_arrays(folder / shard.name)
+    shared.update(shared or shared_of(arrays))
+    check_shared(shared, arrays, "the shards before", where)
+    _check_index(arrays, index, where)
+    trace = _decode(arrays, where, verify_digests)
+    _check_counts(trace, shard, where)
+    return trace
+
+
+def read_journal_part(folder: Path, manifest: Manifest, shared: dict[str, bytes]) -> Trace | None:
+    """What a recording that did not finish had appended since its last shard. UserError if that was altered."""
+    index = len(manifest.shards)
+    pending = None if manifest.is_complete else read_pending(folder, index)
+    if pending is None:
+        return None
+    where = str(folder / journal_name(index))
+    shared.update(shared or shared_of(pending))
+    check_shared(shared, pending, "the shards before", where)
+    return _decode(pending, where, verify_digests=False)
 
 
 def shared_of(arrays: Arrays) -> dict[str, bytes]:
@@ -211,22 +226,7 @@ def _check_counts(trace: Trace, shard: Shard, where: str) -> None:
 def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
     first, last = parts[0], parts[-1]
     for part in parts:
-        of_rankings = {f"rankings.{name}" for name in Rankings._fields}
-        if part.fields - of_rankings != first.fields - of_rankings:
-            odd = min((part.fields ^ first.fields) - of_rankings)
-            raise UserError(
-                f"{odd} is in one shard and not in another",
-                where=part.source,
-                fix="write the same columns everywhere",
-            )
-        if part.columns.resolvents.score.dtype != first.columns.resolvents.score.dtype:
-            raise UserError(
-                "scores have one type in one shard and another in another",
-                where=part.source,
-                fix=RECORD_AGAIN,
-            )
-        if part.rankings is not None and part is not last:
-            raise UserError("found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN)
+        check_alike(first, part, is_last=part is last)
     return Trace(
         header=first.header,
         symbols=first.symbols,
@@ -239,3 +239,23 @@ def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
         is_complete=manifest.is_complete and not folder.name.endswith(".partial"),
         source=str(folder),
     )
+
+
+def check_alike(first: Trace, part: Trace, *, is_last: bool) -> None:
+    """UserError unless a shard has the columns of the first, and rankings only if it is the last."""
+    of_rankings = {f"rankings.{name}" for name in Rankings._fields}
+    if part.fields - of_rankings != first.fields - of_rankings:
+        odd = min((part.fields ^ first.fields) - of_rankings)
+        raise UserError(
+            f"{odd} is in one shard and not in another",
+            where=part.source,
+            fix="write the same columns everywhere",
+        )
+    if part.columns.resolvents.score.dtype != first.columns.resolvents.score.dtype:
+        raise UserError(
+            "scores have one type in one shard and another in another",
+            where=part.source,
+            fix=RECORD_AGAIN,
+        )
+    if part.rankings is not None and not is_last:
+        raise UserError("found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN)

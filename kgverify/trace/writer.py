@@ -14,7 +14,6 @@ from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.logic.program import Symbols
 from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, empty_columns
-from kgverify.trace.digests import root_digest
 from kgverify.trace.disk import make_folder
 from kgverify.trace.hdf5 import read_arrays, write_arrays
 from kgverify.trace.header import SCHEMA_VERSION, Header
@@ -28,7 +27,6 @@ from kgverify.trace.manifest import (
     list_shards,
     put_in_place,
     read_manifest,
-    render_hash,
     shard_name,
     write_at_once,
     write_manifest,
@@ -45,6 +43,7 @@ from kgverify.trace.place import (
 )
 from kgverify.trace.reader import check_lengths, decode_digests, partial_of
 from kgverify.trace.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_columns, encode_level, encode_symbols
+from kgverify.trace.shards import write_shard
 from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_types
 
 _WHOLE: Final = 1 << 62
@@ -336,18 +335,7 @@ class TraceWriter:
         """Write what is pending as the next shard: first the file, then the manifest that lists it."""
         index = len(self._manifest.shards)
         make_folder(self._partial)
-        arrays = self._encode(has_rankings=is_complete) | {"shard/index": [np.array([index], np.uint64)]}
-        path = self._partial / shard_name(index)
-        written = write_at_once(path, lambda temporary: write_arrays(temporary, arrays, self._creator))
-        candidates = self._pending.candidates()
-        shard = Shard(
-            name=path.name,
-            size=written.size,
-            num_candidates=len(candidates.query),
-            num_steps=self._pending.num_steps,
-            xxh3=written.xxh3,
-            root=render_hash(root_digest(candidates, np.concatenate(arrays["digests/sequence"]))),
-        )
+        shard = write_shard(self._partial, index, self._encode(has_rankings=is_complete), self._creator)
         manifest = self._list((*self._manifest.shards, shard), is_complete=is_complete)
         write_manifest(self._partial, manifest)
         self._manifest = manifest
