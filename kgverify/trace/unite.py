@@ -117,6 +117,8 @@ def _list_files(sources: Sequence[Path]) -> list[tuple[Path, Shard | None]]:
     files: list[tuple[Path, Shard | None]] = []
     manifests = []
     for source in sources:
+        if not source.exists():
+            raise PartsError("no such trace", where=str(source), fix="check the path", missing=[str(source)])
         if not source.is_dir():
             files.append((source, None))
             continue
