@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from kgverify import __version__
-from kgverify.cli import audit, faults
+from kgverify.cli import audit, faults, trace
 from kgverify.cli.bench import bench
 from kgverify.cli.diff import diff
 from kgverify.cli.evaluate import evaluate
@@ -67,6 +67,7 @@ app.command()(train)
 app.command()(bench)
 app.add_typer(faults.app, name="faults")
 app.add_typer(audit.app, name="audit")
+app.add_typer(trace.app, name="trace")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,5 +1,6 @@
 """`kgverify record`: run one engine and keep its trace."""
 
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
+from kgverify.cli.signals import Ended, ending_on_signals
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError, suggest
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -25,6 +27,7 @@ from kgverify.harness.record import SHARD_STEPS, Recording
 from kgverify.harness.record import record as record_run
 from kgverify.harness.run import Pipeline, Run
 from kgverify.report.terminal import describe_execution
+from kgverify.trace.place import count_safe
 from kgverify.trace.reader import partial_of
 
 ENGINES = ("reference", "compiled")
@@ -117,12 +120,24 @@ def record(
 
 
 def _record(run: Run, pipeline: Pipeline, output: Path, engine: str, *, resume: bool, shard_steps: int) -> Recording:
-    """Record with progress shown; of an interrupted one, say how to go on."""
+    """Record with progress shown; of an interrupted one, say what is safe and how to go on."""
     try:
-        with show_phase(f"recording {engine}", 0) as progress:
+        with ending_on_signals(), show_phase(f"recording {engine}", 0) as progress:
             return record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
-    except KeyboardInterrupt:
-        if partial_of(output).is_dir():
+    except KeyboardInterrupt as error:
+        console = make_error_console()
+        partial = partial_of(output)
+        lines = [f"nothing was recorded yet; {output} is as it was"]
+        if partial.is_dir():
+            num_candidates, num_steps = count_safe(partial)
             again = typed_command(*([] if resume else ["--resume"]))
-            make_error_console().print(f"go on later with: {again}", highlight=False, markup=False, soft_wrap=True)
+            lines = [
+                f"{num_candidates:,} candidates with {num_steps:,} steps are safe in {partial}",
+                f"go on later with: {again}",
+            ]
+        for line in lines:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if isinstance(error, Ended):
+            console.print(f"ended by {signal.Signals(error.number).name}", highlight=False)
+            raise typer.Exit(error.exit_code) from None
         raise

@@ -1,22 +1,25 @@
 """Recording a run to disk, piece by piece, so that a killed recording loses only what was not committed."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import UserError
 from kgverify.harness.run import Pipeline, Run, build_header
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.trace.columns import Candidates, Columns, concatenate, empty_columns
-from kgverify.trace.reader import partial_of, read_trace
+from kgverify.trace.columns import Candidates, CandidateSet
+from kgverify.trace.pending import join_candidates
+from kgverify.trace.reader import partial_of
 from kgverify.trace.writer import TraceWriter
 
 CHUNK: Final = 512
 """Candidates proved between two appends."""
 
-COMMIT_SECONDS: Final = 60.0
-"""A kill loses no more than what was proved in this time and in one chunk."""
+JOURNAL_SECONDS: Final = 5.0
+"""A kill loses the chunk being proved; a crash of the machine no more than what was proved in this time, too."""
 
 SHARD_STEPS: Final = 1_000_000
 """Steps held in memory before they are committed as a shard."""
@@ -40,16 +43,17 @@ def record(
     resume: bool = False,
     progress: Progress = no_progress,
     shard_steps: int = SHARD_STEPS,
+    journal_seconds: float = JOURNAL_SECONDS,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
-    Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. UserError
-    for a path that cannot be written, or a `.partial` of another run.
+    Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. What was
+    proved is journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
+    cannot be written, or a `.partial` of another run.
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
-    proved: list[Columns] = []
-    num_steps = 0
+    proved: list[Candidates] = []
     with TraceWriter(
         path,
         build_header(run, pipeline.engine),
@@ -58,27 +62,30 @@ def record(
         fact_lines=program.fact_lines,
         shard_steps=shard_steps,
         resume=resume,
+        journal_seconds=journal_seconds,
     ) as writer:
-        resumed = writer.num_committed
+        resumed = writer.num_appended
+        proved.append(writer.committed_candidates())
         if resumed:
-            committed = read_trace(partial_of(path)).columns
-            proved.append(_without_steps(committed))
-            num_steps += len(committed.steps.depth)
+            _check_resumed(candidates, proved[0], path)
             progress(resumed)
-        committed_at = time.monotonic()
         for begin in range(resumed, len(candidates.query), CHUNK):
             columns = pipeline.engine.prove(candidates.take(slice(begin, begin + CHUNK)), progress)
             writer.append(columns)
-            if time.monotonic() - committed_at > COMMIT_SECONDS:
-                writer.commit()
-                committed_at = time.monotonic()
-            num_steps += len(columns.steps.depth)
-            proved.append(_without_steps(columns))
-        all_candidates: Candidates = concatenate(proved).candidates
+            proved.append(columns.candidates)
+        all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
+    num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
     return Recording(path, len(candidates.query), num_steps, resumed)
 
 
-def _without_steps(columns: Columns) -> Columns:
-    """The candidates alone: all that ranking needs."""
-    return empty_columns()._replace(candidates=columns.candidates)
+def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
+    """UserError unless those recorded before are the first of those to be recorded."""
+    first = drawn.take(slice(len(found.query)))
+    pairs = (first.query, found.query), (first.side, found.side), (first.atom, found.atom)
+    if not all(np.array_equal(expected, actual) for expected, actual in pairs):
+        raise UserError(
+            "holds candidates that are not the first of this run",
+            where=str(partial_of(path)),
+            fix="delete it, and record again",
+        )

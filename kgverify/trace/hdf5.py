@@ -7,17 +7,20 @@ are switched off.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
+from kgverify.trace.disk import Buffer, bytes_of, opened, sync, write_all
 from kgverify.trace.header import SCHEMA_VERSION
+from kgverify.trace.image import MetadataImage, Written, hash_pieces
 from kgverify.trace.schema import (
     FIELDS,
     FORMAT,
@@ -32,7 +35,7 @@ from kgverify.trace.schema import (
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
 import h5py
-from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5s, h5t, h5z
+from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5s, h5t, h5z
 
 MAX_BYTES: Final = 64 << 30
 _MAX_CHUNK_BYTES: Final = 1 << 30
@@ -42,20 +45,70 @@ _FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32
 _PAGE: Final = 4096
 
 
-def write_arrays(path: Path, arrays: Arrays, creator: str) -> None:
-    """Write one file: contiguous datasets on page boundaries, with checksums. Same input, same bytes."""
+class Examination(NamedTuple):
+    """The datasets of a file by path: those that their checksums vouch for, those that could be read, what is wrong."""
+
+    intact: Arrays
+    altered: Arrays
+    problems: dict[str, str]
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]], creator: str) -> Written:
+    """Write one file and force it to disk: contiguous datasets on page boundaries, with checksums.
+
+    A dataset may come in parts, rows after rows; no copy is made of them. HDF5 itself lays the file out, but in
+    memory: what goes to the disk goes through `kgverify.trace.disk`, so that each failure is one of ours. Same input,
+    same bytes.
+    """
+    parts = {name: _little(given) for name, given in arrays.items()}
+    image = MetadataImage()
     # From version 1.10 on HDF5 puts checksums on its own metadata.
-    with h5py.File(path, "w", libver=("v110", "v110"), alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
-        checksums = {}
-        for name, array in arrays.items():
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            checksums[name] = xxhash.xxh3_64_intdigest(little.data)
-            dataset = file.create_dataset(name, data=little)
-            dataset.attrs["xxh3"] = np.uint64(checksums[name])
+    bounds = ("v110", "v110")
+    with (
+        h5py.File(image, "w", libver=bounds, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file,
+        opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
+        ThreadPoolExecutor(1) as hasher,
+    ):
+        plan = h5p.create(h5p.DATASET_CREATE)
+        plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        plan.set_fill_time(h5d.FILL_TIME_NEVER)
+        placed: list[tuple[int, Sequence[Buffer]]] = []
+        datasets = {}
+        for name, pieces in parts.items():
+            shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
+            datasets[name] = dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
+            if (offset := dataset.id.get_offset()) is not None:
+                placed.append((offset, [bytes_of(piece) for piece in pieces]))
+        summed = hasher.submit(lambda: {name: _checksum(pieces) for name, pieces in parts.items()})
+        for offset, buffers in placed:
+            write_all(descriptor, buffers, offset)
+        checksums = summed.result()
+        for name, checksum in checksums.items():
+            datasets[name].attrs["xxh3"] = np.uint64(checksum)
         file.attrs["format"] = np.bytes_(FORMAT)
         file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
         file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_ATTRIBUTE_BYTES])
         file.attrs["xxh3"] = np.uint64(file_checksum(checksums))
+        file.close()
+        os.ftruncate(descriptor, image.size)
+        placed += [(offset, [content]) for offset, content in image.runs()]
+        for offset, content in image.runs():
+            write_all(descriptor, [content], offset)
+        hashed = hasher.submit(hash_pieces, placed, image.size)
+        sync(descriptor)
+        return Written(image.size, hashed.result())
+
+
+def _little(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    pieces = [given] if isinstance(given, np.ndarray) else given
+    return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
+
+
+def _checksum(pieces: Sequence[NDArray[Any]]) -> int:
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        digest.update(bytes_of(piece))
+    return digest.intdigest()
 
 
 def read_arrays(path: Path) -> Arrays:
@@ -72,6 +125,37 @@ def read_arrays(path: Path) -> Arrays:
             root: Any = file["/"].id
             _check_identity(root, where)
             return _read_fields(root, path)
+
+
+def examine_arrays(path: Path) -> Examination:
+    """Every dataset of one file that can be read, whatever is wrong with the others. UserError if it is no trace file."""
+    where = str(path)
+    found = Examination({}, {}, {})
+    checksums: dict[str, int] = {}
+    with _told_as_user_error(where), h5py.File(path, "r", locking="best-effort") as file:
+        root: Any = file["/"].id
+        _check_identity(root, where)
+        for field in FIELDS:
+            place = f"{path}:{field.path}"
+            try:
+                with _told_as_user_error(place):
+                    dataset = _open_dataset(root, field, where)
+                    if dataset is None:
+                        continue
+                    array = _read_dataset(dataset, field, place, path.stat().st_size)
+                    found.altered[field.path] = array
+                    stored = checksums[field.path] = _read_checksum(dataset, place)
+                    if xxhash.xxh3_64_intdigest(array.data) == stored:
+                        found.intact[field.path] = found.altered.pop(field.path)
+                    else:
+                        found.problems[field.path] = "its checksum does not fit: the data were altered"
+            except UserError as error:
+                found.problems[field.path] = error.message
+        try:
+            check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
+        except UserError as error:
+            found.problems["/"] = error.message
+    return found
 
 
 def _read_fields(root: Any, path: Path) -> Arrays:

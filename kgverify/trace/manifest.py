@@ -3,15 +3,20 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import xxhash
 
 from kgverify.errors import UserError
+from kgverify.trace.disk import opened, sync_file, sync_folder, write_all
 from kgverify.trace.header import SCHEMA_VERSION
+from kgverify.trace.journal import journal_name
 from kgverify.trace.schema import FORMAT, RECORD_AGAIN
+
+_Result = TypeVar("_Result")
 
 MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST_BYTES: Final = 64 << 20
@@ -34,8 +39,31 @@ class Shard(msgspec.Struct, frozen=True):
     root: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """What a folder of shards holds; a file that it does not list is no part of the trace."""
+class Part(msgspec.Struct, frozen=True):
+    """Which of several writers wrote a folder: number `index`, from 0, of `count`."""
+
+    index: int
+    count: int
+
+
+class ShardError(UserError):
+    """A shard that is not what the manifest says.
+
+    name:   the shard's file
+    reason: `missing`, `altered` or `misplaced`
+    """
+
+    def __init__(self, message: str, *, name: str, reason: str, where: str, fix: str = RECORD_AGAIN) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.name, self.reason = name, reason
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a folder of shards holds; a file that it does not list is no part of the trace.
+
+    part:     set where this is the work of one writer of several
+    has_gaps: candidates between those recorded were lost, so the recording cannot be gone on with
+    """
 
     is_complete: bool
     num_candidates: int
@@ -45,9 +73,13 @@ class Manifest(msgspec.Struct, frozen=True):
     format: str
     schema_version: int
     creator: str = ""
+    part: Part | None = None
+    has_gaps: bool = False
 
 
-def list_shards(shards: tuple[Shard, ...], *, is_complete: bool, creator: str) -> Manifest:
+def list_shards(
+    shards: tuple[Shard, ...], *, is_complete: bool, creator: str, part: Part | None = None, has_gaps: bool = False
+) -> Manifest:
     """The manifest of these shards."""
     return Manifest(
         is_complete=is_complete,
@@ -58,6 +90,8 @@ def list_shards(shards: tuple[Shard, ...], *, is_complete: bool, creator: str) -
         format=FORMAT,
         schema_version=SCHEMA_VERSION,
         creator=creator,
+        part=part,
+        has_gaps=has_gaps,
     )
 
 
@@ -72,8 +106,13 @@ def shard_name(index: int) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder, consistent in itself. UserError if there is none or it cannot be believed."""
+    """The manifest of a folder, consistent in itself; of a recording that has but a journal, one of no shards.
+
+    UserError if there is none or it cannot be believed.
+    """
     path = folder / MANIFEST
+    if not path.is_file() and (folder / journal_name(0)).is_file():
+        return list_shards((), is_complete=False, creator="")
     if not path.is_file():
         raise UserError(
             f"no {MANIFEST} in this folder, expected a trace",
@@ -103,7 +142,15 @@ def read_manifest(folder: Path) -> Manifest:
             is_hash = False
         if not is_hash:
             raise _refuse(path, f"shard {index} has hashes that are not 16 hexadecimal digits")
-    total = list_shards(manifest.shards, is_complete=manifest.is_complete, creator=manifest.creator)
+    if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
+        raise _refuse(path, f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
+    total = list_shards(
+        manifest.shards,
+        is_complete=manifest.is_complete,
+        creator=manifest.creator,
+        part=manifest.part,
+        has_gaps=manifest.has_gaps,
+    )
     if total != manifest:
         raise _refuse(
             path,
@@ -114,14 +161,19 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_shard(folder: Path, shard: Shard) -> None:
-    """UserError unless the shard's file is there with the size and checksum of the manifest."""
+    """ShardError unless the shard's file is there with the size and checksum of the manifest."""
     path = folder / shard.name
     if not path.is_file():
-        raise _refuse(path, "missing, expected because the manifest lists it")
+        raise ShardError(
+            "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
+        )
+    message = ""
     if path.stat().st_size != shard.size:
-        raise _refuse(path, f"takes {path.stat().st_size} bytes, expected {shard.size}")
-    if hash_file(path) != shard.xxh3:
-        raise _refuse(path, f"checksum is {hash_file(path)}, expected {shard.xxh3}: the file was altered")
+        message = f"takes {path.stat().st_size} bytes, expected {shard.size}"
+    elif (found := hash_file(path)) != shard.xxh3:
+        message = f"checksum is {found}, expected {shard.xxh3}: the file was altered"
+    if message:
+        raise ShardError(message, name=shard.name, reason="altered", where=str(path))
 
 
 def hash_file(path: Path) -> str:
@@ -139,16 +191,17 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_at_once(folder / MANIFEST, lambda path: _write_bytes(path, content))
 
 
-def write_at_once(path: Path, write: Callable[[Path], None]) -> None:
+def write_at_once(path: Path, write: Callable[[Path], _Result]) -> _Result:
     """Let `write` fill a temporary file, force it to disk, then give it its name; an error leaves nothing."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        result = write(temporary)
+        sync_file(temporary)
         put_in_place(temporary, path)
+        return result
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
 
 
@@ -160,14 +213,14 @@ def put_in_place(new: Path, path: Path) -> None:
         remove_trace(aside)
         path.rename(aside)
     new.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     remove_trace(aside)
 
 
 def remove_trace(path: Path) -> None:
     """Delete a trace, if there is one: a file or a folder with a manifest. UserError for other folders."""
     if path.is_dir() and not path.is_symlink():
-        if not (path / MANIFEST).is_file():
+        if not (path / MANIFEST).is_file() and not (path / journal_name(0)).is_file():
             raise UserError(
                 "a folder that is not a trace is in the way",
                 where=str(path),
@@ -179,15 +232,8 @@ def remove_trace(path: Path) -> None:
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_all(descriptor, [content], 0)
 
 
 def _refuse(path: Path, message: str) -> UserError:

@@ -12,7 +12,9 @@ from kgverify.trace.columns import Digests, Rankings, concatenate
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.hdf5 import read_arrays
 from kgverify.trace.header import SCHEMA_VERSION, Header
-from kgverify.trace.manifest import Manifest, Shard, check_shard, read_manifest, render_hash
+from kgverify.trace.journal import journal_name
+from kgverify.trace.manifest import Manifest, Shard, ShardError, check_shard, read_manifest, render_hash
+from kgverify.trace.pending import read_pending
 from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_columns, decode_symbols
 from kgverify.trace.trace import Trace
 from kgverify.trace.validate import check_columns, check_facts, check_rankings
@@ -80,16 +82,12 @@ def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
         num_rules=len(header.clauses.rules) or None,
         num_facts=None if facts is None else len(facts),
     )
-    digests = _decode_digests(arrays, where)
+    digests = decode_digests(arrays, where)
     if digests is None:
         digests = compute_digests(columns)
-    elif any(len(d) != len(columns.steps.depth) for d in digests):
-        raise UserError(
-            f"found {len(digests[0])} digests for {len(columns.steps.depth)} steps",
-            where=f"{where}:digests/sequence",
-            fix="write one digest of each kind for each step, or none",
-        )
-    elif verify_digests:
+    else:
+        check_lengths(digests, len(columns.steps.depth), where)
+    if verify_digests and "digests/sequence" in arrays:
         _check_digests(digests, compute_digests(columns), where)
     rankings = None
     if "rankings/query" in arrays:
@@ -109,7 +107,8 @@ def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
     )
 
 
-def _decode_digests(arrays: Arrays, where: str) -> Digests | None:
+def decode_digests(arrays: Arrays, where: str) -> Digests | None:
+    """The digests, None if there are none. UserError if their lengths differ."""
     if "digests/sequence" not in arrays:
         return None
     digests = Digests(*(arrays[f"digests/{name}"] for name in Digests._fields))
@@ -120,6 +119,16 @@ def _decode_digests(arrays: Arrays, where: str) -> Digests | None:
             fix="write one digest of each kind for each step, or none",
         )
     return digests
+
+
+def check_lengths(digests: Digests, num_steps: int, where: str) -> None:
+    """UserError unless there is one digest of each kind for each step."""
+    if any(len(d) != num_steps for d in digests):
+        raise UserError(
+            f"found {len(digests[0])} digests for {num_steps} steps",
+            where=f"{where}:digests/sequence",
+            fix="write one digest of each kind for each step, or none",
+        )
 
 
 def _check_digests(stored: Digests, computed: Digests, where: str) -> None:
@@ -136,35 +145,68 @@ def _check_digests(stored: Digests, computed: Digests, where: str) -> None:
 
 def _read_folder(folder: Path, verify_digests: bool) -> Trace:
     manifest = read_manifest(folder)
-    if not manifest.shards:
-        raise UserError("the manifest lists no shard", where=str(folder), fix=RECORD_AGAIN)
     parts = []
     shared: dict[str, bytes] = {}
     for index, shard in enumerate(manifest.shards):
-        check_shard(folder, shard)
-        where = str(folder / shard.name)
-        arrays = read_arrays(folder / shard.name)
-        own = {name: array.tobytes() for name, array in arrays.items() if name.startswith(_SHARED)}
-        shared = shared or own
-        for name in shared.keys() | own.keys():
-            if shared.get(name) != own.get(name):
-                raise UserError(
-                    f"differs from that of {manifest.shards[0].name}, expected the same in every shard",
-                    where=f"{where}:{name}",
-                    fix=RECORD_AGAIN,
-                )
-        _check_index(arrays, index, where)
-        trace = _decode(arrays, where, verify_digests)
-        _check_counts(trace, shard, where)
-        parts.append(trace)
+        parts.append(read_shard(folder, index, shard, shared, verify_digests=verify_digests))
+    if (pending := read_journal_part(folder, manifest, shared)) is not None:
+        parts.append(pending)
+    if not parts:
+        raise UserError("the manifest lists no shard", where=str(folder), fix=RECORD_AGAIN)
     return _join(parts, folder, manifest)
+
+
+def read_shard(
+    folder: Path, index: int, shard: Shard, shared: dict[str, bytes], *, verify_digests: bool = True
+) -> Trace:
+    """Read a shard of a folder. `shared`, what every shard repeats, is filled by the first. UserError as `read_trace`."""
+    check_shard(folder, shard)
+    where = str(folder / shard.name)
+    arrays = read_arrays(folder / shard.name)
+    shared.update(shared or shared_of(arrays))
+    check_shared(shared, arrays, "the shards before", where)
+    _check_index(arrays, index, where)
+    trace = _decode(arrays, where, verify_digests)
+    _check_counts(trace, shard, where)
+    return trace
+
+
+def read_journal_part(folder: Path, manifest: Manifest, shared: dict[str, bytes]) -> Trace | None:
+    """What a recording that did not finish had appended since its last shard. UserError if that was altered."""
+    index = len(manifest.shards)
+    pending = None if manifest.is_complete else read_pending(folder, index)
+    if pending is None:
+        return None
+    where = str(folder / journal_name(index))
+    shared.update(shared or shared_of(pending))
+    check_shared(shared, pending, "the shards before", where)
+    return _decode(pending, where, verify_digests=False)
+
+
+def shared_of(arrays: Arrays) -> dict[str, bytes]:
+    """What every shard repeats."""
+    return {name: array.tobytes() for name, array in arrays.items() if name.startswith(_SHARED)}
+
+
+def check_shared(expected: dict[str, bytes], arrays: Arrays, name: str, where: str) -> None:
+    """UserError unless a shard repeats what another, of this name, holds."""
+    found = shared_of(arrays)
+    for path in sorted(expected.keys() | found.keys()):
+        if expected.get(path) != found.get(path):
+            raise UserError(
+                f"differs from that of {name}, expected the same in every shard",
+                where=f"{where}:{path}",
+                fix=RECORD_AGAIN,
+            )
 
 
 def _check_index(arrays: Arrays, index: int, where: str) -> None:
     stored = arrays.get("shard/index")
     if stored is None or stored.tolist() != [index]:
-        raise UserError(
+        raise ShardError(
             f"found {'none' if stored is None else stored.tolist()}, expected [{index}]",
+            name=Path(where).name,
+            reason="misplaced",
             where=f"{where}:shard/index",
             fix="put every shard in its place",
         )
@@ -184,22 +226,7 @@ def _check_counts(trace: Trace, shard: Shard, where: str) -> None:
 def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
     first, last = parts[0], parts[-1]
     for part in parts:
-        of_rankings = {f"rankings.{name}" for name in Rankings._fields}
-        if part.fields - of_rankings != first.fields - of_rankings:
-            odd = min((part.fields ^ first.fields) - of_rankings)
-            raise UserError(
-                f"{odd} is in one shard and not in another",
-                where=part.source,
-                fix="write the same columns everywhere",
-            )
-        if part.columns.resolvents.score.dtype != first.columns.resolvents.score.dtype:
-            raise UserError(
-                "scores have one type in one shard and another in another",
-                where=part.source,
-                fix=RECORD_AGAIN,
-            )
-        if part.rankings is not None and part is not last:
-            raise UserError("found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN)
+        check_alike(first, part, is_last=part is last)
     return Trace(
         header=first.header,
         symbols=first.symbols,
@@ -212,3 +239,23 @@ def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
         is_complete=manifest.is_complete and not folder.name.endswith(".partial"),
         source=str(folder),
     )
+
+
+def check_alike(first: Trace, part: Trace, *, is_last: bool) -> None:
+    """UserError unless a shard has the columns of the first, and rankings only if it is the last."""
+    of_rankings = {f"rankings.{name}" for name in Rankings._fields}
+    if part.fields - of_rankings != first.fields - of_rankings:
+        odd = min((part.fields ^ first.fields) - of_rankings)
+        raise UserError(
+            f"{odd} is in one shard and not in another",
+            where=part.source,
+            fix="write the same columns everywhere",
+        )
+    if part.columns.resolvents.score.dtype != first.columns.resolvents.score.dtype:
+        raise UserError(
+            "scores have one type in one shard and another in another",
+            where=part.source,
+            fix=RECORD_AGAIN,
+        )
+    if part.rankings is not None and not is_last:
+        raise UserError("found rankings, expected in the last shard alone", where=part.source, fix=RECORD_AGAIN)

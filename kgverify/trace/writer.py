@@ -1,9 +1,10 @@
 """Writing a trace: one file if it is small, else shards that are safe on disk once committed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -12,48 +13,61 @@ from numpy.typing import NDArray
 from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Columns, Rankings, concatenate, empty_columns
-from kgverify.trace.digests import compute_digests, root_digest
+from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, empty_columns
+from kgverify.trace.disk import make_folder
 from kgverify.trace.hdf5 import read_arrays, write_arrays
 from kgverify.trace.header import SCHEMA_VERSION, Header
+from kgverify.trace.journal import JournalWriter, Start, journal_name, list_journals
 from kgverify.trace.manifest import (
     MANIFEST,
     Manifest,
+    Part,
     Shard,
     check_shard,
-    hash_file,
     list_shards,
     put_in_place,
     read_manifest,
-    render_hash,
     shard_name,
     write_at_once,
     write_manifest,
 )
-from kgverify.trace.reader import partial_of
-from kgverify.trace.schema import (
-    OPTIONAL_COLUMNS,
-    Arrays,
-    decode_columns,
-    encode_columns,
-    encode_level,
-    encode_symbols,
+from kgverify.trace.pending import Pending, join_candidates, open_journal
+from kgverify.trace.place import (
+    check_no_partial,
+    check_place,
+    check_resumable,
+    check_same_run,
+    describe_safe,
+    remove_left_over,
+    remove_partial,
 )
+from kgverify.trace.reader import check_lengths, decode_digests, partial_of
+from kgverify.trace.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_columns, encode_level, encode_symbols
+from kgverify.trace.shards import write_shard
 from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_types
+
+_WHOLE: Final = 1 << 62
+"""Steps or bytes of a shard where no shard is wanted."""
 
 
 class TraceWriter:
     """A context manager that writes a trace at `path`, where nothing appears before the trace is complete.
 
-    header:      must say `schema_version` 1
-    facts:       int32 [F, 3]  the program's facts; optional
-    fact_lines:  int32 [F]     their lines; optional
-    shard_steps: steps held in memory before they are committed as a shard in `<path>.partial`
-    absent:      columns that the prover does not know, named as in `Trace.fields`; not written
-    resume:      go on with a `<path>.partial` left behind: skip the first `num_committed` candidates
+    header:          must say `schema_version` 1
+    facts:           int32 [F, 3]  the program's facts; optional
+    fact_lines:      int32 [F]     their lines; optional
+    shard_steps:     steps held in memory before they are committed as a shard in `<path>.partial`
+    shard_bytes:     bytes of columns held in memory before the same; no more than these and one batch are ever held
+    absent:          columns that the prover does not know, named as in `Trace.fields`; not written
+    resume:          go on with a `<path>.partial` left behind: skip the first `num_appended` candidates
+    part:            this is one writer of several, each with a path of its own; `unite` makes one trace of theirs
+    journal_seconds: what `append` took in survives the end of the process at any moment, in a journal; a crash of the
+                     machine loses at most what was appended in so many seconds, or
+    journal_bytes:   in so many bytes and one batch. 0 seconds force each batch to disk
+    has_journal:     False keeps no journal: what is not in a shard yet is lost with the process
 
-    An error inside the context leaves the committed shards in `<path>.partial`. UserError for what cannot be
-    written, and for a `<path>.partial` that is there without `resume`, or belongs to another run.
+    An error inside the context leaves in `<path>.partial` what was appended. UserError for what cannot be written,
+    which then says what is safe, and for a `<path>.partial` that is there without `resume`, or belongs to another run.
     """
 
     def __init__(
@@ -65,15 +79,23 @@ class TraceWriter:
         facts: NDArray[np.int32] | None = None,
         fact_lines: NDArray[np.int32] | None = None,
         shard_steps: int = 1_000_000,
+        shard_bytes: int = 1 << 30,
         absent: Iterable[str] = (),
         resume: bool = False,
+        part: Part | None = None,
+        journal_seconds: float = 5.0,
+        journal_bytes: int = 64 << 20,
+        has_journal: bool = True,
     ) -> None:
         self._path = Path(path)
         self._where = str(path)
         self._partial = partial_of(self._path)
         self._symbols = symbols
         self._creator = header.creator or f"kgverify {__version__}"
-        self._shard_steps = shard_steps
+        self._shard_steps, self._shard_bytes = shard_steps, shard_bytes
+        self._part = part
+        self._has_journal = has_journal
+        self._journal_seconds, self._journal_bytes = journal_seconds, journal_bytes
         self._absent = frozenset(absent)
         if header.schema_version != SCHEMA_VERSION:
             raise UserError(
@@ -87,7 +109,7 @@ class TraceWriter:
                 where=self._where,
                 fix="write the column",
             )
-        if fact_lines is not None and facts is not None and not len(fact_lines):
+        if facts is not None and fact_lines is not None and not len(fact_lines):
             fact_lines = None
         check_facts(facts, fact_lines, symbols, self._where)
         self._num_rules = len(header.clauses.rules) or None
@@ -98,48 +120,74 @@ class TraceWriter:
             self._shared["program/facts"] = facts
         if fact_lines is not None:
             self._shared["program/fact_lines"] = fact_lines
-        self._check_place()
-        self._parts: list[Columns] = []
-        self._num_buffered = 0
+        self._pending = Pending()
         self._rankings: Rankings | None = None
         self._score_dtype: np.dtype[np.floating] | None = None
         self._is_closed = False
-        self._manifest = self._resume() if resume else self._begin()
+        self._journal: JournalWriter | None = None
+        check_place(self._path)
+        self._committed = [empty_columns().candidates]
+        if resume:
+            self._manifest = self._resume()
+        else:
+            if shard_steps < _WHOLE:
+                check_no_partial(self._partial)
+            self._manifest = self._list(())
+        self._num_safe = self.num_appended
 
     @property
     def num_committed(self) -> int:
-        """Candidates that are safe on disk, from the first on."""
-        return self._manifest.num_candidates
+        """Candidates that are safe on disk whatever happens, from the first on."""
+        return self._num_safe
 
-    def append(self, columns: Columns) -> None:
-        """Add candidates with all their steps; the arrays may not change afterwards."""
+    @property
+    def num_appended(self) -> int:
+        """Candidates in shards and in the journal, from the first on: the end of the process loses none of them."""
+        return self._manifest.num_candidates + self._pending.num_candidates
+
+    def append(self, columns: Columns, digests: Digests | None = None) -> None:
+        """Add candidates with all their steps, in any order; the arrays may not change before the next `commit`.
+
+        digests: of these steps, where they were computed elsewhere; a reader compares them with the columns
+        """
         if self._is_closed:
             raise ValueError("the writer is closed")
-        if self._manifest.is_complete and len(columns.candidates.query):
+        num_candidates, num_steps = len(columns.candidates.query), len(columns.steps.depth)
+        if self._manifest.is_complete and num_candidates:
             raise UserError(
                 "found further candidates, but all were committed before",
                 where=str(self._partial),
-                fix="skip the first `num_committed` candidates",
+                fix="skip the first `num_appended` candidates",
             )
-        check_types(encode_columns(columns), self._where)
-        check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
-        dtype = columns.resolvents.score.dtype
-        if self._score_dtype is not None and self._score_dtype != dtype:
-            raise UserError(
-                f"dtype is {dtype}, expected {self._score_dtype} as before",
-                where=f"{self._where}:resolvents/score",
-                fix="append scores of one type",
-            )
-        self._score_dtype = dtype
-        self._parts.append(columns)
-        self._num_buffered += len(columns.steps.depth)
-        if self._num_buffered > self._shard_steps:
+        self._check(columns, digests)
+        if not num_candidates:
+            return
+        arrays = encode_columns(columns, self._absent)
+        if self._has_journal:
+            if digests is not None:
+                arrays |= encode_level("digests", digests)
+            with self._telling_what_is_safe("the journal"):
+                journal = self._journal or self._begin_journal()
+                if journal.append(arrays, num_candidates, num_steps):
+                    self._num_safe = self.num_appended + num_candidates
+        self._pending.add(columns, digests)
+        if self._pending.num_steps > self._shard_steps or self._pending.num_bytes > self._shard_bytes:
             self.commit()
+
+    def sync(self) -> None:
+        """Force the journal to disk: what was appended is then safe whatever happens. Without a journal, `commit`."""
+        if not self._has_journal:
+            self.commit()
+        elif self._journal is not None:
+            with self._telling_what_is_safe("the journal"):
+                self._journal.sync()
+            self._num_safe = self.num_appended
 
     def commit(self) -> None:
         """Put what was appended so far safely on disk, as a shard; nothing if there is nothing."""
-        if self._num_buffered or any(len(part.candidates.query) for part in self._parts):
-            self._commit(is_complete=False)
+        if self._pending.num_candidates:
+            with self._telling_what_is_safe(shard_name(len(self._manifest.shards))):
+                self._commit(is_complete=False)
 
     def set_rankings(self, rankings: Rankings) -> None:
         """Give the rankings, before closing."""
@@ -147,16 +195,25 @@ class TraceWriter:
         check_rankings(rankings, self._where)
         self._rankings = rankings
 
+    def committed_candidates(self) -> Candidates:
+        """What a resumed recording has recorded before, as `num_appended` counts it."""
+        return join_candidates([*self._committed, self._pending.candidates()])
+
     def close(self) -> None:
         """Write what is left and put the trace in its place; a second call does nothing."""
         if self._is_closed:
             return
-        if not self._partial.is_dir():
-            write_at_once(self._path, lambda path: write_arrays(path, self._encode(), self._creator))
-        else:
-            if not self._manifest.is_complete:
-                self._commit(is_complete=True)
-            put_in_place(self._partial, self._path)
+        with self._telling_what_is_safe("the trace"):
+            if not self._manifest.shards and self._part is None:
+                arrays = self._encode(has_rankings=True)
+                write_at_once(self._path, lambda path: write_arrays(path, arrays, self._creator))
+                self._end_journal()
+                remove_partial(self._partial)
+            else:
+                if not self._manifest.is_complete:
+                    self._commit(is_complete=True)
+                remove_left_over(self._partial)
+                put_in_place(self._partial, self._path)
         self._is_closed = True
 
     def __enter__(self) -> Self:
@@ -167,99 +224,124 @@ class TraceWriter:
     ) -> None:
         if kind is None:
             self.close()
+        elif self._journal is not None:
+            self._journal.save()
+            self._journal.close()
+            self._is_closed = True
 
-    def _check_place(self) -> None:
-        if not self._path.parent.is_dir():
-            raise UserError("its folder does not exist", where=self._where, fix=f"create {self._path.parent} first")
-        if self._path.is_dir() and not (self._path / MANIFEST).is_file():
+    @contextmanager
+    def _telling_what_is_safe(self, what: str) -> Iterator[None]:
+        """A failure to write becomes a UserError that says what is safe; the writer is closed then."""
+        try:
+            yield
+        except OSError as error:
+            is_saved = self._journal is not None and self._journal.save()
+            num_safe = self.num_appended if is_saved else max(self._num_safe, self._manifest.num_candidates)
+            self._is_closed = True
+            if self._journal is not None:
+                self._journal.close()
             raise UserError(
-                "a folder that is not a trace is in the way",
+                f"{what} cannot be written: {error.strerror or error}; {describe_safe(num_safe, self._partial)}",
                 where=self._where,
-                fix="move it, or choose another path",
-            )
+                fix="make room, or see to the permissions; then resume the recording"
+                + (f", or keep what there is: kgverify trace repair {self._partial}" if num_safe else ""),
+            ) from error
 
-    def _begin(self) -> Manifest:
-        if self._partial.exists():
+    def _check(self, columns: Columns, digests: Digests | None) -> None:
+        check_types(encode_columns(columns), self._where)
+        check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
+        if digests is not None:
+            check_types(encode_level("digests", digests), self._where)
+            check_lengths(digests, len(columns.steps.depth), self._where)
+        dtype = columns.resolvents.score.dtype
+        if self._score_dtype is not None and self._score_dtype != dtype:
             raise UserError(
-                "a recording that did not finish is in the way",
-                where=str(self._partial),
-                fix="resume it, or delete this folder",
+                f"dtype is {dtype}, expected {self._score_dtype} as before",
+                where=f"{self._where}:resolvents/score",
+                fix="append scores of one type",
             )
-        return list_shards((), is_complete=False, creator=self._creator)
+        self._score_dtype = dtype
+
+    def _begin_journal(self) -> JournalWriter:
+        shard = len(self._manifest.shards)
+        make_folder(self._partial)
+        self._journal = journal = self._open_journal(shard)
+        journal.begin(Start(shard, self._creator, tuple(sorted(self._absent))), self._shared)
+        return journal
+
+    def _open_journal(self, shard: int) -> JournalWriter:
+        path = self._partial / journal_name(shard)
+        return JournalWriter(path, max_seconds=self._journal_seconds, max_bytes=self._journal_bytes)
+
+    def _end_journal(self) -> None:
+        """What was journalled is safe elsewhere."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        for path in list_journals(self._partial):
+            path.unlink()
+
+    def _list(self, shards: tuple[Shard, ...], *, is_complete: bool = False) -> Manifest:
+        return list_shards(shards, is_complete=is_complete, creator=self._creator, part=self._part)
 
     def _resume(self) -> Manifest:
-        if not (self._partial / MANIFEST).is_file():
-            # Killed before the first commit, or there is nothing to resume.
-            return list_shards((), is_complete=False, creator=self._creator)
-        manifest = read_manifest(self._partial)
+        if not self._partial.is_dir() or not any(self._partial.iterdir()):
+            # Killed before anything was appended, or there is nothing to resume.
+            return self._list(())
+        has_manifest = (self._partial / MANIFEST).is_file() or bool(list_journals(self._partial))
+        manifest = read_manifest(self._partial) if has_manifest else self._list(())
+        check_resumable(manifest, self._part, self._partial)
         for shard in manifest.shards:
             check_shard(self._partial, shard)
-        if manifest.shards:
-            path = self._partial / manifest.shards[0].name
-            arrays = read_arrays(path)
-            self._check_same_run(arrays, path)
-            self._score_dtype = decode_columns(arrays).resolvents.score.dtype
+            arrays = read_arrays(self._partial / shard.name)
+            if shard.name == shard_name(0):
+                check_same_run(arrays, self._shared, self._absent, self._partial / shard.name)
+            columns = decode_columns(arrays)
+            self._committed.append(columns.candidates)
+            self._score_dtype = columns.resolvents.score.dtype
+        if not manifest.is_complete:
+            self._manifest = manifest
+            self._resume_journal(len(manifest.shards))
         return manifest
 
-    def _check_same_run(self, arrays: Arrays, path: Path) -> None:
-        own = {name for name in arrays if name in self._shared or name.startswith("program/")}
-        for name in sorted(own | self._shared.keys()):
-            found, expected = arrays.get(name), self._shared.get(name)
-            if found is None or expected is None or not np.array_equal(found, expected):
-                raise UserError(
-                    "differs from that of the run to be resumed",
-                    where=f"{path}:{name}",
-                    fix=f"resume with the same program, options and versions, or delete {self._partial}",
-                )
-        if odd := sorted(
-            name for name in OPTIONAL_COLUMNS if (name.replace(".", "/") in arrays) == (name in self._absent)
-        ):
-            raise UserError(
-                f"{odd[0]} is in the shards or in this run, not in both",
-                where=str(path),
-                fix=f"resume with the same columns, or delete {self._partial}",
-            )
+    def _resume_journal(self, shard: int) -> None:
+        """Take up what was appended since the last shard."""
+        journal = open_journal(self._partial, shard)
+        if journal is None or journal.start is None:
+            return
+        path = journal.path
+        stated = {name.replace(".", "/"): np.zeros(0) for name in OPTIONAL_COLUMNS - {*journal.start.absent}}
+        check_same_run(journal.shared | stated, self._shared, self._absent, path)
+        if self._has_journal:
+            self._journal = self._open_journal(shard)
+            with self._telling_what_is_safe("the journal"):
+                self._journal.go_on(journal)
+        for batch in journal.batches:
+            columns = decode_columns(batch.arrays)
+            digests = decode_digests(batch.arrays, str(path))
+            self._check(columns, digests)
+            self._pending.add(columns, digests)
 
-    @property
-    def _score_type(self) -> type[np.floating]:
-        return np.float64 if self._score_dtype is None else self._score_dtype.type
-
-    def _encode(self) -> Arrays:
+    def _encode(self, *, has_rankings: bool) -> dict[str, list[NDArray[Any]]]:
+        """What is pending, by path, in parts that need not be joined; digests included."""
         # A last shard may hold rankings alone; it has the columns of the others all the same.
-        columns = concatenate(self._parts) if self._parts else empty_columns(self._score_type)
-        if self._absent:
-            # Digests are those of what is read back.
-            columns = decode_columns(encode_columns(columns, self._absent))
-        digests = compute_digests(columns)
-        self._sequence = digests.sequence
-        arrays = self._shared | encode_columns(columns, self._absent) | encode_level("digests", digests)
-        if self._rankings is not None:
-            arrays |= encode_level("rankings", self._rankings)
-        return arrays
+        empty = empty_columns(np.float64 if self._score_dtype is None else self._score_dtype.type)
+        whole = self._shared
+        if has_rankings and self._rankings is not None:
+            whole = whole | encode_level("rankings", self._rankings)
+        return {name: [array] for name, array in whole.items()} | self._pending.encode(self._absent, empty)
 
     def _commit(self, *, is_complete: bool) -> None:
-        """Write the buffer as the next shard: first the file, then the manifest that lists it."""
+        """Write what is pending as the next shard: first the file, then the manifest that lists it."""
         index = len(self._manifest.shards)
-        self._partial.mkdir(exist_ok=True)
-        arrays = self._encode() | {"shard/index": np.array([index], np.uint64)}
-        if not is_complete:
-            arrays = {name: array for name, array in arrays.items() if not name.startswith("rankings/")}
-        path = self._partial / shard_name(index)
-        write_at_once(path, lambda temporary: write_arrays(temporary, arrays, self._creator))
-        candidates = decode_columns(arrays).candidates
-        shard = Shard(
-            name=path.name,
-            size=path.stat().st_size,
-            num_candidates=len(candidates.query),
-            num_steps=len(self._sequence),
-            xxh3=hash_file(path),
-            root=render_hash(root_digest(candidates, self._sequence)),
-        )
-        shards = (*self._manifest.shards, shard)
-        manifest = list_shards(shards, is_complete=is_complete, creator=self._creator)
+        make_folder(self._partial)
+        shard = write_shard(self._partial, index, self._encode(has_rankings=is_complete), self._creator)
+        manifest = self._list((*self._manifest.shards, shard), is_complete=is_complete)
         write_manifest(self._partial, manifest)
         self._manifest = manifest
-        self._parts, self._num_buffered = [], 0
+        self._pending = Pending()
+        self._num_safe = manifest.num_candidates
+        self._end_journal()
 
 
 def write_trace(
@@ -280,7 +362,9 @@ def write_trace(
         symbols,
         facts=facts,
         fact_lines=fact_lines,
-        shard_steps=1 << 62,
+        shard_steps=_WHOLE,
+        shard_bytes=_WHOLE,
+        has_journal=False,
         absent=absent,
     ) as writer:
         writer.append(columns)

@@ -128,7 +128,9 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     writer.append(columns)
     with pytest.raises(UserError, match="dtype is float32, expected float64"):
         writer.append(make_columns(1, 5, score_dtype=np.float32))
-    assert not list(tmp_path.iterdir())
+    # What was appended before is kept, nothing else is written.
+    assert [p.name for p in tmp_path.iterdir()] == ["a.partial"]
+    assert_same_columns(read_trace(tmp_path / "a.partial").columns, columns)
 
 
 def test_a_folder_that_is_no_trace_is_not_replaced(tmp_path):

@@ -1,0 +1,78 @@
+"""The operations that touch the disk when a trace is written; each of them may fail, or be the last."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | memoryview
+
+_MAX_BUFFERS: Final = 512
+"""Buffers given to one call; Linux takes 1024."""
+_MAX_BYTES: Final = 1 << 30
+"""Bytes given to one call; Linux takes 2 GiB less a page."""
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """The bytes of an array, not copied if it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor, closed in the end."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write the buffers one after the other from an offset on, gathered, not joined; the offset behind them."""
+    left = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    left.reverse()
+    while left:
+        taken: list[memoryview] = []
+        room = _MAX_BYTES
+        while left and room and len(taken) < _MAX_BUFFERS:
+            buffer = left.pop()
+            taken.append(buffer[:room])
+            if len(buffer) > room:
+                left.append(buffer[room:])
+            room -= len(taken[-1])
+        written = os.pwritev(descriptor, taken, offset)
+        offset += written
+        for i, buffer in enumerate(taken):
+            if written < len(buffer):
+                left.extend(reversed([buffer[written:], *taken[i + 1 :]]))
+                break
+            written -= len(buffer)
+    return offset
+
+
+def sync(descriptor: int) -> None:
+    """Force what was written to the disk."""
+    os.fsync(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Force a file to the disk."""
+    with opened(path, os.O_RDONLY) as descriptor:
+        sync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk."""
+    sync_file(folder)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, if it is not there, safely on disk."""
+    if not path.is_dir():
+        path.mkdir()
+        sync_folder(path.parent)

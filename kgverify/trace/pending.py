@@ -1,0 +1,109 @@
+"""What was appended since the last shard: held by the writer, and in the journal of a recording that did not finish."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError
+from kgverify.trace.columns import Candidates, Columns, Digests, concatenate, empty_columns
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.journal import Journal, journal_name, read_journal
+from kgverify.trace.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, Arrays, decode_columns, encode_columns, encode_level
+
+_GROUP_STEPS: Final = 1 << 16
+"""Smaller batches are joined before their digests are computed."""
+
+
+class Pending:
+    """Batches in memory, with the digests that came with them; counts of candidates, steps and bytes."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[Columns, Digests | None]] = []
+        self.num_candidates = self.num_steps = self.num_bytes = 0
+
+    def add(self, columns: Columns, digests: Digests | None) -> None:
+        """Hold a batch; nothing is copied."""
+        self._batches.append((columns, digests))
+        self.num_candidates += len(columns.candidates.query)
+        self.num_steps += len(columns.steps.depth)
+        self.num_bytes += sum(column.nbytes for level in columns for column in level)
+
+    def candidates(self) -> Candidates:
+        """Of all batches."""
+        return join_candidates([columns.candidates for columns, _ in self._batches])
+
+    def encode(self, absent: Iterable[str], empty: Columns) -> dict[str, list[NDArray[Any]]]:
+        """The columns and digests by path, in parts that lie one after the other; `empty` where there is no batch."""
+        encoded = []
+        for columns, digests in self._group() if self._batches else [(empty, None)]:
+            arrays = encode_columns(columns, absent)
+            if digests is None:
+                # Digests are those of what is read back.
+                digests = compute_digests(decode_columns(arrays) if absent else columns)
+            encoded.append(arrays | encode_level("digests", digests))
+        return {name: [arrays[name] for arrays in encoded] for name in encoded[0]}
+
+    def _group(self) -> Iterator[tuple[Columns, Digests | None]]:
+        group: list[Columns] = []
+        num_steps = 0
+        for columns, digests in self._batches:
+            if group and (digests is not None or num_steps + len(columns.steps.depth) > _GROUP_STEPS):
+                yield concatenate(group), None
+                group, num_steps = [], 0
+            if digests is not None:
+                yield columns, digests
+            else:
+                group.append(columns)
+                num_steps += len(columns.steps.depth)
+        if group:
+            yield concatenate(group), None
+
+
+def join_candidates(parts: Sequence[Candidates]) -> Candidates:
+    """One after the other."""
+    if not parts:
+        return empty_columns().candidates
+    return Candidates(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def open_journal(folder: Path, shard: int) -> Journal | None:
+    """The journal of the shard to come; None if there is none. UserError if what was committed to it was altered."""
+    path = folder / journal_name(shard)
+    if not path.is_file():
+        return None
+    journal = read_journal(path)
+    if journal.is_damaged:
+        found = next(damage for damage in journal.damages if damage.was_committed)
+        raise UserError(
+            f"damaged: {found.message}, at byte {found.offset}",
+            where=str(path),
+            fix=f"see what can be recovered: kgverify trace repair {folder}",
+        )
+    return journal
+
+
+def read_pending(folder: Path, shard: int) -> Arrays | None:
+    """The journal's batches as the arrays of that shard; None if it holds none. UserError if it is damaged."""
+    journal = open_journal(folder, shard)
+    if journal is None or not journal.batches:
+        return None
+    try:
+        return gather(journal) | {"shard/index": np.array([shard], np.uint64)}
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"holds batches that are none: {error}", where=str(journal.path), fix=RECORD_AGAIN) from error
+
+
+def gather(journal: Journal) -> Arrays:
+    """The batches of a journal with what every shard repeats, and digests."""
+    columns = columns_of(journal)
+    absent = {name for name in OPTIONAL_COLUMNS if name.replace(".", "/") not in journal.batches[0].arrays}
+    digests = encode_level("digests", compute_digests(columns))
+    return journal.shared | encode_columns(columns, absent) | digests
+
+
+def columns_of(journal: Journal) -> Columns:
+    """The batches of a journal, one after the other; absent columns are zeros."""
+    return concatenate([decode_columns(batch.arrays) for batch in journal.batches])

@@ -1,0 +1,141 @@
+"""What can be kept of one damaged file: what its checksums, or the digests of single steps, vouch for."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from kgverify.errors import UserError
+from kgverify.trace.columns import Columns, Digests, Rankings, select_candidates, starts_of
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.hdf5 import examine_arrays
+from kgverify.trace.reader import decode_header
+from kgverify.trace.schema import (
+    FIELD_OF,
+    TOGETHER,
+    Arrays,
+    decode_columns,
+    decode_symbols,
+    encode_columns,
+    encode_level,
+)
+from kgverify.trace.validate import check_columns, check_facts, check_rankings
+
+# What the digests of a step vouch for where a checksum does not.
+_DIGESTED: Final = frozenset(
+    f"{group}/{name}"
+    for group, names in (
+        ("steps", ("depth", "dropped_atoms", "dropped_resolvents", "choice", "outcome", "goal_atoms")),
+        ("resolvents", ("kind", "atoms")),
+    )
+    for name in names
+)
+
+
+@dataclass(frozen=True)
+class Salvage:
+    """What is kept of a file.
+
+    arrays:    by path, digests included; None if nothing can be kept
+    dropped:   columns that are lost for all candidates, by path
+    rows:      int64 [n]  of the candidates of the file, those that are kept
+    num_candidates, num_steps: that the file held; None if that cannot be told
+    reason:    why nothing can be kept, or what is wrong
+    """
+
+    arrays: Arrays | None
+    reason: str
+    dropped: tuple[str, ...] = ()
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0, np.int64))
+    num_candidates: int | None = None
+    num_steps: int | None = None
+
+
+def salvage(path: Path) -> Salvage:
+    """Keep what is vouched for, if it makes a valid trace; nothing is written."""
+    try:
+        examined = examine_arrays(path)
+    except UserError as error:
+        return Salvage(None, error.message)
+    reason = "; ".join(f"{name}: {problem}" for name, problem in sorted(examined.problems.items()))
+    arrays = dict(examined.intact)
+    steps_of = arrays.get("candidates/num_steps")
+    counts = (None, None) if steps_of is None else (len(steps_of), int(steps_of.sum(dtype=np.int64)))
+    lost = examined.problems.keys() - {"/"}
+    doubtful = {name for name in lost if name in _DIGESTED and name in examined.altered}
+    has_digests = all(f"digests/{name}" in arrays for name in Digests._fields)
+    if doubtful and not has_digests:
+        return Salvage(
+            None, f"{reason}; without intact digests nothing else vouches for {min(doubtful)}", (), *_NONE, *counts
+        )
+    required = sorted(name for name in lost - doubtful if FIELD_OF[name].is_required)
+    if required:
+        return Salvage(None, f"{reason}; a trace without {required[0]} is none", (), *_NONE, *counts)
+    dropped = lost - doubtful
+    for group in TOGETHER:
+        if dropped & set(group):
+            dropped |= arrays.keys() & set(group)
+    if "program/facts" in dropped:
+        dropped |= arrays.keys() & {"program/fact_lines"}
+    # Digests take in the dropped counts: without these columns they are others.
+    stored = Digests(*(arrays[f"digests/{name}"] for name in Digests._fields)) if has_digests else None
+    for name in dropped:
+        arrays.pop(name, None)
+    arrays |= {name: examined.altered[name] for name in doubtful}
+    try:
+        return _rebuild(path, arrays, stored, doubtful, tuple(sorted(dropped)), reason, counts)
+    except (UserError, ValueError, LookupError) as error:
+        why = error.message if isinstance(error, UserError) else str(error)
+        return Salvage(None, f"{reason}; what is intact makes no trace: {why}".removeprefix("; "), (), *_NONE, *counts)
+
+
+_NONE: Final = (np.zeros(0, np.int64),)
+
+
+def _rebuild(
+    path: Path,
+    arrays: Arrays,
+    stored: Digests | None,
+    doubtful: set[str],
+    dropped: tuple[str, ...],
+    reason: str,
+    counts: tuple[int | None, int | None],
+) -> Salvage:
+    where = str(path)
+    header = decode_header(arrays, where)
+    symbols = decode_symbols(arrays, where)
+    check_facts(arrays.get("program/facts"), arrays.get("program/fact_lines"), symbols, where)
+    if "rankings/query" in arrays:
+        check_rankings(Rankings(*(arrays[f"rankings/{name}"] for name in Rankings._fields)), where)
+    columns = decode_columns(arrays)
+    rows = np.arange(len(columns.candidates.query))
+    digests = compute_digests(columns)
+    if doubtful and stored is not None:
+        rows = _vouched(columns, stored, digests)
+        columns = select_candidates(columns, rows)
+        digests = compute_digests(columns)
+    facts = arrays.get("program/facts")
+    check_columns(
+        columns,
+        symbols,
+        where,
+        num_rules=len(header.clauses.rules) or None,
+        num_facts=None if facts is None else len(facts),
+    )
+    kept = encode_columns(columns)
+    arrays = {name: kept.get(name, array) for name, array in arrays.items()} | encode_level("digests", digests)
+    return Salvage(arrays, reason, dropped, rows, *counts)
+
+
+def _vouched(columns: Columns, stored: Digests, computed: Digests) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The candidates all of whose steps have the digests that were stored."""
+    if any(len(each) != len(columns.steps.depth) for each in stored):
+        raise ValueError("the digests are not those of its steps")
+    is_wrong = np.zeros(len(columns.steps.depth) + 1, np.int64)
+    for found, expected in zip(stored, computed, strict=True):
+        is_wrong[1:] |= found != expected
+    running = np.cumsum(is_wrong)
+    starts = starts_of(columns.candidates.num_steps)
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.flatnonzero(running[starts[1:]] == running[starts[:-1]])
+    return rows
