@@ -7,10 +7,10 @@ are switched off.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.trace.header import SCHEMA_VERSION
 from kgverify.trace.schema import (
+    FIELD_OF,
     FIELDS,
     FORMAT,
     RECORD_AGAIN,
@@ -40,6 +41,7 @@ _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 _PAGE: Final = 4096
+_CHUNK_CACHE_BYTES: Final = 64 << 20
 
 
 def write_arrays(path: Path, arrays: Arrays, creator: str) -> None:
@@ -61,17 +63,80 @@ def write_arrays(path: Path, arrays: Arrays, creator: str) -> None:
 def read_arrays(path: Path) -> Arrays:
     """Every known dataset of one file, by path. UserError for what `docs/trace-format.md` refuses."""
     where = str(path)
-    with _told_as_user_error(where):
-        if not h5f.is_hdf5(os.fsencode(path)):
-            raise UserError(
-                "not an HDF5 file, or cut off in its first bytes; expected a trace",
-                where=where,
-                fix=RECORD_AGAIN,
-            )
-        with h5py.File(path, "r", locking="best-effort") as file:
-            root: Any = file["/"].id
-            _check_identity(root, where)
-            return _read_fields(root, path)
+    with _told_as_user_error(where), _open_trace(path) as root:
+        return _read_fields(root, path)
+
+
+class StoredArray(NamedTuple):
+    """A dataset that passed every check but that of its checksum.
+
+    dtype, shape: as the format prescribes
+    offset:       of its first byte in the file; None where it is chunked or compact, and is read through HDF5
+    checksum:     as stored with it
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int | None
+    checksum: int
+
+
+def locate_arrays(path: Path) -> dict[str, StoredArray]:
+    """Where each known dataset of one file lies. UserError as by `read_arrays`, but that checksums are left to the caller."""
+    where = str(path)
+    with _told_as_user_error(where), _open_trace(path) as root:
+        file_size = path.stat().st_size
+        found: dict[str, StoredArray] = {}
+        for field in FIELDS:
+            place = f"{path}:{field.path}"
+            with _told_as_user_error(place):
+                dataset = _open_dataset(root, field, where)
+                if dataset is None:
+                    continue
+                dtype, shape = _check_dataset(dataset, field, place, file_size)
+                is_plain = dataset.get_create_plist().get_layout() == h5d.CONTIGUOUS
+                offset = dataset.get_offset() if is_plain else None
+                found[field.path] = StoredArray(dtype, shape, offset, _read_checksum(dataset, place))
+        _check_groups(found, path)
+        checksums = {name: stored.checksum for name, stored in found.items()}
+        check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
+    return found
+
+
+class ChunkReader:
+    """Reads rows of datasets that are not contiguous, block by block; they must have been located before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _told_as_user_error(str(path)):
+            self._file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+
+    def read(self, name: str, stored: StoredArray, begin: int, end: int) -> NDArray[Any]:
+        """The rows from `begin` to `end`. UserError if HDF5 cannot read them."""
+        array = np.empty((end - begin, *stored.shape[1:]), stored.dtype)
+        if array.size:
+            with _told_as_user_error(f"{self._path}:{name}"):
+                dataset: Any = _open_dataset(self._file["/"].id, FIELD_OF[name], str(self._path))
+                space = dataset.get_space()
+                space.select_hyperslab((begin, *(0 for _ in stored.shape[1:])), array.shape)
+                dataset.read(h5s.create_simple(array.shape), space, array)
+        return array
+
+
+@contextmanager
+def _open_trace(path: Path) -> Iterator[Any]:
+    """The root of a file that says it is a trace."""
+    where = str(path)
+    if not h5f.is_hdf5(os.fsencode(path)):
+        raise UserError(
+            "not an HDF5 file, or cut off in its first bytes; expected a trace",
+            where=where,
+            fix=RECORD_AGAIN,
+        )
+    with h5py.File(path, "r", locking="best-effort") as file:
+        root: Any = file["/"].id
+        _check_identity(root, where)
+        yield root
 
 
 def _read_fields(root: Any, path: Path) -> Arrays:
@@ -92,17 +157,21 @@ def _read_fields(root: Any, path: Path) -> Arrays:
                     where=place,
                     fix=RECORD_AGAIN,
                 )
+    _check_groups(arrays, path)
+    check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
+    return arrays
+
+
+def _check_groups(found: Container[str], path: Path) -> None:
     for group in TOGETHER:
-        held = [name for name in group if name in arrays]
+        held = [name for name in group if name in found]
         if held and len(held) < len(group):
-            missing = next(name for name in group if name not in arrays)
+            missing = next(name for name in group if name not in found)
             raise UserError(
                 f"missing, while {held[0]} is there",
                 where=f"{path}:{missing}",
                 fix=f"write all of {', '.join(group)}, or none",
             )
-    check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
-    return arrays
 
 
 def _check_identity(root: Any, where: str) -> None:
@@ -150,6 +219,15 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
 
 
 def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDArray[Any]:
+    dtype, shape = _check_dataset(dataset, field, place, file_size)
+    array = np.empty(shape, dtype)
+    if array.size:
+        dataset.read(h5s.ALL, h5s.ALL, array)
+    return array
+
+
+def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> tuple[str, tuple[int, ...]]:
+    """Type and shape, once these and the storage are what they may be."""
     stored_type = dataset.get_type()
     matching = [d for d in field.dtypes if stored_type.equal(h5t.py_create(np.dtype(d)))]
     if not matching:
@@ -172,10 +250,7 @@ def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDA
     for length in shape:
         num_bytes *= length
     _check_storage(dataset, num_bytes, place, file_size)
-    array = np.empty(shape, matching[0])
-    if num_bytes:
-        dataset.read(h5s.ALL, h5s.ALL, array)
-    return array
+    return matching[0], shape
 
 
 def _check_storage(dataset: Any, num_bytes: int, place: str, file_size: int) -> None:
