@@ -125,7 +125,7 @@ def shell_of(trace: MappedTrace, candidates: Candidates | None = None) -> Trace:
     columns = trace.files[0].read_steps(0, 0)
     if candidates is not None:
         columns = columns._replace(candidates=candidates)
-    return trace.around(columns, compute_digests(columns))
+    return trace.around(columns, compute_digests(columns), trace.rankings)
 
 
 def without_steps(trace: MappedTrace, rows: NDArray[np.int64]) -> Trace:
