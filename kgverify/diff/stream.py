@@ -18,6 +18,7 @@ from kgverify.diff.stream_blocks import (
     Range,
     agrees_at_once,
     convert_columns,
+    has_same_digests,
     load_block,
     read_rows,
     scores_agree,
@@ -264,7 +265,8 @@ class _StreamComparer:
             load_block(actual, columns[1], others)
         converted = convert_columns(actual, columns[1], self._symbols)
         is_equal, has_other_bits = agrees_at_once(columns[0], converted, self._ignored, self._shell.score_tolerance)
-        if is_equal:
+        has_own_digests = self._symbols is not None or self._ignored
+        if is_equal and (has_own_digests or has_same_digests(expected, actual, rows, others)):
             self._num_steps += len(columns[0].steps.depth)
             self._num_resolvents += len(columns[0].resolvents.kind)
             self._has_other_bits |= has_other_bits

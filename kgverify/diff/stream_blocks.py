@@ -135,6 +135,14 @@ def without_steps(trace: MappedTrace, rows: NDArray[np.int64]) -> Trace:
     return shell_of(trace, candidates._replace(num_steps=np.zeros_like(candidates.num_steps)))
 
 
+def has_same_digests(
+    expected: MappedTrace, actual: MappedTrace, rows: NDArray[np.int64], others: NDArray[np.int64]
+) -> bool:
+    """Whether no stored digest of two blocks differs; of equal steps one that does is wrong."""
+    left, right = _stored_digests(expected, rows), _stored_digests(actual, others)
+    return left is None or right is None or all(has_same_bytes(left[i], right[i]) for i in range(len(left)))
+
+
 def _stored_digests(trace: MappedTrace, rows: NDArray[np.int64]) -> Digests | None:
     """The stored digests of all steps of some candidates."""
     # Runs of neighbours are one piece of a file.

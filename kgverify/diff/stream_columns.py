@@ -59,7 +59,7 @@ def differing_ranges(
     found: list[Range] = []
     left, right = _Checks(verifies), _Checks(verifies)
     num_passed = 0
-    for begin, end, a, b in _pieces(expected, actual, name):
+    for begin, end, a, b in column_pieces(expected, actual, name):
         x, y = a[0].read(name, a[1], a[1] + end - begin), b[0].read(name, b[1], b[1] + end - begin)
         is_same = has_same_bytes(x, y)
         if verifies:
@@ -125,7 +125,7 @@ class _Checks:
 Place = tuple[MappedFile, int]
 
 
-def _pieces(expected: MappedTrace, actual: MappedTrace, name: str) -> Iterator[tuple[int, int, Place, Place]]:
+def column_pieces(expected: MappedTrace, actual: MappedTrace, name: str) -> Iterator[tuple[int, int, Place, Place]]:
     """Ranges of rows that lie in one file on each side, with the files and the first row in them."""
     places = [_segments(expected, name), _segments(actual, name)]
     width = max(trace.files[0].dtype(name).itemsize for trace in (expected, actual))
