@@ -104,6 +104,7 @@ class _StreamComparer:
                 verify_content(trace)
             else:
                 trace.verify("header", "symbols/", "program/", "rankings/", "shard/")
+        actual.share_symbols(expected)
         shells = shell_of(expected), shell_of(actual)
         self._symbols = None if shells[0].symbols == shells[1].symbols else SymbolMap(*shells)
         self._shell = Comparer(*shells, lockstep=lockstep, symbols=self._symbols)
@@ -186,6 +187,7 @@ class _StreamComparer:
         for file in expected.files if is_divided_alike else (*expected.files, *actual.files):
             for name in COUNTS:
                 file.offsets(name).build()
+            file.release()
         suspects: list[Range] = []
         names = {*expected.files[0].stored, *actual.files[0].stored}
         levels = ("candidates/", "steps/", "resolvents/", "digests/")

@@ -13,7 +13,7 @@ from kgverify.trace.mapped_file import MappedFile
 PIECE_BYTES: Final = 1 << 18
 """Fits the second-level cache, so that hashing does not fetch the bytes again."""
 
-_RELEASE_BYTES: Final = 64 << 20
+_RELEASE_BYTES: Final = 32 << 20
 
 Range = tuple[int, int]
 Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]
@@ -79,8 +79,11 @@ def differing_ranges(
         progress(x.nbytes + y.nbytes)
         if num_passed > _RELEASE_BYTES:
             num_passed = 0
-            a[0].release()
-            b[0].release()
+            expected.release()
+            actual.release()
+    if expected.length(name) * expected.files[0].dtype(name).itemsize > _RELEASE_BYTES // 4:
+        expected.release()
+        actual.release()
     if verifies:
         # What is empty was not passed over.
         for trace in (expected, actual):

@@ -32,6 +32,7 @@ def find_first_divergence(expected: MappedTrace | Path | str, actual: MappedTrac
     UserError for a trace that is refused, and for two that cannot be compared.
     """
     left, right = (each if isinstance(each, MappedTrace) else MappedTrace(each) for each in (expected, actual))
+    right.share_symbols(left)
     shells = shell_of(left), shell_of(right)
     if reasons := check_preconditions(*shells):
         raise UserError(

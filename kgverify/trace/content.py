@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import Columns, Digests
+from kgverify.trace.columns import Candidates, Columns, Digests
 from kgverify.trace.digests import compute_digests, root_digest
 from kgverify.trace.manifest import check_shard, render_hash
 from kgverify.trace.mapped import MappedTrace
@@ -40,6 +40,20 @@ def verify_content(trace: MappedTrace) -> None:
                 where=str(file.path),
                 fix=RECORD_AGAIN,
             )
+
+
+def stored_root(trace: MappedTrace) -> int:
+    """The root digest of all steps, from the digests stored; computed where there are none."""
+    root = 0
+    for file in trace.files:
+        for begin, end in split_candidates(file):
+            first = file.offsets("candidates/num_steps")
+            candidates = Candidates(*(file.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
+            stored = file.read_digests(first.at(begin), first.at(end))
+            digests = stored if stored is not None else compute_digests(file.read_candidates(begin, end))
+            root += root_digest(candidates, digests.sequence)
+        file.release()
+    return root % (1 << 64)
 
 
 def check_block(

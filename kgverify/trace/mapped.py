@@ -12,6 +12,7 @@ from kgverify.errors import UserError
 from kgverify.logic.program import Symbols
 from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
 from kgverify.trace.header import Header
+from kgverify.trace.lazy_names import LazyNames
 from kgverify.trace.manifest import Shard, read_manifest
 from kgverify.trace.mapped_file import MappedFile
 from kgverify.trace.reader import decode_header, partial_of
@@ -92,6 +93,12 @@ class MappedTrace:
         held = self.files[-1].stored
         return frozenset(FIELD_OF[p].name for p in held if not p.startswith(("header", "symbols/", "shard/")))
 
+    def share_symbols(self, other: "MappedTrace") -> None:
+        """Take the names of another trace where they are the same, byte for byte, rather than decode them again."""
+        own, others = (trace.files[0].read_group("symbols/") for trace in (self, other))
+        if all(np.array_equal(own[name], others[name]) for name in own):
+            self.symbols = other.symbols
+
     def length(self, name: str) -> int:
         """Rows of a column in all files."""
         return sum(file.length(name) for file in self.files)
@@ -106,6 +113,30 @@ class MappedTrace:
             rankings=rankings,
             facts=self.program.get("program/facts"),
             fact_lines=self.program.get("program/fact_lines"),
+            fields=self.fields,
+            is_complete=self.is_complete,
+            source=self.source,
+        )
+
+    def look(self) -> Trace:
+        """The trace without candidates, its names and facts as views: for a look at a few of them, unchecked."""
+        file = self.files[0]
+        names: Any = [
+            LazyNames(file.whole(f"symbols/{kind}_bytes"), file.whole(f"symbols/{kind}_offsets"))
+            for kind in ("predicates", "constants")
+        ]
+        facts, lines = (
+            file.whole(name) if name in file.stored else None for name in ("program/facts", "program/fact_lines")
+        )
+        columns = file.read_steps(0, 0)
+        return Trace(
+            header=self.header,
+            symbols=Symbols(*names),
+            columns=columns,
+            digests=Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields)),
+            rankings=None,
+            facts=facts,
+            fact_lines=lines,
             fields=self.fields,
             is_complete=self.is_complete,
             source=self.source,
