@@ -67,7 +67,7 @@ def open_view(path: Path) -> TraceView:
     """A small trace is read and checked as a whole; a large one stays on disk, and what is looked up is checked."""
     files = path.glob("*.h5") if path.is_dir() else [path]
     is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
-    return TraceView(read_trace(path)) if is_small else MappedTraceView(MappedTrace(path))
+    return TraceView(read_trace(path)) if is_small else MappedTraceView(MappedTrace(path, is_lazy=True))
 
 
 def _look_up(

@@ -1,5 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and as a person reads it."""
 
+from functools import cached_property
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -116,8 +117,17 @@ class MappedTraceView(TraceView):
     """Looks things up in a trace that stays on disk: reads what was asked for, and checks it by its digest."""
 
     def __init__(self, trace: MappedTrace) -> None:
-        super().__init__(trace.look())
         self._mapped = trace
+
+    @cached_property
+    def trace(self) -> Trace:  # type: ignore[override]
+        """The trace but for its candidates."""
+        return self._mapped.look()
+
+    @cached_property
+    def names(self) -> Names:  # type: ignore[override]
+        """Renders its ids."""
+        return Names(self.trace)
 
     @property
     def num_candidates(self) -> int:
@@ -133,8 +143,9 @@ class MappedTraceView(TraceView):
 
     def _read(self, candidate: int, step: int) -> StepView:
         columns, stored = self._mapped.read_step(candidate, step)
-        for name, found in zip(Digests._fields, stored or (), strict=False):
-            if (expected := getattr(compute_digests(columns), name)).tolist() != found.tolist():
+        computed = compute_digests(columns)
+        for name, found, expected in zip(Digests._fields, stored or (), computed, strict=False):
+            if expected.tolist() != found.tolist():
                 raise UserError(
                     f"step {step} of candidate {candidate} has digest {int(found[0]):016x},"
                     f" expected {int(expected[0]):016x} from its columns",

@@ -9,6 +9,7 @@ are switched off.
 import os
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -87,16 +88,16 @@ def locate_arrays(path: Path) -> dict[str, StoredArray]:
     with _told_as_user_error(where), _open_trace(path) as root:
         file_size = path.stat().st_size
         found: dict[str, StoredArray] = {}
+        groups: dict[str, Any] = {}
         for field in FIELDS:
             place = f"{path}:{field.path}"
             with _told_as_user_error(place):
-                dataset = _open_dataset(root, field, where)
+                dataset = _open_dataset(root, field, where, groups)
                 if dataset is None:
                     continue
                 dtype, shape = _check_dataset(dataset, field, place, file_size)
-                is_plain = dataset.get_create_plist().get_layout() == h5d.CONTIGUOUS
-                offset = dataset.get_offset() if is_plain else None
-                found[field.path] = StoredArray(dtype, shape, offset, _read_checksum(dataset, place))
+                # Only of contiguous data HDF5 knows one offset.
+                found[field.path] = StoredArray(dtype, shape, dataset.get_offset(), _read_checksum(dataset, place))
         _check_groups(found, path)
         checksums = {name: stored.checksum for name, stored in found.items()}
         check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
@@ -191,14 +192,21 @@ def _check_identity(root: Any, where: str) -> None:
         )
 
 
-def _open_dataset(root: Any, field: Field, where: str) -> Any:
-    """The dataset, reached through hard links alone; None if it is absent and may be."""
+def _open_dataset(root: Any, field: Field, where: str, groups: dict[str, Any] | None = None) -> Any:
+    """The dataset, reached through hard links alone; None if it is absent and may be.
+
+    groups: those opened before, by path; more are added
+    """
     node = root
     walked = ""
     for part in field.path.split("/"):
         walked = f"{walked}/{part}".lstrip("/")
+        if groups is not None and walked in groups:
+            node = groups[walked]
+            continue
         name = part.encode()
-        if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
+        links = node.links if isinstance(node, h5g.GroupID) else None
+        if links is None or not links.exists(name):
             if not field.is_required:
                 return None
             raise UserError(
@@ -206,13 +214,15 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
                 where=f"{where}:{field.path}",
                 fix="write every dataset that docs/trace-format.md requires",
             )
-        if node.links.get_info(name).type != h5l.TYPE_HARD:
+        if links.get_info(name).type != h5l.TYPE_HARD:
             raise UserError(
                 "is a soft, external or user-defined link, expected the object itself",
                 where=f"{where}:{walked}",
                 fix="copy what it points to into the file",
             )
         node = h5o.open(node, name)
+        if groups is not None and isinstance(node, h5g.GroupID):
+            groups[walked] = node
     if not isinstance(node, h5d.DatasetID):
         raise UserError("is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name")
     return node
@@ -229,7 +239,7 @@ def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDA
 def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> tuple[str, tuple[int, ...]]:
     """Type and shape, once these and the storage are what they may be."""
     stored_type = dataset.get_type()
-    matching = [d for d in field.dtypes if stored_type.equal(h5t.py_create(np.dtype(d)))]
+    matching = [d for d in field.dtypes if stored_type.equal(_library_type(d))]
     if not matching:
         expected = " or ".join(np.dtype(d).name for d in field.dtypes)
         raise UserError(
@@ -339,6 +349,11 @@ def _read_integer(node: Any, name: str, where: str) -> int | None:
     value = np.zeros((), np.int64)
     attribute.read(value)
     return int(value)
+
+
+@cache
+def _library_type(dtype: str) -> Any:
+    return h5t.py_create(np.dtype(dtype))
 
 
 def _describe_type(kind: Any) -> str:

@@ -1,9 +1,9 @@
 """A trace that stays on disk: opened in milliseconds, read where it is looked at, whatever its size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from kgverify.logic.program import Symbols
 from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
 from kgverify.trace.header import Header
 from kgverify.trace.lazy_names import LazyNames
-from kgverify.trace.manifest import Shard, read_manifest
+from kgverify.trace.manifest import Manifest, Shard, read_manifest
 from kgverify.trace.mapped_file import MappedFile
 from kgverify.trace.reader import decode_header, partial_of
 from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_symbols
@@ -31,18 +31,22 @@ class MappedTrace:
     or by whoever passes over it; digests and the values of columns are not checked here.
 
     faults: shards that are missing or doubled, in words; they are left out. Without `tolerates_shards` a UserError.
+    is_lazy: open a shard when it is first looked into, and check no sooner that it is what the manifest says
     """
 
-    def __init__(self, path: Path | str, *, tolerates_shards: bool = False) -> None:
+    def __init__(self, path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> None:
         self.path = Path(path)
         self.source = str(path)
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self._tolerates_shards = tolerates_shards
+        if self.path.is_dir() and is_lazy:
+            self._list_folder()
+            return
         if self.path.is_dir():
             self._open_folder()
         elif self.path.is_file():
-            self.files = [MappedFile(self.path)]
+            self.files: Sequence[MappedFile] = [MappedFile(self.path)]
             self.is_complete = "shard/index" not in self.files[0].stored
         else:
             partial = partial_of(self.path)
@@ -50,13 +54,12 @@ class MappedTrace:
                 f"its recording did not finish: resume it, or read {partial}" if partial.is_dir() else "check the path"
             )
             raise UserError("no such trace", where=self.source, fix=fix)
-        self.candidate_starts, self.step_starts = (
-            np.cumsum([0, *counts], dtype=np.int64)
-            for counts in ([f.num_candidates for f in self.files], [f.num_steps for f in self.files])
-        )
-        self.num_candidates = int(self.candidate_starts[-1])
-        self.num_steps = int(self.step_starts[-1])
-        self.num_resolvents = sum(file.num_resolvents for file in self.files)
+        self._count([(f.num_candidates, f.num_steps) for f in self.files])
+
+    @property
+    def num_resolvents(self) -> int:
+        """Resolvents in all files."""
+        return sum(file.num_resolvents for file in self.files)
 
     @cached_property
     def header(self) -> Header:
@@ -120,7 +123,9 @@ class MappedTrace:
 
     def look(self) -> Trace:
         """The trace without candidates, its names and facts as views: for a look at a few of them, unchecked."""
-        file = self.files[0]
+        # Every shard holds them; the one that is open costs nothing.
+        opened = self.files.opened if isinstance(self.files, _Shards) else None
+        file = opened or self.files[0]
         names: Any = [
             LazyNames(file.whole(f"symbols/{kind}_bytes"), file.whole(f"symbols/{kind}_offsets"))
             for kind in ("predicates", "constants")
@@ -130,14 +135,14 @@ class MappedTrace:
         )
         columns = file.read_steps(0, 0)
         return Trace(
-            header=self.header,
+            header=decode_header({"header": file.small("header")}, str(file.path)),
             symbols=Symbols(*names),
             columns=columns,
             digests=Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields)),
             rankings=None,
             facts=facts,
             fact_lines=lines,
-            fields=self.fields,
+            fields=frozenset(),
             is_complete=self.is_complete,
             source=self.source,
         )
@@ -246,12 +251,41 @@ class MappedTrace:
             if starts[i + 1] >= end:
                 return
 
-    def _open_folder(self) -> None:
+    def _count(self, counts: list[tuple[int, int]]) -> None:
+        self.candidate_starts, self.step_starts = (
+            np.cumsum([0, *column], dtype=np.int64) for column in zip(*counts, strict=True)
+        )
+        self.num_candidates = int(self.candidate_starts[-1])
+        self.num_steps = int(self.step_starts[-1])
+
+    def _read_manifest(self) -> Manifest:
         manifest = read_manifest(self.path)
         if not manifest.shards:
             raise UserError("the manifest lists no shard", where=self.source, fix=RECORD_AGAIN)
         self.is_complete = manifest.is_complete and not self.path.name.endswith(".partial")
-        self.files, kept, faults = [], [], []
+        return manifest
+
+    def _list_folder(self) -> None:
+        shards = self._read_manifest().shards
+        self._count([(shard.num_candidates, shard.num_steps) for shard in shards])
+        self.shards = shards
+        self.files = _Shards(self, shards)
+
+    def open_shard(self, index: int, shard: Shard) -> MappedFile:
+        """A shard that is what the manifest says. UserError if it is another."""
+        path = self.path / shard.name
+        if not path.is_file():
+            raise UserError("missing, expected because the manifest lists it", where=str(path), fix=RECORD_AGAIN)
+        file = MappedFile(path)
+        stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
+        if stored != [index]:
+            raise UserError(f"found {stored}, expected [{index}]", where=f"{path}:shard/index", fix=RECORD_AGAIN)
+        self._check_shard(file, shard)
+        return file
+
+    def _open_folder(self) -> None:
+        manifest = self._read_manifest()
+        files, kept, faults = [], [], []
         for index, shard in enumerate(manifest.shards):
             path = self.path / shard.name
             if not path.is_file():
@@ -265,8 +299,9 @@ class MappedTrace:
                     continue
                 raise UserError(f"found {stored}, expected [{index}]", where=f"{path}:shard/index", fix=RECORD_AGAIN)
             self._check_shard(file, shard)
-            self.files.append(file)
+            files.append(file)
             kept.append(shard)
+        self.files = files
         self.faults, self.shards = tuple(faults), tuple(kept)
         if faults and (not self._tolerates_shards or not self.files):
             raise UserError("; ".join(faults), where=self.source, fix=RECORD_AGAIN)
@@ -310,3 +345,34 @@ class MappedTrace:
         held = next((f for f in self.files[:-1] if "rankings/query" in f.stored), None)
         if held is not None:
             raise UserError("found rankings, expected in the last shard alone", where=str(held.path), fix=RECORD_AGAIN)
+
+
+class _Shards(Sequence[MappedFile]):
+    """The shards of a folder, each opened when it is first looked into."""
+
+    def __init__(self, trace: MappedTrace, shards: Sequence[Shard]) -> None:
+        self._trace = trace
+        self._shards = shards
+        self._files: dict[int, MappedFile] = {}
+
+    @property
+    def opened(self) -> MappedFile | None:
+        """Any that is open."""
+        return next(iter(self._files.values()), None)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @overload
+    def __getitem__(self, index: int) -> MappedFile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MappedFile]: ...
+
+    def __getitem__(self, index: int | slice) -> MappedFile | Sequence[MappedFile]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        if index not in self._files:
+            self._files[index] = self._trace.open_shard(index, self._shards[index])
+        return self._files[index]
