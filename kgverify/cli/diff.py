@@ -1,8 +1,8 @@
 """`kgverify diff`: compare two engines, or two recorded traces."""
 
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,20 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, build_run, check_reference_workers, naming_options
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, typed_command, write_result
+from kgverify.cli.progress import (
+    check_writable,
+    make_result_console,
+    show_phase,
+    show_work,
+    typed_command,
+    write_result,
+)
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.fan_out import reference_over
-from kgverify.harness.save import check_folder, save_verification
-from kgverify.harness.verify import Verification, compare_recorded, verify
+from kgverify.harness.save import check_folder, save_recorded, save_verification
+from kgverify.harness.verify import RecordedComparison, Verification, compare_recorded, verify
 from kgverify.report.report import encode_report
 from kgverify.report.terminal import NextCommand, print_report
 
@@ -78,7 +85,9 @@ def diff(
                 where="--lockstep" if lockstep else "--fault",
                 fix="leave it out, or leave out the two traces",
             )
-        verification = compare_recorded(expected, actual)
+        with show_comparison(expected, actual) as progress:
+            recorded = compare_recorded(expected, actual, progress=progress)
+        _deliver(recorded, save, json_path)
     else:
         run = build_run(
             graph=graph,
@@ -106,16 +115,38 @@ def diff(
             verification = verify(
                 run, reference, judged, lockstep=lockstep, check_determinism=determinism, phase=show_phase
             )
-    _deliver(verification, save, json_path, is_recorded=expected is not None)
+        _deliver(verification, save, json_path)
 
 
-def _deliver(verification: Verification, save: Path | None, json_path: str | None, is_recorded: bool) -> None:
-    report = msgspec.structs.replace(verification.report, command="" if is_recorded else typed_command())
-    verification = replace(verification, report=report)
-    if save is not None:
-        save_verification(verification, save)
-    commands = list(_next_commands(save, has_lockstep=not (report.lockstep or is_recorded)))
-    print_report(report, make_result_console(json_path), expected=verification.expected, next_commands=commands)
+@contextmanager
+def show_comparison(*paths: Path) -> Iterator[Callable[[int], None]]:
+    """Progress of a comparison, in MiB of both traces; called with bytes."""
+    files = [file for path in paths for file in (path.glob("*.h5") if path.is_dir() else [path]) if file.is_file()]
+    with show_work("comparing, MiB", sum(file.stat().st_size for file in files) >> 20) as tell:
+        num_passed = 0
+
+        def advance(num_bytes: int) -> None:
+            nonlocal num_passed
+            before, num_passed = num_passed >> 20, num_passed + num_bytes
+            if num_passed >> 20 > before:
+                tell((num_passed >> 20) - before)
+
+        yield advance
+
+
+def _deliver(found: Verification | RecordedComparison, save: Path | None, json_path: str | None) -> None:
+    report, console = found.report, make_result_console(json_path)
+    if isinstance(found, RecordedComparison):
+        if save is not None:
+            save_recorded(found, save)
+        commands = list(_next_commands(save, has_lockstep=False))
+        print_report(report, console, expected=found.first_candidate(), is_excerpt=True, next_commands=commands)
+    else:
+        report = msgspec.structs.replace(report, command=typed_command())
+        if save is not None:
+            save_verification(replace(found, report=report), save)
+        commands = list(_next_commands(save, has_lockstep=not report.lockstep))
+        print_report(report, console, expected=found.expected, next_commands=commands)
     if json_path is not None:
         write_result(encode_report(report), json_path)
     raise typer.Exit(EXIT_CODES[report.verdict])

@@ -1,7 +1,7 @@
 """`kgverify show`: a trace, a derivation or a step in names; or a saved run, divergence by divergence."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -14,9 +14,13 @@ from kgverify.errors import UserError
 from kgverify.harness.save import REPORT, read_run
 from kgverify.report.stepping import Stepper
 from kgverify.report.stepping_view import render_place
-from kgverify.report.steps import TraceView, render_derivation, render_step, render_trace
+from kgverify.report.steps import MappedTraceView, TraceView, render_derivation, render_step, render_trace
 from kgverify.trace.manifest import MANIFEST
+from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.reader import read_trace
+
+MOST_READ: Final = 16 << 20
+"""Bytes of a trace that is read as a whole."""
 
 
 def show(
@@ -53,17 +57,26 @@ def show(
         raise UserError("a trace has no divergences", where="--divergence", fix="give the folder of a saved run")
     if step is not None and candidate is None:
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
-    rendered, data = _look_up(TraceView(read_trace(path)), candidate, step)
+    rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
     make_result_console(json_path).print(rendered, highlight=False)
     if json_path is not None:
         write_result(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
 
 
-def _look_up(view: TraceView, candidate: int | None, step: int | None) -> tuple[RenderableType, dict[str, Any]]:
+def open_view(path: Path) -> TraceView:
+    """A small trace is read and checked as a whole; a large one stays on disk, and what is looked up is checked."""
+    files = path.glob("*.h5") if path.is_dir() else [path]
+    is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
+    return TraceView(read_trace(path)) if is_small else MappedTraceView(MappedTrace(path, is_lazy=True))
+
+
+def _look_up(
+    view: TraceView, candidate: int | None, step: int | None, *, has_data: bool
+) -> tuple[RenderableType, dict[str, Any]]:
     """What was asked for of a trace, to be printed and as data."""
     if candidate is None:
-        candidates = [view.candidate(i) for i in range(view.num_candidates)]
-        return render_trace(view), {**view.summary(), "candidates": candidates}
+        candidates = [view.candidate(i) for i in range(view.num_candidates)] if has_data else []
+        return render_trace(view), {**view.summary(), "candidates": candidates} if has_data else {}
     found = view.candidate(candidate)
     if step is None:
         steps = [view.step(candidate, i) for i in range(found["num_steps"])]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.align import align_candidates
-from kgverify.diff.fields import column_names, share_fields, share_symbols
+from kgverify.diff.fields import SymbolMap, column_names, share_fields, share_symbols
 from kgverify.diff.locate import Difference, is_close, level_of_step, locate_difference
 from kgverify.diff.preconditions import check_preconditions
 from kgverify.diff.result import (
@@ -45,11 +45,17 @@ def compare_traces(expected: Trace, actual: Trace, *, lockstep: bool = False) ->
 
 
 class Comparer:
-    """Compares two traces; keeps what it read, so that a divergence can be looked at again."""
+    """Compares two traces; keeps what it read, so that a divergence can be looked at again.
 
-    def __init__(self, expected: Trace, actual: Trace, *, lockstep: bool = False) -> None:
+    symbols: how the actual trace's ids become the expected ones', where that is known; of parts of one pair of traces
+    """
+
+    def __init__(
+        self, expected: Trace, actual: Trace, *, lockstep: bool = False, symbols: SymbolMap | None = None
+    ) -> None:
         self.reasons = check_preconditions(expected, actual)
-        self.expected, self.actual, self.not_compared = share_fields(expected, share_symbols(expected, actual))
+        converted = symbols.convert(actual) if symbols is not None else share_symbols(expected, actual)
+        self.expected, self.actual, self.not_compared = share_fields(expected, converted)
         has_scores = "resolvents.score" in expected.fields
         self.expected_scores = expected.columns.resolvents.score.astype(np.float64) if has_scores else None
         self.has_actual_scores = "resolvents.score" in actual.fields
@@ -83,15 +89,10 @@ class Comparer:
         """The verdict, with everything it rests on."""
         pairs = self.pair_steps()
         found, near_ties, is_compared = self._collect(pairs, self.differing_steps(pairs))
-        divergences = [*self._unpaired_candidates(), *found]
+        divergences = [*self.unpaired_candidates(), *found]
         divergences.sort(key=lambda each: (each.candidate, each.step))
         coverage = self._coverage(pairs.expected[is_compared])
-        reasons = list(self.reasons)
-        if not coverage.candidates or not coverage.steps:
-            reasons.append(
-                f"nothing was compared: {coverage.candidates_expected} candidates expected,"
-                f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
-            )
+        reasons = [*self.reasons, *lacking_coverage(coverage)]
         level = highest_level([each.level for each in divergences])
         if level is None and self._bits_differ(pairs.expected[is_compared], pairs.actual[is_compared]):
             level = Level.BITS
@@ -263,7 +264,7 @@ class Comparer:
             return self._divergence(owner, -1, difference, Level.TOLERANCE, None)
         return None
 
-    def _unpaired_candidates(self) -> list[Divergence]:
+    def unpaired_candidates(self) -> list[Divergence]:
         """Candidates that only one trace has: another draw, or one lost, doubled or invented by the batch machinery."""
         missing, extra = self.alignment.missing, self.alignment.extra
         groups = [_group_atoms(t, rows) for t, rows in ((self.expected, missing), (self.actual, extra))]
@@ -333,6 +334,16 @@ class Comparer:
         rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
         dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
         return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+def lacking_coverage(coverage: Coverage) -> list[str]:
+    """Why nothing can be decided, where nothing was compared."""
+    if coverage.candidates and coverage.steps:
+        return []
+    return [
+        f"nothing was compared: {coverage.candidates_expected} candidates expected,"
+        f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
+    ]
 
 
 def _group_atoms(trace: Trace, rows: NDArray[np.int64]) -> dict[tuple[int, int], set[tuple[int, ...]]]:

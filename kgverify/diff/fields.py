@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kgverify.logic.outcomes import Origin
 from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Columns, Resolvents
+from kgverify.trace.columns import Columns
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.trace import Trace
 
@@ -37,50 +37,61 @@ def _blank(trace: Trace, fields: tuple[str, ...]) -> Trace:
 
 def share_symbols(expected: Trace, actual: Trace) -> Trace:
     """The actual trace in the expected one's ids, name by name; names that only it has get further ids."""
-    if expected.symbols == actual.symbols:
-        return actual
-    predicates, predicate_map = _merge(expected.symbols.predicates, actual.symbols.predicates)
-    constants, constant_map = _merge(expected.symbols.constants, actual.symbols.constants)
+    return actual if expected.symbols == actual.symbols else SymbolMap(expected, actual).convert(actual)
 
-    def convert(atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+
+class SymbolMap:
+    """From the ids of one trace to those of another, by name; made once, whatever part of the trace is converted."""
+
+    def __init__(self, expected: Trace, actual: Trace) -> None:
+        predicates, self._predicate_map = _merge(expected.symbols.predicates, actual.symbols.predicates)
+        constants, self._constant_map = _merge(expected.symbols.constants, actual.symbols.constants)
+        self._symbols = Symbols(predicates, constants)
+        self._facts = None if actual.facts is None else self.convert_atoms(actual.facts)
+        self._numbers = None
+        if self._facts is not None and expected.facts is not None:
+            self._numbers = _number_facts(self._facts, expected.facts)
+
+    def convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+        """int32 [n, 3]: atoms of the actual trace in the expected one's ids."""
         converted = atoms.copy()
-        converted[:, 0] = predicate_map[atoms[:, 0]]
+        converted[:, 0] = self._predicate_map[atoms[:, 0]]
         for column in (1, 2):
             is_constant = atoms[:, column] >= 0
-            converted[is_constant, column] = constant_map[atoms[is_constant, column]]
+            converted[is_constant, column] = self._constant_map[atoms[is_constant, column]]
         return converted
 
-    c = actual.columns
-    columns = Columns(
-        c.candidates._replace(atom=convert(c.candidates.atom)),
-        c.steps._replace(goal_atoms=convert(c.steps.goal_atoms)),
-        c.resolvents._replace(atoms=convert(c.resolvents.atoms)),
-    )
-    facts = None if actual.facts is None else convert(actual.facts)
-    fields = actual.fields
-    if facts is None or expected.facts is None:
-        # Facts are numbered by the order of ids, which is another one here.
-        fields -= {"resolvents.origin_kind", "resolvents.origin"}
-    else:
-        columns = columns._replace(resolvents=_number_facts(columns.resolvents, facts, expected.facts))
-    return replace(
-        actual,
-        symbols=Symbols(predicates, constants),
-        columns=columns,
-        digests=compute_digests(columns),
-        facts=facts,
-        fields=fields,
-    )
+    def convert(self, actual: Trace) -> Trace:
+        """The actual trace, or some candidates of it, in the expected one's ids."""
+        c = actual.columns
+        columns = Columns(
+            c.candidates._replace(atom=self.convert_atoms(c.candidates.atom)),
+            c.steps._replace(goal_atoms=self.convert_atoms(c.steps.goal_atoms)),
+            c.resolvents._replace(atoms=self.convert_atoms(c.resolvents.atoms)),
+        )
+        fields = actual.fields
+        if self._numbers is None:
+            # Facts are numbered by the order of ids, which is another one here.
+            fields -= {"resolvents.origin_kind", "resolvents.origin"}
+        else:
+            is_fact = c.resolvents.origin_kind == Origin.FACT
+            origin = c.resolvents.origin.copy()
+            origin[is_fact] = self._numbers[origin[is_fact]]
+            columns = columns._replace(resolvents=columns.resolvents._replace(origin=origin))
+        return replace(
+            actual,
+            symbols=self._symbols,
+            columns=columns,
+            digests=compute_digests(columns),
+            facts=self._facts,
+            fields=fields,
+        )
 
 
-def _number_facts(resolvents: Resolvents, facts: NDArray[np.int32], expected: NDArray[np.int32]) -> Resolvents:
-    """Origins that are facts, by their place among the expected facts; -1 for a fact that is not among them."""
+def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The place of each fact among the expected facts; -1 for a fact that is not among them."""
     places = {fact: i for i, fact in enumerate(map(tuple, expected.tolist()))}
-    numbers = np.array([places.get(tuple(fact), -1) for fact in facts.tolist()] or [-1], np.int32)
-    is_fact = resolvents.origin_kind == Origin.FACT
-    origin = resolvents.origin.copy()
-    origin[is_fact] = numbers[resolvents.origin[is_fact]]
-    return resolvents._replace(origin=origin)
+    return np.array([places.get(tuple(fact), -1) for fact in facts.tolist()] or [-1], np.int32)
 
 
 def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:

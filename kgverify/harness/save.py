@@ -1,13 +1,15 @@
 """A run folder: both traces, in lockstep the steps compared, and the report."""
 
+import shutil
 import tempfile
 from pathlib import Path
 
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.harness.verify import Verification
+from kgverify.harness.verify import RecordedComparison, Verification
 from kgverify.report.report import Report, encode_report
+from kgverify.trace.manifest import put_in_place, remove_trace
 from kgverify.trace.reader import read_trace
 from kgverify.trace.schema import OPTIONAL_COLUMNS
 from kgverify.trace.trace import Trace
@@ -34,6 +36,22 @@ def save_verification(verification: Verification, folder: Path) -> None:
         # Of a run that stood here before.
         (folder / LOCKSTEP).unlink(missing_ok=True)
     (folder / REPORT).write_bytes(encode_report(verification.report))
+
+
+def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
+    """Copy both traces, and write `report.json`, as `save_verification` does for a run."""
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, trace in zip((EXPECTED, ACTUAL), recorded.traces, strict=True):
+        path = folder / name
+        if path.exists() and path.samefile(trace.path):
+            continue
+        copy = folder / f"{name}.copy"
+        remove_trace(copy)
+        (shutil.copytree if trace.path.is_dir() else shutil.copyfile)(trace.path, copy)
+        put_in_place(copy, path)
+    (folder / LOCKSTEP).unlink(missing_ok=True)
+    (folder / REPORT).write_bytes(encode_report(recorded.report))
 
 
 def check_folder(folder: Path) -> None:

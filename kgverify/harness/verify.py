@@ -3,6 +3,7 @@
 import os
 import platform
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify import __version__
+from kgverify.diff.causes import group_causes
+from kgverify.diff.classify import Surroundings, classify
 from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Verdict
+from kgverify.diff.stream import KEPT, compare_streams
+from kgverify.diff.stream_blocks import shell_of
 from kgverify.diff.view import outcome_name
-from kgverify.engines.protocol import ExplainedEngine
+from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.harness.attribute import attribute_loss
 from kgverify.harness.explain import Explainer
 from kgverify.harness.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
@@ -26,6 +31,8 @@ from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
 from kgverify.trace.columns import Candidates, Columns, Rankings
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.reader import read_trace
 from kgverify.trace.trace import Trace
 
@@ -90,8 +97,9 @@ def verify(
     if causes and not lockstep and all(trace.rankings is not None for trace in traces):
         with phase("splitting the loss over the causes", 0):
             attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
+    outcomes = count_outcomes(*traces)
     report = build_report(
-        _note_proofs(comparison, *traces),
+        _note_proofs(comparison, outcomes),
         traces[0].header,
         describe_environment(*traces),
         _metrics(*traces),
@@ -99,30 +107,99 @@ def verify(
         lockstep=lockstep,
         causes=causes,
         attribution=attribution,
-        outcomes=count_outcomes(*traces),
+        outcomes=outcomes,
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
     return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
 
 
-def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:
-    """Compare two recorded traces; needs no engine."""
-    traces = read_trace(Path(expected)), read_trace(Path(actual))
-    comparer = Comparer(*traces)
-    comparison = compare_rankings(_admit_unfollowed(comparer.compare()), *traces)
-    explainer = Explainer(comparer.expected, comparer, comparer.views)
-    divergences, causes = explainer.group([Replayed(each, None) for each in comparison.divergences])
+class RecordedComparison:
+    """A report and the two recorded traces that it was made from, expected and actual, which stay on disk."""
+
+    stepped: Trace | None = None
+
+    def __init__(self, report: Report, traces: tuple[MappedTrace, MappedTrace]) -> None:
+        self.report = report
+        self.traces = traces
+
+    @cached_property
+    def expected(self) -> Trace:
+        """The whole expected trace in memory, read when it is first asked for."""
+        return read_trace(self.traces[0].path)
+
+    @cached_property
+    def actual(self) -> Trace:
+        """The whole actual trace in memory, read when it is first asked for."""
+        return read_trace(self.traces[1].path)
+
+    def first_candidate(self) -> Trace | None:
+        """The expected trace with nothing but the candidate of the first divergence; None where it has none."""
+        first, expected = self.report.first_cause, self.traces[0]
+        if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
+            return None
+        columns = expected.read_candidates(first.candidate, first.candidate + 1)
+        return expected.around(columns, compute_digests(columns))
+
+
+def compare_recorded(
+    expected: str | Path,
+    actual: str | Path,
+    *,
+    verifies_content: bool | None = None,
+    kept: int = KEPT,
+    progress: Progress = no_progress,
+) -> RecordedComparison:
+    """Compare two recorded traces by streaming; needs no engine, nor memory for the traces. See `compare_streams`."""
+    mapped = MappedTrace(expected, tolerates_shards=True), MappedTrace(actual, tolerates_shards=True)
+    streamed = compare_streams(*mapped, verifies_content=verifies_content, kept=kept, progress=progress)
+    comparison = _compare_recorded_rankings(_admit_unfollowed(streamed.comparison), *mapped)
+    nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
+    of_ranking = comparison.divergences[len(streamed.findings) :]
+    findings = (*streamed.findings, *(classify(each, nothing) for each in of_ranking))
+    divergences, causes = group_causes(comparison.divergences, findings)
+    outcomes = Outcomes(*(_count_mapped(trace) for trace in mapped))
     report = build_report(
-        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), *traces),
-        traces[0].header,
-        describe_environment(*traces),
-        _metrics(*traces),
+        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
+        mapped[0].header,
+        describe_environment(*mapped),
+        _metrics(*mapped),
         Determinism(),
         causes=causes,
-        outcomes=count_outcomes(*traces),
+        outcomes=outcomes,
     )
-    return Verification(report, *traces)
+    return RecordedComparison(report, mapped)
+
+
+def compare_loaded(expected: Trace, actual: Trace) -> Verification:
+    """Compare two traces that are in memory; needs no engine. What is found is what `compare_recorded` finds."""
+    comparer = Comparer(expected, actual)
+    comparison = compare_rankings(_admit_unfollowed(comparer.compare()), expected, actual)
+    explainer = Explainer(comparer.expected, comparer, comparer.views)
+    divergences, causes = explainer.group([Replayed(each, None) for each in comparison.divergences])
+    outcomes = count_outcomes(expected, actual)
+    report = build_report(
+        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
+        expected.header,
+        describe_environment(expected, actual),
+        _metrics(expected, actual),
+        Determinism(),
+        causes=causes,
+        outcomes=outcomes,
+    )
+    return Verification(report, expected, actual)
+
+
+def _compare_recorded_rankings(comparison: Comparison, expected: MappedTrace, actual: MappedTrace) -> Comparison:
+    """As `compare_rankings`, which looks at all candidates; where every rank is the same there is nothing to look at."""
+    left, right = expected.rankings, actual.rankings
+    if left is not None and right is not None:
+        if all(np.array_equal(left[i], right[i]) for i in range(len(left))):
+            return comparison
+        if any("are listed" in note for note in comparison.notes):
+            note = "ranks were not compared: not all divergences that may explain them are listed"
+            return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+    return compare_rankings(comparison, shell_of(expected, expected.candidate_columns()), shell_of(actual))
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:
@@ -136,7 +213,7 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
 
 
-def describe_environment(expected: Trace, actual: Trace) -> Environment:
+def describe_environment(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Environment:
     """This machine, and what the traces say of the engines."""
     return Environment(
         kgverify=__version__,
@@ -154,13 +231,19 @@ def count_outcomes(expected: Trace, actual: Trace) -> Outcomes:
 
 
 def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
-    return {outcome_name(value): int((outcomes == value).sum()) for value in np.unique(outcomes).tolist()}
+    values, counts = np.unique(outcomes, return_counts=True)
+    return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
 
 
-def _note_proofs(comparison: Comparison, expected: Trace, actual: Trace) -> Comparison:
+def _count_mapped(trace: MappedTrace) -> dict[str, int]:
+    return _count(np.concatenate([file.whole("candidates/outcome") for file in trace.files]))
+
+
+def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
     """What becomes of the proofs is what people look for first."""
-    num = [len(trace.columns.candidates.outcome) for trace in (expected, actual)]
-    proved = [int((trace.columns.candidates.outcome == Outcome.PROVED).sum()) for trace in (expected, actual)]
+    sides = outcomes.expected, outcomes.actual
+    num = [sum(side.values()) for side in sides]
+    proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
     if proved[0] == proved[1]:
         return comparison
     note = f"{proved[0]:,} of {num[0]:,} candidates proved expected, {proved[1]:,} of {num[1]:,} actual"
@@ -204,7 +287,7 @@ def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comp
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *reasons))
 
 
-def _metrics(expected: Trace, actual: Trace) -> Metrics:
+def _metrics(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Metrics:
     return Metrics(*(_metrics_of(trace.rankings) for trace in (expected, actual)))
 
 

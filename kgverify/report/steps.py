@@ -1,5 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and as a person reads it."""
 
+from functools import cached_property
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,6 +10,11 @@ from rich.text import Text
 
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
+from kgverify.trace.columns import Candidates, Digests
+from kgverify.trace.content import stored_root
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.mapped import MappedTrace
+from kgverify.trace.schema import RECORD_AGAIN
 from kgverify.trace.trace import Trace
 
 MOST_CANDIDATES = 20
@@ -36,16 +42,16 @@ class TraceView:
                 where=self.trace.source,
                 fix="choose a candidate that the trace has",
             )
-        c = self.trace.columns.candidates
+        c, row = self._find(candidate)
         return {
             "candidate": candidate,
-            "atom": self.names.atom(tuple(c.atom[candidate].tolist())),
-            "query": int(c.query[candidate]),
-            "side": side_name(int(c.side[candidate])),
-            "outcome": outcome_name(int(c.outcome[candidate])),
-            "is_limited": bool(c.is_limited[candidate]),
-            "log_probability": float(c.log_probability[candidate]),
-            "num_steps": int(c.num_steps[candidate]),
+            "atom": self.names.atom(tuple(c.atom[row].tolist())),
+            "query": int(c.query[row]),
+            "side": side_name(int(c.side[row])),
+            "outcome": outcome_name(int(c.outcome[row])),
+            "is_limited": bool(c.is_limited[row]),
+            "log_probability": float(c.log_probability[row]),
+            "num_steps": int(c.num_steps[row]),
         }
 
     def view(self, candidate: int, step: int) -> StepView:
@@ -57,6 +63,16 @@ class TraceView:
                 where=self.trace.source,
                 fix="choose a step that the candidate has",
             )
+        return self._read(candidate, step)
+
+    def sizes(self) -> tuple[int, int, int]:
+        """How many steps and resolvents were recorded, and the root digest."""
+        return len(self.trace.columns.steps.depth), len(self.trace.columns.resolvents.kind), self.trace.root
+
+    def _find(self, candidate: int) -> tuple[Candidates, int]:
+        return self.trace.columns.candidates, candidate
+
+    def _read(self, candidate: int, step: int) -> StepView:
         return self._reader.read(self._reader.first_step[candidate] + step)
 
     def step(self, candidate: int, step: int) -> dict[str, Any]:
@@ -83,6 +99,7 @@ class TraceView:
     def summary(self) -> dict[str, Any]:
         """The header and the sizes."""
         header = self.trace.header
+        num_steps, num_resolvents, root = self.sizes()
         return {
             "engine": header.engine,
             "run": header.run,
@@ -90,10 +107,52 @@ class TraceView:
             "policy": header.policy,
             "is_complete": self.trace.is_complete,
             "num_candidates": self.num_candidates,
-            "num_steps": len(self.trace.columns.steps.depth),
-            "num_resolvents": len(self.trace.columns.resolvents.kind),
-            "root_digest": f"{self.trace.root:016x}",
+            "num_steps": num_steps,
+            "num_resolvents": num_resolvents,
+            "root_digest": f"{root:016x}",
         }
+
+
+class MappedTraceView(TraceView):
+    """Looks things up in a trace that stays on disk: reads what was asked for, and checks it by its digest."""
+
+    def __init__(self, trace: MappedTrace) -> None:
+        self._mapped = trace
+
+    @cached_property
+    def trace(self) -> Trace:  # type: ignore[override]
+        """The trace but for its candidates."""
+        return self._mapped.look()
+
+    @cached_property
+    def names(self) -> Names:  # type: ignore[override]
+        """Renders its ids."""
+        return Names(self.trace)
+
+    @property
+    def num_candidates(self) -> int:
+        """Candidates recorded."""
+        return self._mapped.num_candidates
+
+    def sizes(self) -> tuple[int, int, int]:
+        """How many steps and resolvents were recorded, and the root digest of the stored digests."""
+        return self._mapped.num_steps, self._mapped.num_resolvents, stored_root(self._mapped)
+
+    def _find(self, candidate: int) -> tuple[Candidates, int]:
+        return self._mapped.candidate_columns(candidate, candidate + 1), 0
+
+    def _read(self, candidate: int, step: int) -> StepView:
+        columns, stored = self._mapped.read_step(candidate, step)
+        computed = compute_digests(columns)
+        for name, found, expected in zip(Digests._fields, stored or (), computed, strict=False):
+            if expected.tolist() != found.tolist():
+                raise UserError(
+                    f"step {step} of candidate {candidate} has digest {int(found[0]):016x},"
+                    f" expected {int(expected[0]):016x} from its columns",
+                    where=f"{self.trace.source}:digests/{name}",
+                    fix=RECORD_AGAIN,
+                )
+        return StepReader(columns).read(0)
 
 
 def render_trace(view: TraceView) -> RenderableType:

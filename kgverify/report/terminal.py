@@ -29,13 +29,19 @@ class NextCommand(NamedTuple):
 
 
 def print_report(
-    report: Report, console: Console, *, expected: Trace | None = None, next_commands: Sequence[NextCommand] = ()
+    report: Report,
+    console: Console,
+    *,
+    expected: Trace | None = None,
+    is_excerpt: bool = False,
+    next_commands: Sequence[NextCommand] = (),
 ) -> None:
     """Print the report: verdict, coverage, first cause, metrics; where something diverges, what to type next.
 
-    expected: the expected trace, for the steps that agree before the first divergence
+    expected:   the expected trace, for the steps that agree before the first divergence
+    is_excerpt: whether that holds nothing but the candidate of the first divergence
     """
-    for part in render_report(report, expected):
+    for part in render_report(report, expected, is_excerpt=is_excerpt):
         console.print(part, highlight=False)
     if report.divergences and next_commands:
         console.print("\nnext", style="bold")
@@ -45,11 +51,11 @@ def print_report(
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def render_report(report: Report, expected: Trace | None = None) -> list[RenderableType]:
+def render_report(report: Report, expected: Trace | None = None, *, is_excerpt: bool = False) -> list[RenderableType]:
     """The parts of the report, in reading order."""
     parts: list[RenderableType] = [_render_verdict(report)]
     if report.first_cause is not None:
-        parts.append(_render_first_cause(report, report.first_cause, expected))
+        parts.append(_render_first_cause(report, report.first_cause, expected, is_excerpt))
     if report.causes:
         parts.append(_render_causes(report))
     if report.near_ties:
@@ -102,7 +108,7 @@ def _coverage_line(report: Report) -> str:
     return "; ".join(parts)
 
 
-def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> RenderableType:
+def _render_first_cause(report: Report, first: Divergence, expected: Trace | None, is_excerpt: bool) -> RenderableType:
     where = f" at step {first.step}" if first.step >= 0 else ""
     found = "found by replaying the step stage by stage" if first.is_replayed else "read off the traces"
     title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
@@ -112,7 +118,7 @@ def _render_first_cause(report: Report, first: Divergence, expected: Trace | Non
     grid.add_column(overflow="fold")
     of = f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)"
     grid.add_row("   candidate", Text(make_visible(of)))
-    for each in _steps_before(first, expected):
+    for each in _steps_before(first, expected, is_excerpt):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
         grid.add_row(f"   step {each.step}", goal.append(make_visible(f"\n  by {each.clause}"), style="dim"))
     if first.step >= 0:
@@ -128,14 +134,14 @@ def _render_first_cause(report: Report, first: Divergence, expected: Trace | Non
     return Group(title, grid, *(Text(f"   {line}") for line in _consequences(report, first)))
 
 
-def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBefore]:
+def _steps_before(first: Divergence, expected: Trace | None, is_excerpt: bool) -> Sequence[StepBefore]:
     """The last steps that agree; all before the first divergence of a candidate do."""
-    is_held = expected is not None and 0 <= first.candidate < len(expected.columns.candidates.num_steps)
-    if expected is None or not is_held or first.step < 0:
+    row = 0 if is_excerpt else first.candidate
+    if expected is None or first.step < 0 or not 0 <= row < len(expected.columns.candidates.num_steps):
         return ()
     reader, names = StepReader(expected.columns), Names(expected)
-    begin = reader.first_step[first.candidate]
-    end = min(first.step, int(expected.columns.candidates.num_steps[first.candidate]))
+    begin = reader.first_step[row]
+    end = min(first.step, int(expected.columns.candidates.num_steps[row]))
     numbers = range(max(0, end - NUM_BEFORE), end)
     return [describe_step(number, reader.read(begin + number), names, agrees=True) for number in numbers]
 

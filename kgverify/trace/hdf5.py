@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -22,15 +23,16 @@ from kgverify.trace.disk import Buffer, bytes_of, opened, sync, write_all
 from kgverify.trace.header import SCHEMA_VERSION
 from kgverify.trace.image import MetadataImage, Written, hash_pieces
 from kgverify.trace.schema import (
+    FIELD_OF,
     FIELDS,
     FORMAT,
     RECORD_AGAIN,
-    TOGETHER,
     Arrays,
     Field,
     check_file_checksum,
     file_checksum,
 )
+from kgverify.trace.stored import Examination, StoredArray, check_together, hash_rows, little_endian, told_as_user_error
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
@@ -43,14 +45,7 @@ _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 _PAGE: Final = 4096
-
-
-class Examination(NamedTuple):
-    """The datasets of a file by path: those that their checksums vouch for, those that could be read, what is wrong."""
-
-    intact: Arrays
-    altered: Arrays
-    problems: dict[str, str]
+_CHUNK_CACHE_BYTES: Final = 64 << 20
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]], creator: str) -> Written:
@@ -60,7 +55,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
     memory: what goes to the disk goes through `kgverify.trace.disk`, so that each failure is one of ours. Same input,
     same bytes.
     """
-    parts = {name: _little(given) for name, given in arrays.items()}
+    parts = {name: little_endian(given) for name, given in arrays.items()}
     image = MetadataImage()
     # From version 1.10 on HDF5 puts checksums on its own metadata.
     bounds = ("v110", "v110")
@@ -79,7 +74,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
             datasets[name] = dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
             if (offset := dataset.id.get_offset()) is not None:
                 placed.append((offset, [bytes_of(piece) for piece in pieces]))
-        summed = hasher.submit(lambda: {name: _checksum(pieces) for name, pieces in parts.items()})
+        summed = hasher.submit(lambda: {name: hash_rows(pieces) for name, pieces in parts.items()})
         for offset, buffers in placed:
             write_all(descriptor, buffers, offset)
         checksums = summed.result()
@@ -99,32 +94,69 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
         return Written(image.size, hashed.result())
 
 
-def _little(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    pieces = [given] if isinstance(given, np.ndarray) else given
-    return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
-
-
-def _checksum(pieces: Sequence[NDArray[Any]]) -> int:
-    digest = xxhash.xxh3_64()
-    for piece in pieces:
-        digest.update(bytes_of(piece))
-    return digest.intdigest()
-
-
 def read_arrays(path: Path) -> Arrays:
     """Every known dataset of one file, by path. UserError for what `docs/trace-format.md` refuses."""
     where = str(path)
-    with _told_as_user_error(where):
-        if not h5f.is_hdf5(os.fsencode(path)):
-            raise UserError(
-                "not an HDF5 file, or cut off in its first bytes; expected a trace",
-                where=where,
-                fix=RECORD_AGAIN,
-            )
-        with h5py.File(path, "r", locking="best-effort") as file:
-            root: Any = file["/"].id
-            _check_identity(root, where)
-            return _read_fields(root, path)
+    with told_as_user_error(where), _open_trace(path) as root:
+        return _read_fields(root, path)
+
+
+def locate_arrays(path: Path) -> dict[str, StoredArray]:
+    """Where each known dataset of one file lies. UserError as by `read_arrays`, but that checksums are left to the caller."""
+    where = str(path)
+    with told_as_user_error(where), _open_trace(path) as root:
+        file_size = path.stat().st_size
+        found: dict[str, StoredArray] = {}
+        groups: dict[str, Any] = {}
+        for field in FIELDS:
+            place = f"{path}:{field.path}"
+            with told_as_user_error(place):
+                dataset = _open_dataset(root, field, where, groups)
+                if dataset is None:
+                    continue
+                dtype, shape = _check_dataset(dataset, field, place, file_size)
+                # Only of contiguous data HDF5 knows one offset.
+                found[field.path] = StoredArray(dtype, shape, dataset.get_offset(), _read_checksum(dataset, place))
+        check_together(found, path)
+        checksums = {name: stored.checksum for name, stored in found.items()}
+        check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
+    return found
+
+
+class ChunkReader:
+    """Reads rows of datasets that are not contiguous, block by block; they must have been located before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with told_as_user_error(str(path)):
+            self._file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+
+    def read(self, name: str, stored: StoredArray, begin: int, end: int) -> NDArray[Any]:
+        """The rows from `begin` to `end`. UserError if HDF5 cannot read them."""
+        array = np.empty((end - begin, *stored.shape[1:]), stored.dtype)
+        if array.size:
+            with told_as_user_error(f"{self._path}:{name}"):
+                dataset: Any = _open_dataset(self._file["/"].id, FIELD_OF[name], str(self._path))
+                space = dataset.get_space()
+                space.select_hyperslab((begin, *(0 for _ in stored.shape[1:])), array.shape)
+                dataset.read(h5s.create_simple(array.shape), space, array)
+        return array
+
+
+@contextmanager
+def _open_trace(path: Path) -> Iterator[Any]:
+    """The root of a file that says it is a trace."""
+    where = str(path)
+    if not h5f.is_hdf5(os.fsencode(path)):
+        raise UserError(
+            "not an HDF5 file, or cut off in its first bytes; expected a trace",
+            where=where,
+            fix=RECORD_AGAIN,
+        )
+    with h5py.File(path, "r", locking="best-effort") as file:
+        root: Any = file["/"].id
+        _check_identity(root, where)
+        yield root
 
 
 def examine_arrays(path: Path) -> Examination:
@@ -132,13 +164,13 @@ def examine_arrays(path: Path) -> Examination:
     where = str(path)
     found = Examination({}, {}, {})
     checksums: dict[str, int] = {}
-    with _told_as_user_error(where), h5py.File(path, "r", locking="best-effort") as file:
+    with told_as_user_error(where), h5py.File(path, "r", locking="best-effort") as file:
         root: Any = file["/"].id
         _check_identity(root, where)
         for field in FIELDS:
             place = f"{path}:{field.path}"
             try:
-                with _told_as_user_error(place):
+                with told_as_user_error(place):
                     dataset = _open_dataset(root, field, where)
                     if dataset is None:
                         continue
@@ -163,7 +195,7 @@ def _read_fields(root: Any, path: Path) -> Arrays:
     checksums: dict[str, int] = {}
     for field in FIELDS:
         place = f"{path}:{field.path}"
-        with _told_as_user_error(place):
+        with told_as_user_error(place):
             dataset = _open_dataset(root, field, str(path))
             if dataset is None:
                 continue
@@ -176,15 +208,7 @@ def _read_fields(root: Any, path: Path) -> Arrays:
                     where=place,
                     fix=RECORD_AGAIN,
                 )
-    for group in TOGETHER:
-        held = [name for name in group if name in arrays]
-        if held and len(held) < len(group):
-            missing = next(name for name in group if name not in arrays)
-            raise UserError(
-                f"missing, while {held[0]} is there",
-                where=f"{path}:{missing}",
-                fix=f"write all of {', '.join(group)}, or none",
-            )
+    check_together(arrays, path)
     check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
     return arrays
 
@@ -206,14 +230,21 @@ def _check_identity(root: Any, where: str) -> None:
         )
 
 
-def _open_dataset(root: Any, field: Field, where: str) -> Any:
-    """The dataset, reached through hard links alone; None if it is absent and may be."""
+def _open_dataset(root: Any, field: Field, where: str, groups: dict[str, Any] | None = None) -> Any:
+    """The dataset, reached through hard links alone; None if it is absent and may be.
+
+    groups: those opened before, by path; more are added
+    """
     node = root
     walked = ""
     for part in field.path.split("/"):
         walked = f"{walked}/{part}".lstrip("/")
+        if groups is not None and walked in groups:
+            node = groups[walked]
+            continue
         name = part.encode()
-        if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
+        links = node.links if isinstance(node, h5g.GroupID) else None
+        if links is None or not links.exists(name):
             if not field.is_required:
                 return None
             raise UserError(
@@ -221,21 +252,32 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
                 where=f"{where}:{field.path}",
                 fix="write every dataset that docs/trace-format.md requires",
             )
-        if node.links.get_info(name).type != h5l.TYPE_HARD:
+        if links.get_info(name).type != h5l.TYPE_HARD:
             raise UserError(
                 "is a soft, external or user-defined link, expected the object itself",
                 where=f"{where}:{walked}",
                 fix="copy what it points to into the file",
             )
         node = h5o.open(node, name)
+        if groups is not None and isinstance(node, h5g.GroupID):
+            groups[walked] = node
     if not isinstance(node, h5d.DatasetID):
         raise UserError("is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name")
     return node
 
 
 def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDArray[Any]:
+    dtype, shape = _check_dataset(dataset, field, place, file_size)
+    array = np.empty(shape, dtype)
+    if array.size:
+        dataset.read(h5s.ALL, h5s.ALL, array)
+    return array
+
+
+def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> tuple[str, tuple[int, ...]]:
+    """Type and shape, once these and the storage are what they may be."""
     stored_type = dataset.get_type()
-    matching = [d for d in field.dtypes if stored_type.equal(h5t.py_create(np.dtype(d)))]
+    matching = [d for d in field.dtypes if stored_type.equal(_library_type(d))]
     if not matching:
         expected = " or ".join(np.dtype(d).name for d in field.dtypes)
         raise UserError(
@@ -256,10 +298,7 @@ def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDA
     for length in shape:
         num_bytes *= length
     _check_storage(dataset, num_bytes, place, file_size)
-    array = np.empty(shape, matching[0])
-    if num_bytes:
-        dataset.read(h5s.ALL, h5s.ALL, array)
-    return array
+    return matching[0], shape
 
 
 def _check_storage(dataset: Any, num_bytes: int, place: str, file_size: int) -> None:
@@ -350,6 +389,11 @@ def _read_integer(node: Any, name: str, where: str) -> int | None:
     return int(value)
 
 
+@cache
+def _library_type(dtype: str) -> Any:
+    return h5t.py_create(np.dtype(dtype))
+
+
 def _describe_type(kind: Any) -> str:
     if kind.get_class() == h5t.VLEN or (kind.get_class() == h5t.STRING and kind.is_variable_str()):
         return "of variable length"
@@ -357,15 +401,3 @@ def _describe_type(kind: Any) -> str:
         return str(kind.dtype)
     except (TypeError, ValueError):
         return "of another kind"
-
-
-@contextmanager
-def _told_as_user_error(where: str) -> Iterator[None]:
-    """What HDF5 raises on a damaged file becomes a `UserError`."""
-    try:
-        yield
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"HDF5 cannot read it, it is cut off or damaged: {reason}", where=where, fix=RECORD_AGAIN
-        ) from error

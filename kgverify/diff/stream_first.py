@@ -1,0 +1,105 @@
+"""The first step in which two recorded traces differ: found by their digests, and only then decoded."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.diff.compare import Comparer
+from kgverify.diff.preconditions import check_preconditions
+from kgverify.diff.result import Divergence
+from kgverify.diff.stream import compare_streams
+from kgverify.diff.stream_blocks import load_block, shell_of
+from kgverify.diff.stream_columns import column_pieces, has_same_bytes
+from kgverify.errors import UserError
+from kgverify.trace.digests import Words
+from kgverify.trace.mapped import MappedTrace
+
+_PIECE: Final = 1 << 15
+_ORDER: Final = ("candidates/query", "candidates/side", "candidates/atom", "candidates/num_steps")
+
+
+def find_first_divergence(expected: MappedTrace | Path | str, actual: MappedTrace | Path | str) -> Divergence | None:
+    """The first divergence that shows in a digest, in the order of the expected candidates; None if there is none.
+
+    Milliseconds for traces whose candidates are in one order up to there: the stored digests are compared, with their
+    checksums verified, and one candidate is read. Scores, origins and what is said of a candidate as a whole have no
+    digest: `compare_streams` compares those. It does the work, too, where candidates come in another order or are
+    missing, where names are numbered otherwise, and where digests or columns are absent.
+
+    UserError for a trace that is refused, and for two that cannot be compared.
+    """
+    left, right = (each if isinstance(each, MappedTrace) else MappedTrace(each) for each in (expected, actual))
+    right.share_symbols(left)
+    shells = shell_of(left), shell_of(right)
+    if reasons := check_preconditions(*shells):
+        raise UserError(
+            "; ".join(reasons), where=right.source, fix="compare traces of the same run, recorded to the end"
+        )
+    num = min(left.num_candidates, right.num_candidates)
+    has_digests = {"digests.sequence"} <= left.fields & right.fields
+    is_whole = left.fields ^ right.fields <= {
+        f for f in left.fields | right.fields if f.startswith(("rank", "program"))
+    }
+    if shells[0].symbols != shells[1].symbols or not has_digests or not is_whole:
+        return _compare_all(left, right)
+    for trace in (left, right):
+        trace.verify("digests/sequence", *_ORDER)
+    first_other = min(_first_difference(left, right, name, 0, num) for name in _ORDER)
+    end = left.first_step(first_other)
+    step = _first_difference(left, right, "digests/sequence", 0, end)
+    while step < end:
+        candidate = left.candidate_of("steps/num_atoms", step)
+        if (found := _compare_candidate(left, right, candidate)) is not None:
+            return found
+        # A near-tie: what follows it in its candidate is its consequence.
+        step = _first_difference(left, right, "digests/sequence", left.first_step(candidate + 1), end)
+    if first_other == left.num_candidates == right.num_candidates:
+        return None
+    is_same_candidate = first_other < num and all(
+        _first_difference(left, right, name, first_other, first_other + 1) > first_other for name in _ORDER[:3]
+    )
+    # With another number of steps.
+    if is_same_candidate and (found := _compare_candidate(left, right, first_other)) is not None:
+        return found
+    return _compare_all(left, right)
+
+
+def first_difference(expected: Words, actual: Words) -> int | None:
+    """The first place where two arrays of digests of one length differ; None where they are equal."""
+    for begin in range(0, len(expected), _PIECE):
+        x, y = expected[begin : begin + _PIECE], actual[begin : begin + _PIECE]
+        if not has_same_bytes(x, y):
+            return begin + int(np.argmax(x != y))
+    return None
+
+
+def _first_difference(expected: MappedTrace, actual: MappedTrace, name: str, first: int, end: int) -> int:
+    """The first row of a column that differs, from `first` on; `end` if none before it does."""
+    for begin, stop, (file, at), (other, other_at) in column_pieces(expected, actual, name):
+        if stop <= first:
+            continue
+        skipped = max(0, first - begin)
+        num = min(stop, end) - begin
+        if num <= skipped:
+            break
+        x, y = file.read(name, at + skipped, at + num), other.read(name, other_at + skipped, other_at + num)
+        if not has_same_bytes(x, y):
+            differs: NDArray[Any] = x != y
+            row = int(np.argmax(differs.any(axis=1) if differs.ndim == 2 else differs))
+            return begin + skipped + row
+    return end
+
+
+def _compare_candidate(expected: MappedTrace, actual: MappedTrace, candidate: int) -> Divergence | None:
+    row = np.array([candidate])
+    blocks = [load_block(trace, trace.read_candidates(candidate, candidate + 1), row) for trace in (expected, actual)]
+    found = Comparer(*blocks).compare().divergences
+    return None if not found else msgspec.structs.replace(found[0], candidate=candidate)
+
+
+def _compare_all(expected: MappedTrace, actual: MappedTrace) -> Divergence | None:
+    divergences = compare_streams(expected, actual, verifies_content=False).comparison.divergences
+    return divergences[0] if divergences else None
