@@ -57,8 +57,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
     """
     parts = {name: little_endian(given) for name, given in arrays.items()}
     image = MetadataImage()
-    # From version 1.10 on HDF5 puts checksums on its own metadata.
-    bounds = ("v110", "v110")
+    bounds = ("v110", "v110")  # from 1.10 on HDF5 puts checksums on its own metadata
     with (
         h5py.File(image, "w", libver=bounds, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file,
         opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
@@ -115,7 +114,6 @@ def locate_arrays(path: Path) -> dict[str, StoredArray]:
                 if dataset is None:
                     continue
                 dtype, shape = _check_dataset(dataset, field, place, file_size)
-                # Only of contiguous data HDF5 knows one offset.
                 found[field.path] = StoredArray(dtype, shape, dataset.get_offset(), _read_checksum(dataset, place))
         check_together(found, path)
         checksums = {name: stored.checksum for name, stored in found.items()}
@@ -363,10 +361,9 @@ def _read_text(node: Any, name: str, where: str) -> str | None:
     if not h5a.exists(node, name.encode()):
         return None
     attribute = h5a.open(node, name.encode())
-    kind = attribute.get_type()
-    is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
+    kind, extent = attribute.get_type(), attribute.get_space().get_simple_extent_type()
     is_fixed = kind.get_class() == h5t.STRING and not kind.is_variable_str()
-    if not (is_scalar and is_fixed and kind.get_size() <= _MAX_ATTRIBUTE_BYTES):
+    if not (extent == h5s.SCALAR and is_fixed and kind.get_size() <= _MAX_ATTRIBUTE_BYTES):
         raise UserError(
             f"the root attribute `{name}` is not one string of fixed length",
             where=where,
