@@ -102,6 +102,7 @@ class Journal:
     shared:         the arrays that every shard repeats
     end:            bytes up to the end of the last good frame
     num_candidates: of all batches up to the last commit frame, as it says; `num_steps` as well
+    num_batches:    found up to there
     """
 
     path: Path
@@ -114,11 +115,7 @@ class Journal:
     salt: int = 0
     num_candidates: int = 0
     num_steps: int = 0
-
-    @property
-    def is_torn(self) -> bool:
-        """Whether the end is that of an append that was never confirmed."""
-        return any(not damage.was_committed for damage in self.damages)
+    num_batches: int = 0
 
     @property
     def is_damaged(self) -> bool:
@@ -151,6 +148,7 @@ class JournalWriter:
         self._end = self._num_frames = self._salt = 0
         self._num_candidates = self._num_steps = 0
         self._num_unsynced = 0
+        self._is_doubtful = False
         self._synced_at = time.monotonic()
 
     def begin(self, start: Start, shared: Arrays) -> None:
@@ -187,20 +185,20 @@ class JournalWriter:
         if not self._num_unsynced:
             return
         self._write(_Kind.COMMIT, [], self._num_candidates, self._num_steps)
-        sync(self._descriptor)
+        self._force()
         self._num_unsynced, self._synced_at = 0, time.monotonic()
 
     def save(self) -> bool:
         """After a failure: force to disk what is there; whether that could be done."""
+        if self._is_doubtful or self._descriptor < 0:
+            return False
         try:
             self.sync()
         except OSError:
-            try:
-                # The commit frame found no room. The batches may be there all the same.
-                sync(self._descriptor)
-            except OSError:
-                return False
-        return True
+            # The commit frame found no room. The batches may be there all the same.
+            with suppress(OSError):
+                self._force()
+        return not self._is_doubtful
 
     def close(self) -> None:
         """Close the file."""
@@ -227,6 +225,12 @@ class JournalWriter:
         self._num_unsynced += end - self._end
         self._end = end
         self._num_frames += 1
+
+    def _force(self) -> None:
+        # After a failure a second call may succeed, and says nothing of what the first lost.
+        self._is_doubtful = True
+        sync(self._descriptor)
+        self._is_doubtful = False
 
     def _cut(self) -> None:
         # A reader drops a torn end in any case.
@@ -281,6 +285,7 @@ def read_journal(path: Path) -> Journal:
             if head.kind == _Kind.COMMIT:
                 committed_to = end
                 journal.num_candidates, journal.num_steps = head.num_candidates, head.num_steps
+                journal.num_batches = len(journal.batches)
         journal.num_frames, is_lost = head.number + 1, False
         position = end
     if journal.start is None and journal.batches:

@@ -1,6 +1,8 @@
 """What was appended since the last shard: held by the writer, and in the journal of a recording that did not finish."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +14,8 @@ from kgverify.trace.columns import Candidates, Columns, Digests, concatenate, em
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.journal import Journal, journal_name, read_journal
 from kgverify.trace.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, Arrays, decode_columns, encode_columns, encode_level
+
+_MAX_THREADS: Final = 4
 
 _GROUP_STEPS: Final = 1 << 16
 """Smaller batches are joined before their digests are computed."""
@@ -37,13 +41,19 @@ class Pending:
 
     def encode(self, absent: Iterable[str], empty: Columns) -> dict[str, list[NDArray[Any]]]:
         """The columns and digests by path, in parts that lie one after the other; `empty` where there is no batch."""
-        encoded = []
-        for columns, digests in self._group() if self._batches else [(empty, None)]:
+
+        def encode(group: tuple[Columns, Digests | None]) -> Arrays:
+            columns, digests = group
             arrays = encode_columns(columns, absent)
             if digests is None:
                 # Digests are those of what is read back.
                 digests = compute_digests(decode_columns(arrays) if absent else columns)
-            encoded.append(arrays | encode_level("digests", digests))
+            return arrays | encode_level("digests", digests)
+
+        groups = list(self._group()) if self._batches else [(empty, None)]
+        # NumPy lets other threads run while it computes.
+        with ThreadPoolExecutor(min(len(groups), os.cpu_count() or 1, _MAX_THREADS)) as pool:
+            encoded = list(pool.map(encode, groups))
         return {name: [arrays[name] for arrays in encoded] for name in encoded[0]}
 
     def _group(self) -> Iterator[tuple[Columns, Digests | None]]:

@@ -14,7 +14,7 @@ from kgverify.errors import UserError
 from kgverify.trace.check import UNFINISHED, WHOLE, check_trace
 from kgverify.trace.disk import make_folder, sync_folder
 from kgverify.trace.hdf5 import write_arrays
-from kgverify.trace.journal import list_journals, read_journal
+from kgverify.trace.journal import Journal, list_journals, read_journal
 from kgverify.trace.manifest import (
     MANIFEST,
     Manifest,
@@ -249,22 +249,20 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
             rebuilt.notes.append(f"{path.name} is in the shards already")
             continue
         journal = read_journal(path)
-        known = [0, 0]
+        kept = sum(b.num_candidates for b in journal.batches), sum(b.num_steps for b in journal.batches)
+        # What the last commit counted, less what was found up to it, less the losses that say how much they are.
+        rest = _missing(journal)
         for damage in journal.damages:
             counts = damage.num_candidates, damage.num_steps
             if damage.was_committed:
-                known[0] += counts[0] or 0
-                known[1] += counts[1] or 0
+                if counts[0] is None:
+                    counts, rest = rest, (0, 0)
                 rebuilt.lose(Loss(path.name, f"{damage.message}, at byte {damage.offset}", *counts))
             else:
                 what = "" if counts[0] is None else f": {counts[0]} candidates, {counts[1]} steps"
                 rebuilt.notes.append(
                     f"{path.name}: a batch at byte {damage.offset} that was never confirmed is dropped{what}"
                 )
-        kept = sum(b.num_candidates for b in journal.batches), sum(b.num_steps for b in journal.batches)
-        if any(d.was_committed and d.num_candidates is None for d in journal.damages):
-            rest = tuple(max(0, total - k - n) for total, k, n in zip(_totals(journal), kept, known, strict=True))
-            rebuilt.losses[-1] = msgspec.structs.replace(rebuilt.losses[-1], num_candidates=rest[0], num_steps=rest[1])
         if journal.batches:
             if journal.start is None:
                 journal.shared = _shared_arrays(rebuilt)
@@ -274,8 +272,15 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
                 rebuilt.lose(Loss(path.name, str(error), *kept))
 
 
-def _totals(journal: Any) -> tuple[int, int]:
-    return journal.num_candidates, journal.num_steps
+def _missing(journal: Journal) -> tuple[int, int]:
+    found = journal.batches[: journal.num_batches]
+    known = [damage for damage in journal.damages if damage.was_committed]
+    num_candidates = journal.num_candidates - sum(batch.num_candidates for batch in found)
+    num_steps = journal.num_steps - sum(batch.num_steps for batch in found)
+    return (
+        max(0, num_candidates - sum(damage.num_candidates or 0 for damage in known)),
+        max(0, num_steps - sum(damage.num_steps or 0 for damage in known)),
+    )
 
 
 def _shared_arrays(rebuilt: _Rebuilt) -> Arrays:

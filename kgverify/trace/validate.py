@@ -12,6 +12,9 @@ from kgverify.logic.program import Symbols
 from kgverify.trace.columns import Columns, Rankings
 from kgverify.trace.schema import FIELD_OF, Arrays, Field
 
+_LINE = 256
+"""Atoms looked at as one row."""
+
 _ADD_UP = "write one count per row of the level above, adding up to the rows of the level below"
 
 
@@ -144,9 +147,32 @@ def check_types(arrays: Arrays, where: str) -> None:
 
 
 def _check_atoms(where: str, atoms: NDArray[np.int32], symbols: Symbols) -> None:
+    num_predicates, num_constants = len(symbols.predicates), len(symbols.constants)
+    if atoms.flags.c_contiguous and len(atoms) > _LINE:
+        low, high = _bounds(atoms)
+        if low[0] >= 0 and high[0] < num_predicates and max(high[1:]) < num_constants:
+            return
     _check_range(where, atoms[:, 0], 0, len(symbols.predicates) - 1, "a predicate's id")
     for column in (atoms[:, 1], atoms[:, 2]):
         _check_range(where, column, None, len(symbols.constants) - 1, "a constant's id")
+
+
+def _bounds(atoms: NDArray[np.int32]) -> tuple[list[int], list[int]]:
+    """The least and the greatest of each column; rows are taken many at a time, which is several times as fast."""
+    split = len(atoms) // _LINE * _LINE
+    lines = atoms[:split].reshape(-1, 3 * _LINE)
+    ends = [np.concatenate([reduce(lines).reshape(-1, 3), atoms[split:]]) for reduce in (_least, _greatest)]
+    return ends[0].min(axis=0).tolist(), ends[1].max(axis=0).tolist()
+
+
+def _least(lines: NDArray[np.int32]) -> NDArray[np.int32]:
+    least: NDArray[np.int32] = lines.min(axis=0)
+    return least
+
+
+def _greatest(lines: NDArray[np.int32]) -> NDArray[np.int32]:
+    greatest: NDArray[np.int32] = lines.max(axis=0)
+    return greatest
 
 
 def _check_code(where: str, values: NDArray[Any], codes: type[IntEnum]) -> None:

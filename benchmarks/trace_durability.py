@@ -1,0 +1,410 @@
+"""Kill a writer at every call that touches the disk, at random moments, and fill its disk; then look at what is there.
+
+    python benchmarks/trace_durability.py --random 200 --filled 50
+
+After each: what stands at the path is whole or nothing; what `<path>.partial` reads as is a prefix of what was recorded,
+and no shorter than what `append` had confirmed; check finds no damage; repair loses nothing; resuming ends in the very
+trace that was to be written. The disk is filled on a tmpfs of a few MiB where mounting is permitted, and in any case by
+wrapped calls that write a part and then raise ENOSPC, as all after them do.
+"""
+
+import argparse
+import errno
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from synthetic_trace import make_steps
+
+from kgverify.errors import UserError
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import Symbols
+from kgverify.trace.check import check_trace
+from kgverify.trace.columns import Columns, select_candidates
+from kgverify.trace.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.reader import partial_of, read_trace
+from kgverify.trace.repair import repair_trace
+from kgverify.trace.writer import TraceWriter
+
+HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
+SYMBOLS = Symbols(tuple(f"p{i}" for i in range(12)), tuple(f"c{i}" for i in range(3000)))
+
+# What a writer calls to change the disk: each call may be the last.
+CALLS = ("pwritev", "fsync", "ftruncate", "rename", "replace", "unlink", "mkdir", "rmdir")
+
+NEED_ROOM = ("pwritev", "mkdir", "rename", "replace")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is recorded: in batches of so many candidates, shards of so many steps."""
+
+    columns: Columns
+    batch: int
+    shard_steps: int
+    has_journal: bool = True
+    journal_seconds: float = 0.0
+
+    @property
+    def num_candidates(self) -> int:
+        """Of the whole."""
+        return len(self.columns.candidates.query)
+
+    def prefix(self, num: int) -> Columns:
+        """The first candidates."""
+        return select_candidates(self.columns, np.arange(num))
+
+    def record(self, path: Path, confirm: Callable[[int], Any] = lambda num: None) -> None:
+        """Record, or go on; tell after each append how many candidates it has confirmed."""
+        with TraceWriter(
+            path,
+            HEADER,
+            SYMBOLS,
+            shard_steps=self.shard_steps,
+            resume=True,
+            journal_seconds=self.journal_seconds,
+            has_journal=self.has_journal,
+        ) as writer:
+            for begin in range(writer.num_appended, self.num_candidates, self.batch):
+                rows = np.arange(begin, min(begin + self.batch, self.num_candidates))
+                writer.append(select_candidates(self.columns, rows))
+                confirm(writer.num_appended if self.has_journal else writer.num_committed)
+
+
+@dataclass
+class Findings:
+    """What a campaign saw."""
+
+    num_trials: int = 0
+    num_lost: int = 0
+    num_wrong: int = 0
+    num_unreported: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+
+    def blame(self, what: str, message: str) -> None:
+        """Count what should not be."""
+        setattr(self, what, getattr(self, what) + 1)
+        self.messages.append(message)
+
+
+@contextmanager
+def failing(number: int, mode: str) -> Iterator[Callable[[], int]]:
+    """Let the so-manieth call that touches the disk fail; tells how many there were.
+
+    mode: `before` or `after` it the process is killed; `torn`: after half of what it writes; `full`: half is written,
+    and no later call finds any room
+    """
+    count = 0
+    originals = {name: getattr(os, name) for name in CALLS}
+
+    def wrap(name: str) -> Callable[..., Any]:
+        original = originals[name]
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            is_full = mode == "full" and (count == number or (count > number and name in NEED_ROOM))
+            if is_full and name not in ("ftruncate", "unlink", "rmdir"):
+                if name == "pwritev" and count == number:
+                    return write_half(original, *arguments)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if mode == "torn" and count == number and name == "pwritev":
+                write_half(original, *arguments)
+            if mode in ("before", "torn") and count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            is_last = mode == "after" and count == number
+            try:
+                return original(*arguments, **options)
+            finally:
+                if is_last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, wrap(name))
+    try:
+        yield lambda: count
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+
+
+def write_half(original: Callable[..., int], descriptor: int, buffers: list[Any], offset: int) -> int:
+    content = b"".join(buffers)
+    if len(content) < 2:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return original(descriptor, [content[: len(content) // 2]], offset)
+
+
+def run_child(body: Callable[[Callable[[int], Any]], None]) -> tuple[int, int, str]:
+    """Run in a forked process; the signal that ended it or 0, what it confirmed last, and its error's message."""
+    with tempfile.TemporaryFile() as errors:
+        ended, confirmed = fork(body, errors)
+        errors.seek(0)
+        return ended, confirmed, errors.read().decode()
+
+
+def fork(body: Callable[[Callable[[int], Any]], None], errors: Any) -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(read_end)
+            body(lambda num: os.write(write_end, struct.pack("<q", num)))
+        except UserError as error:
+            errors.write(str(error).encode())
+        except BaseException as error:
+            errors.write(f"not a UserError: {error!r}".encode())
+        errors.flush()
+        os._exit(0)
+    os.close(write_end)
+    confirmed = 0
+    while told := os.read(read_end, 8):
+        (confirmed,) = struct.unpack("<q", told)
+    os.close(read_end)
+    _, status = os.waitpid(child, 0)
+    return (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0), confirmed
+
+
+def is_same(found: Columns, expected: Columns) -> bool:
+    return all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for levels in zip(found, expected, strict=True)
+        for a, b in zip(*levels, strict=True)
+    )
+
+
+def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str) -> None:
+    """Look at what a writer left, repair a copy, and go on with it."""
+    partial = partial_of(path)
+    if path.exists() and not is_same(read_trace(path).columns, work.columns):
+        findings.blame("num_wrong", f"{where}: what stands at the path is not the trace")
+    elif not path.exists():
+        try:
+            columns = read_trace(partial).columns
+        except UserError as error:
+            findings.kinds["nothing to read"] += 1
+            if confirmed:
+                findings.blame("num_lost", f"{where}: {confirmed} candidates were confirmed: {error}")
+        else:
+            num = len(columns.candidates.query)
+            findings.kinds["a prefix"] += 1
+            if num < confirmed:
+                findings.blame("num_lost", f"{where}: {num} candidates read, {confirmed} were confirmed")
+            if not is_same(columns, work.prefix(num)):
+                findings.blame("num_wrong", f"{where}: what was read is no prefix")
+            judge_repair(work, partial, num, findings, where)
+    else:
+        findings.kinds["the whole trace"] += 1
+    try:
+        work.record(path)
+        columns = read_trace(path).columns
+    except UserError as error:
+        findings.blame("num_lost", f"{where}: it cannot be gone on with: {error}")
+    else:
+        if not is_same(columns, work.columns):
+            findings.blame("num_wrong", f"{where}: resumed, it is another trace")
+        if partial.exists():
+            findings.blame("num_wrong", f"{where}: {partial.name} is left behind")
+
+
+def judge_repair(work: Work, partial: Path, num: int, findings: Findings, where: str) -> None:
+    copy = partial.with_name("copy.partial")
+    shutil.copytree(partial, copy)
+    try:
+        report = check_trace(copy)
+        if report.state != "unfinished":
+            findings.blame("num_unreported", f"{where}: check finds it {report.state}: {report}")
+        repaired = repair_trace(copy)
+        kept = read_trace(copy).columns if num else None
+        if repaired.losses or repaired.num_candidates != num or (kept and not is_same(kept, work.prefix(num))):
+            findings.blame("num_lost", f"{where}: repaired, {repaired}")
+    except UserError as error:
+        if num:
+            findings.blame("num_lost", f"{where}: repair gave up: {error}")
+    shutil.rmtree(copy, ignore_errors=True)
+
+
+def kill_everywhere(work: Work, folder: Path, findings: Findings, *, stride: int = 1) -> int:
+    """Kill at every call, before, after and in the middle of it; how many calls there are."""
+    with failing(0, "count") as count:
+        work.record(folder / "whole.h5")
+        num_calls = count()
+    for mode in ("before", "torn", "after"):
+        for number in range(1, num_calls + 1, stride):
+            path = fresh(folder)
+
+            def body(confirm: Callable[[int], Any], path: Path = path, number: int = number, mode: str = mode) -> None:
+                with failing(number, mode):
+                    work.record(path, confirm)
+
+            ended, confirmed, error = run_child(body)
+            where = f"{mode} call {number}"
+            findings.num_trials += 1
+            if ended != signal.SIGKILL or error:
+                findings.blame("num_unreported", f"{where}: ended by {ended}: {error}")
+            judge(work, path, confirmed, findings, where)
+    return num_calls
+
+
+def fill_everywhere(work: Work, folder: Path, findings: Findings, numbers: Iterator[int] | range) -> None:
+    """Let the disk be full from a call on."""
+    for number in numbers:
+        path = fresh(folder)
+
+        def body(confirm: Callable[[int], Any], path: Path = path, number: int = number) -> None:
+            with failing(number, "full"):
+                work.record(path, confirm)
+
+        _, confirmed, error = run_child(body)
+        judge_full(work, path, confirmed, error, findings, f"full from call {number} on")
+
+
+def judge_full(work: Work, path: Path, confirmed: int, error: str, findings: Findings, where: str) -> None:
+    findings.num_trials += 1
+    is_done = path.exists() and not partial_of(path).exists() and not error
+    is_told = "cannot be written: No space left on device" in error and "fix: make room" in error
+    if not is_told and not is_done:
+        findings.blame("num_unreported", f"{where}: {error or 'no error'}")
+    if is_told and not path.exists():
+        told = re.search(r"the first ([\d,]+) candidates are safe", error)
+        num_told = int(told[1].replace(",", "")) if told else 0
+        # What no call has forced to disk is not called safe, where that can no longer be done.
+        if num_told < confirmed and (work.journal_seconds == 0 or not work.has_journal):
+            findings.blame("num_unreported", f"{where}: {confirmed} were confirmed, but: {error}")
+        confirmed = max(confirmed, num_told)
+    judge(work, path, confirmed, findings, where)
+
+
+def kill_at_random(work: Work, folder: Path, findings: Findings, num: int, seed: int) -> None:
+    """Kill from outside, at moments spread over the time that a recording takes."""
+    choose = random.Random(seed)
+    path = fresh(folder)
+    began = time.monotonic()
+    work.record(path)
+    duration = time.monotonic() - began
+    for trial in range(num):
+        path = fresh(folder)
+        moment = choose.uniform(0, duration * 1.05)
+
+        def body(confirm: Callable[[int], Any], path: Path = path, moment: float = moment) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            parent = os.getpid()
+            killer = subprocess.Popen(["sh", "-c", f"sleep {moment:.4f}; kill -9 {parent}"])
+            work.record(path, confirm)
+            killer.kill()
+            killer.wait()
+
+        _, confirmed, error = run_child(body)
+        findings.num_trials += 1
+        if error:
+            findings.blame("num_unreported", f"random moment {trial}: {error}")
+        judge(work, path, confirmed, findings, f"random moment {trial}")
+
+
+def fill_tmpfs(work: Work, mount: Path, num_bytes: int, findings: Findings, num: int, seed: int) -> None:
+    """Record on a file system whose free room ends at random moments; room is made before going on."""
+    choose = random.Random(seed)
+    ballast = mount / "ballast"
+    for trial in range(num):
+        path = fresh(mount)
+        free = shutil.disk_usage(mount).free
+        ballast.write_bytes(bytes(max(0, free - choose.randrange(0, num_bytes))))
+        _, confirmed, error = run_child(lambda confirm, path=path: work.record(path, confirm))
+        ballast.unlink()
+        judge_full(work, path, confirmed, error, findings, f"filled disk {trial}")
+
+
+@contextmanager
+def mounted(num_bytes: int) -> Iterator[Path | None]:
+    """A tmpfs of this size; None where it may not be mounted."""
+    with tempfile.TemporaryDirectory() as name:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", name]
+        is_mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        try:
+            yield Path(name) if is_mounted else None
+        finally:
+            if is_mounted:
+                subprocess.run(["umount", "-l", name], check=True)
+
+
+def fresh(folder: Path) -> Path:
+    """A path with nothing there."""
+    path = folder / "run.h5"
+    for each in folder.iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+    return path
+
+
+def render(title: str, findings: Findings) -> str:
+    kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(findings.kinds.items()))
+    return (
+        f"| {title} | {findings.num_trials} | {findings.num_lost} | {findings.num_wrong}"
+        f" | {findings.num_unreported} | {kinds} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--random", type=int, default=200)
+    parser.add_argument("--filled", type=int, default=50)
+    parser.add_argument("--large", type=int, default=200_000, help="steps of the larger run")
+    parser.add_argument("--folder", help="where to write; in memory it takes a third of the time")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print("| what | trials | lost what was committed | wrong reads | not reported | what was left |")
+    print("|---|---|---|---|---|---|")
+    small = make_steps(60, options.seed, steps_per_candidate=5)
+    blamed: list[str] = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        for title, work in (
+            ("shards", Work(small, 2, 20)),
+            ("one file", Work(small, 2, 1000, journal_seconds=1e9)),
+            ("shards, no journal", Work(small, 2, 20, has_journal=False)),
+        ):
+            findings = Findings()
+            num_calls = kill_everywhere(work, folder, findings)
+            print(render(f"kill -9 before, in and after each of {num_calls} calls ({title})", findings), flush=True)
+            blamed += findings.messages
+            findings = Findings()
+            fill_everywhere(work, folder, findings, range(1, num_calls + 1))
+            print(render(f"disk full from each of {num_calls} calls on ({title})", findings), flush=True)
+            blamed += findings.messages
+        large = Work(make_steps(options.large, options.seed), 200, options.large // 5, journal_seconds=0.05)
+        findings = Findings()
+        kill_at_random(large, folder, findings, options.random, options.seed)
+        print(render(f"kill -9 at a random moment of {options.large:,} steps", findings), flush=True)
+        blamed += findings.messages
+    num_bytes = 24 << 20
+    with mounted(4 * num_bytes) as mount:
+        findings = Findings()
+        work = Work(make_steps(20_000, options.seed), 100, 5_000)
+        if mount is not None:
+            fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
+        print(render("a tmpfs that is full at a random moment" if mount else "no tmpfs may be mounted", findings))
+        blamed += findings.messages
+    print(*blamed[:20], sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What a shard costs beyond its bytes: checks, digests, checksums and fsync, against a raw write of the same bytes.
+
+    python benchmarks/trace_writing.py --steps 1000000 --folder /tmp
+
+Best of several; both sides of each ratio take turns in one run. `given`: the digests come with the columns, as from a
+device that computed them; `computed`: they are computed here.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from synthetic_trace import NUM_CONSTANTS, NUM_PREDICATES, make_steps
+
+from kgverify.logic.limits import Limits
+from kgverify.logic.program import Symbols
+from kgverify.trace.columns import Columns, Digests, select_candidates
+from kgverify.trace.digests import compute_digests
+from kgverify.trace.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.manifest import Part
+from kgverify.trace.schema import encode_columns, encode_level
+from kgverify.trace.unite import unite
+from kgverify.trace.writer import TraceWriter
+
+HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
+SYMBOLS = Symbols(tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"c{i}" for i in range(NUM_CONSTANTS)))
+
+
+def write_raw(path: Path, columns: Columns, digests: Digests) -> None:
+    arrays = encode_columns(columns) | encode_level("digests", digests)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for array in arrays.values():
+        view = memoryview(array.reshape(-1).view(np.uint8))
+        while view:
+            view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def write_shards(path: Path, batches: list[tuple[Columns, Digests | None]], *, has_journal: bool) -> None:
+    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1 << 40, has_journal=has_journal, part=Part(0, 1)) as writer:
+        for columns, digests in batches:
+            writer.append(columns, digests)
+
+
+def measure(sides: dict[str, Callable[[Path], None]], folder: Path, repeats: int) -> dict[str, float]:
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(repeats):
+        for name, run in sides.items():
+            path = folder / "run"
+            began = time.perf_counter()
+            run(path)
+            best[name] = min(best[name], time.perf_counter() - began)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=65_536, help="steps in one append")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", default=None)
+    options = parser.parse_args()
+    columns = make_steps(options.steps)
+    num_candidates = len(columns.candidates.query)
+    size = max(1, options.batch // 10)
+    batches = [
+        select_candidates(columns, np.arange(i, min(i + size, num_candidates))) for i in range(0, num_candidates, size)
+    ]
+    given = [(batch, compute_digests(batch)) for batch in batches]
+    computed = [(batch, None) for batch in batches]
+    whole = Digests(*(np.concatenate(parts) for parts in zip(*(digests for _, digests in given), strict=True)))
+    arrays = encode_columns(columns) | encode_level("digests", whole)
+    print(f"{options.steps:,} steps, {sum(a.nbytes for a in arrays.values()) / options.steps:.0f} bytes a step")
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        best = measure(
+            {
+                "raw write, fsync": lambda path: write_raw(path, columns, whole),
+                "shard, digests given": lambda path: write_shards(path, given, has_journal=False),
+                "shard, digests computed": lambda path: write_shards(path, computed, has_journal=False),
+                "shard and journal, digests given": lambda path: write_shards(path, given, has_journal=True),
+            },
+            folder,
+            options.repeats,
+        )
+        raw = best["raw write, fsync"]
+        print("| what | M steps/s | of the raw write |\n|---|---|---|")
+        for title, seconds in best.items():
+            print(f"| {title} | {options.steps / seconds / 1e6:.2f} | {raw / seconds:.2f} |")
+        roots = set()
+        for count in (1, 2, 4):
+            paths = []
+            for index in range(count):
+                paths.append(folder / f"part-{index}")
+                with TraceWriter(
+                    paths[-1], HEADER, SYMBOLS, shard_steps=options.steps // 8, part=Part(index, count)
+                ) as writer:
+                    for batch, digests in given[index::count]:
+                        writer.append(batch, digests)
+            roots.add(unite(paths, folder / "joined").root)
+            for path in (*paths, folder / "joined"):
+                shutil.rmtree(path)
+        print(f"roots of 1, 2 and 4 writers: {', '.join(sorted(roots))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Checking, repairing and joining: every part is judged, what is vouched for is kept, the original is never lost."""
+
+import json
+import shutil
+
+import h5py
+import msgspec
+import numpy as np
+import pytest
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
+
+from kgverify.errors import UserError
+from kgverify.trace import repair as module
+from kgverify.trace.check import check_trace
+from kgverify.trace.columns import Rankings, select_candidates, starts_of
+from kgverify.trace.manifest import Part, ShardError
+from kgverify.trace.reader import read_trace
+from kgverify.trace.repair import repair_trace
+from kgverify.trace.unite import PartsError, unite
+from kgverify.trace.writer import TraceWriter, write_trace
+
+COLUMNS = make_columns(11, 60)
+
+
+def record(path, rows=range(60), *, rankings=RANKINGS, header=HEADER, **options):
+    with TraceWriter(path, header, SYMBOLS, facts=FACTS, **{"shard_steps": 20, **options}) as writer:
+        for row in rows:
+            writer.append(select_candidates(COLUMNS, np.array([row])))
+        if rankings is not None:
+            writer.set_rankings(rankings)
+
+
+@pytest.fixture(scope="module")
+def folder_made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("made") / "a"
+    record(path)
+    return path
+
+
+@pytest.fixture
+def folder(folder_made, tmp_path):
+    return shutil.copytree(folder_made, tmp_path / "a")
+
+
+@pytest.fixture
+def file(tmp_path):
+    write_trace(tmp_path / "f", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    return tmp_path / "f"
+
+
+def offset_of(path, name):
+    with h5py.File(path) as file:
+        return file[name].id.get_offset()
+
+
+def flip(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 4
+    path.write_bytes(content)
+
+
+def rows_of(manifest, index):
+    ends = np.cumsum([0, *(shard["num_candidates"] for shard in manifest["shards"])])
+    return np.arange(ends[index], ends[index + 1])
+
+
+def test_a_whole_trace_is_whole_and_needs_no_repair(folder, file):
+    for path in (folder, file):
+        report = check_trace(path)
+        assert (report.state, report.num_candidates) == ("whole", 60)
+        assert not any(part.problem for part in report.parts)
+        assert report.root == f"{read_trace(path).root:016x}"
+        assert not repair_trace(path).is_changed
+
+
+def test_every_shard_is_judged(folder):
+    flip(folder / "shard-00001.h5", 3000)
+    (folder / "shard-00003.h5").unlink()
+    report = check_trace(folder)
+    assert report.state == "damaged"
+    assert [part.name for part in report.parts if part.problem] == ["shard-00001.h5", "shard-00003.h5"]
+    with pytest.raises(ShardError) as caught:
+        read_trace(folder)
+    assert (caught.value.name, caught.value.reason) == ("shard-00001.h5", "altered")
+
+
+def test_a_missing_shard_is_told_exactly_and_the_others_are_kept(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "shard-00002.h5").unlink()
+    report = repair_trace(folder)
+    shard = manifest["shards"][2]
+    assert [(loss.name, loss.num_candidates, loss.num_steps) for loss in report.losses] == [
+        ("shard-00002.h5", shard["num_candidates"], shard["num_steps"])
+    ]
+    trace = read_trace(folder)
+    assert not trace.is_complete
+    assert_same_columns(trace.columns, select_candidates(COLUMNS, np.delete(np.arange(60), rows_of(manifest, 2))))
+    assert (folder.parent / "a.unrepaired" / "shard-00003.h5").is_file()
+    # The second time nothing is left to do.
+    assert not repair_trace(folder).is_changed
+
+
+def test_a_doubled_shard_is_dropped(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    shutil.copy(folder / "shard-00001.h5", folder / "shard-00003.h5")
+    (loss,) = repair_trace(folder).losses
+    assert (loss.name, loss.num_candidates) == ("shard-00003.h5", manifest["shards"][3]["num_candidates"])
+    assert "of shard 1" in loss.reason
+    kept = np.delete(np.arange(60), rows_of(manifest, 3))
+    assert_same_columns(read_trace(folder).columns, select_candidates(COLUMNS, kept))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff"])
+def test_a_lost_manifest_is_made_anew_from_the_shards(folder, content):
+    if content is None:
+        (folder / "manifest.json").unlink()
+    else:
+        (folder / "manifest.json").write_bytes(content)
+    assert check_trace(folder).state == "damaged"
+    report = repair_trace(folder)
+    assert report.num_candidates == 60
+    trace = read_trace(folder)
+    # That no further shard was there, nobody can tell.
+    assert not trace.is_complete
+    assert_same_columns(trace.columns, COLUMNS)
+
+
+def test_digests_vouch_for_the_candidates_that_a_flipped_bit_did_not_touch(file):
+    starts = starts_of(COLUMNS.candidates.num_steps)
+    with h5py.File(file) as f:
+        sizes = np.array(f["steps/num_atoms"])
+    atom = int(sizes[: starts[20]].sum())
+    flip(file, offset_of(file, "steps/goal_atoms") + 12 * atom)
+    assert [part.name for part in check_trace(file).parts if part.problem] == ["steps/goal_atoms"]
+    report = repair_trace(file)
+    (loss,) = report.losses
+    assert loss.num_candidates == 1
+    trace = read_trace(file)
+    assert not trace.is_complete
+    assert len(trace.columns.candidates.query) == 59 == report.num_candidates
+    lost = int(np.searchsorted(starts_of(sizes)[starts], atom, side="right")) - 1
+    assert_same_columns(trace.columns, select_candidates(COLUMNS, np.delete(np.arange(60), lost)))
+    assert (file.parent / "f.unrepaired").is_file()
+
+
+def test_an_optional_column_that_was_altered_is_left_out(file):
+    flip(file, offset_of(file, "resolvents/score") + 3)
+    (loss,) = repair_trace(file).losses
+    assert "resolvents/score" in loss.reason
+    trace = read_trace(file)
+    assert trace.is_complete
+    assert "resolvents.score" not in trace.fields
+    np.testing.assert_array_equal(trace.columns.steps.goal_atoms, COLUMNS.steps.goal_atoms)
+
+
+@pytest.mark.parametrize("name", ["candidates/query", "steps/num_resolvents", "header"])
+def test_without_a_required_column_nothing_is_kept_and_nothing_touched(file, name):
+    flip(file, offset_of(file, name))
+    before = file.read_bytes()
+    with pytest.raises(UserError, match="nothing of it can be kept"):
+        repair_trace(file)
+    assert file.read_bytes() == before
+    assert [p.name for p in file.parent.iterdir()] == ["f"]
+
+
+def test_no_flipped_bit_becomes_a_wrong_candidate(file, tmp_path):
+    content = file.read_bytes()
+    kept = 0
+    for at in np.random.default_rng(1).integers(0, len(content), 30).tolist():
+        flip(file, at)
+        try:
+            report = repair_trace(file)
+        except UserError:
+            report = None
+        if report is not None:
+            columns = read_trace(file).columns
+            keys = COLUMNS.candidates.query.tolist(), COLUMNS.candidates.atom.tolist()
+            places = list(zip(*keys, strict=True))
+            found = columns.candidates.query.tolist(), columns.candidates.atom.tolist()
+            rows = np.array([places.index(each) for each in zip(*found, strict=True)], np.int64)
+            expected = select_candidates(COLUMNS, rows)
+            np.testing.assert_array_equal(columns.steps.goal_atoms, expected.steps.goal_atoms)
+            np.testing.assert_array_equal(columns.resolvents.atoms, expected.resolvents.atoms)
+            np.testing.assert_array_equal(columns.steps.choice, expected.steps.choice)
+            kept += len(rows) > 0
+        for each in tmp_path.iterdir():
+            each.unlink()
+        file.write_bytes(content)
+    assert kept > 10
+
+
+def test_a_repair_that_is_killed_between_its_renames_is_finished_by_the_next(folder, monkeypatch):
+    def rename(old, new):
+        if str(old).endswith(".repaired"):
+            raise KeyboardInterrupt
+        original(old, new)
+
+    (folder / "shard-00002.h5").unlink()
+    original = module.os.rename
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            repair_trace(folder)
+    assert not folder.exists()
+    repair_trace(folder)
+    assert len(read_trace(folder).columns.candidates.query) < 60
+    assert (folder.parent / "a.unrepaired").is_dir()
+
+
+def test_a_full_disk_leaves_the_original_as_it_was(folder, monkeypatch):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    (folder / "shard-00002.h5").unlink()
+    monkeypatch.setattr(module.os, "link", fail)
+    monkeypatch.setattr("kgverify.trace.disk.os.pwritev", fail)
+    with pytest.raises(UserError, match="No space left on device; nothing was changed"):
+        repair_trace(folder)
+    assert [p.name for p in folder.parent.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_writers_in_any_number_and_order_make_the_same_trace(tmp_path, file, count):
+    paths = []
+    for index in range(count):
+        path = tmp_path / f"part-{index}"
+        mine = Rankings(*(column[index::count] for column in RANKINGS))
+        record(path, range(59 - index, -1, -count), part=Part(index, count), rankings=mine)
+        assert (path / "manifest.json").is_file()
+        paths.append(path)
+    manifest = unite(paths[::-1], tmp_path / "joined", like=file)
+    joined, whole = read_trace(tmp_path / "joined"), read_trace(file)
+    assert joined.is_complete
+    assert int(manifest.root, 16) == joined.root == whole.root
+    assert check_trace(tmp_path / "joined").state == "whole"
+    for found, expected in zip(joined.rankings, whole.rankings, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert not (tmp_path / "joined.partial").exists()
+
+
+def test_a_missing_and_a_doubled_part_are_named(tmp_path):
+    for index in range(3):
+        record(tmp_path / f"p{index}", range(index, 60, 3), part=Part(index, 3), rankings=None)
+    with pytest.raises(PartsError, match="part 1 of 3 missing") as caught:
+        unite([tmp_path / "p0", tmp_path / "p2"], tmp_path / "out")
+    assert (caught.value.missing, caught.value.doubled) == (("part 1 of 3",), ())
+    with pytest.raises(PartsError, match=r"part 2 of 3 \(.*p2, .*p2\) doubled"):
+        unite([tmp_path / name for name in ("p0", "p1", "p2", "p2")], tmp_path / "out")
+    shutil.copytree(tmp_path / "p0", tmp_path / "p3.partial")
+    with pytest.raises(PartsError, match="did not finish"):
+        unite([tmp_path / "p3.partial"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_missing_and_a_doubled_candidate_are_named(tmp_path, file):
+    for name, rows in (("a", range(30)), ("b", range(29, 60)), ("c", range(31, 60))):
+        record(tmp_path / name, rows, rankings=None, shard_steps=10**6)
+    with pytest.raises(PartsError, match="1 candidates are there more than once: query") as caught:
+        unite([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    query, atom = COLUMNS.candidates.query[29], COLUMNS.candidates.atom[29].tolist()
+    (name,) = caught.value.doubled
+    assert name.startswith(f"query {query}, ")
+    assert ", ".join(map(str, atom)) in name
+    with pytest.raises(PartsError, match="1 candidates are missing") as caught:
+        unite([tmp_path / "a", tmp_path / "c"], tmp_path / "out", like=file)
+    assert caught.value.missing[0].startswith(f"query {COLUMNS.candidates.query[30]}, ")
+    assert unite([tmp_path / "a", tmp_path / "c"], tmp_path / "out").num_candidates == 59
+
+
+def test_traces_of_other_runs_and_rankings_of_one_query_are_not_joined(tmp_path):
+    record(tmp_path / "a", range(30))
+    record(tmp_path / "b", range(30, 60), header=msgspec.structs.replace(HEADER, creator="x"))
+    with pytest.raises(UserError, match="header: differs from that of"):
+        unite([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    record(tmp_path / "c", range(30, 60))
+    with pytest.raises(PartsError, match="ranked in more than one"):
+        unite([tmp_path / "a", tmp_path / "c"], tmp_path / "out")
+    unite([tmp_path / "a", tmp_path / "c"], tmp_path / "out", drop_rankings=True)
+    assert read_trace(tmp_path / "out").rankings is None
+
+
+def test_a_part_is_resumed_as_that_part(tmp_path):
+    writer = TraceWriter(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=5, part=Part(0, 2))
+    writer.append(COLUMNS)
+    with pytest.raises(UserError, match=r"part 0 of 2 of a recording, expected part 1 of 2"):
+        TraceWriter(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(1, 2), resume=True)
+    with TraceWriter(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(0, 2), resume=True):
+        pass
+    assert read_trace(tmp_path / "a").is_complete
