@@ -26,7 +26,7 @@ from kgverify.trace.columns import select_steps
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.mapped import MappedTrace
 
-REPEATS = 5
+REPEATS = 4
 
 
 def best(work: Callable[[], object], repeats: int = REPEATS) -> float:
