@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.mapped_file import MappedFile
 
-PIECE_BYTES: Final = 1 << 18
-"""Fits the second-level cache, so that hashing does not fetch the bytes again."""
+PIECE_BYTES: Final = 1 << 20
+"""Fits the caches, so that hashing does not fetch the bytes again."""
 
-_RELEASE_BYTES: Final = 32 << 20
+_RELEASE_BYTES: Final = 128 << 20
 
 Range = tuple[int, int]
 Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]

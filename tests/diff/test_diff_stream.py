@@ -38,10 +38,10 @@ def reports(expected, actual, *, verifies_content):
     return msgspec.structs.replace(streamed, notes=notes), loaded
 
 
-@pytest.mark.parametrize("seed", range(45))
+@pytest.mark.parametrize("seed", range(30))
 def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, tmp_path):
     random = np.random.default_rng(seed)
-    score_error = float(random.choice([0.0, 1e-5, 1e-3]))
+    score_error = float(random.choice([0.0, 1e-5, 10.0]))
     expected = actual = base_trace(score_error=score_error)
     for i in range(int(random.integers(0, 3)) + (seed < len(CHANGES))):
         change = CHANGES[seed] if seed < len(CHANGES) and not i else random.choice(CHANGES)
@@ -65,7 +65,7 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, tmp_path):
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change_alone_in_either_direction(change, tmp_path):
-    trace = base_trace(score_error=1e-5)
+    trace = base_trace(score_error=10.0 if change is tie else 1e-5)
     changed = change(trace, np.random.default_rng(5))
     first, second = store(trace, tmp_path / "a"), store(changed, tmp_path / "b", shard_steps=30)
     for pair in ((first, second), (second, first)):
