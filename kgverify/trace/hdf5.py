@@ -85,8 +85,9 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
         file.attrs["xxh3"] = np.uint64(file_checksum(checksums))
         file.close()
         os.ftruncate(descriptor, image.size)
-        placed += [(offset, [content]) for offset, content in image.runs()]
-        for offset, content in image.runs():
+        runs = list(image.runs())
+        placed += [(offset, [content]) for offset, content in runs]
+        for offset, content in runs:
             write_all(descriptor, [content], offset)
         hashed = hasher.submit(hash_pieces, placed, image.size)
         sync(descriptor)

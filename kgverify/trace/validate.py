@@ -99,6 +99,9 @@ def check_columns(
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
         # Where the file does not hold the clauses, any index but a negative one may be right.
         most = most if most is not None else 1 << 31
+        origin = resolvents.origin
+        if not len(origin) or (int(origin.min()) >= 0 and int(origin.max()) < most):
+            continue
         is_bad = (resolvents.origin_kind == kind) & ((resolvents.origin < 0) | (resolvents.origin >= most))
         if is_bad.any():
             row = int(np.argmax(is_bad))

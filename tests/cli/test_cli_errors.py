@@ -139,7 +139,15 @@ def test_a_trace_that_is_there_is_overwritten_only_when_that_is_asked_for(comman
     assert command(*options, "--resume").code == 0
 
 
-def test_an_interrupted_recording_says_how_to_go_on(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "ended by SIGTERM"),
+        (signal.SIGHUP, 129, "ended by SIGHUP"),
+    ],
+)
+def test_an_interrupted_recording_says_what_is_safe_and_how_to_go_on(tmp_path: Path, number: int, code: int, last: str):
     options = ["record", "--engine", "reference", "--corruptions", "all", "--shard-steps", "50", "-o", "run.h5"]
     process = subprocess.Popen(
         [sys.executable, "-m", "kgverify", *options],
@@ -151,12 +159,12 @@ def test_an_interrupted_recording_says_how_to_go_on(tmp_path: Path):
     manifest = tmp_path / "run.h5.partial" / "manifest.json"
     while not manifest.is_file() and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
+    assert (process.returncode, out) == (code, "")
     safe, rest = err.split("\n", 1)
     assert re.fullmatch(r"[1-9]\d* candidates with [\d,]+ steps are safe in run\.h5\.partial", safe), err
-    assert rest == f"go on later with: kgverify {' '.join(options)} --resume\ninterrupted\n"
+    assert rest == f"go on later with: kgverify {' '.join(options)} --resume\n{last}\n"
     again = [sys.executable, "-m", "kgverify", *options, "--resume"]
     done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
