@@ -25,7 +25,7 @@ def run_command(*options: str) -> int:
     return RUNNER.invoke(app, ["audit", "compile", *options], catch_exceptions=False).exit_code
 
 
-def test_the_tick_reads_nothing_collides_harmlessly_and_is_guarded():
+def test_the_tick_reads_nothing_collides_nowhere_and_is_guarded():
     run = Run(graph=load_graph("countries"), num_queries=1, num_corruptions=2)
     subject = evaluator_subject(run, device="cpu", slots=4)
     found, notes = places(subject.function), Notes()
@@ -34,7 +34,8 @@ def test_the_tick_reads_nothing_collides_harmlessly_and_is_guarded():
     # Each change runs the tick, so the last ones are left out.
     find_guard_holes(subject, CompileSetting(dynamic=False), found, notes, seconds=10)
     assert notes.findings == []
-    assert notes.measures["colliding_scatters"] >= 1
+    # What is dropped is written as zeros, however often.
+    assert notes.measures["colliding_scatters"] == 0
     assert notes.measures["guard_perturbations"] >= 1
 
 

@@ -57,9 +57,10 @@ def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     assert "size mismatch" in report.findings[0].finding
 
 
-def test_the_return_to_eager_past_the_limit_is_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
-    report = audit(planted.step_with_words, lambda call: (FOUR, "w" * call))
+def test_the_return_to_eager_past_the_limit_is_found():
+    # Not by monkeypatch, whose undoing takes a setting of torch away.
+    with torch._dynamo.config.patch(recompile_limit=2):
+        report = audit(planted.step_with_words, lambda call: (FOUR, "w" * call))
     line = line_of(planted.step_with_words)
     assert found(report) == [("recompilations", line), ("eager-fallback", line)]
     assert report.measures["recompilations"] == 1
