@@ -85,11 +85,10 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
         file.attrs["xxh3"] = np.uint64(file_checksum(checksums))
         file.close()
         os.ftruncate(descriptor, image.size)
-        runs = list(image.runs())
-        placed += [(offset, [content]) for offset, content in runs]
-        for offset, content in runs:
-            write_all(descriptor, [content], offset)
-        hashed = hasher.submit(hash_pieces, placed, image.size)
+        runs: list[tuple[int, Sequence[Buffer]]] = [(offset, [content]) for offset, content in image.runs()]
+        for offset, buffers in runs:
+            write_all(descriptor, buffers, offset)
+        hashed = hasher.submit(hash_pieces, placed + runs, image.size)
         sync(descriptor)
         return Written(image.size, hashed.result())
 
