@@ -6,7 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -334,18 +334,6 @@ def _compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilat
         seconds=each.entire_frame_compile_time_s or 0.0,
         graph=fresh[-1] if fresh else None,
     )
-
-
-@contextmanager
-def fresh_cache(is_wanted: bool) -> Iterator[None]:
-    """A cache of compiled code that begins empty and is thrown away; the process's own if none is wanted."""
-    from torch._inductor import utils
-
-    with ExitStack() as stack:
-        if is_wanted:
-            make = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
-            stack.enter_context(make())
-        yield
 
 
 def same_values(first: Any, second: Any) -> bool:

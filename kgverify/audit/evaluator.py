@@ -1,8 +1,5 @@
 """The compiled evaluator's own tick as a subject, each of its stages a part, on states that a run really comes to."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -11,6 +8,7 @@ from kgverify.engines.compiled.choose import SCORES, build_parameters
 from kgverify.engines.compiled.compile import on_device, resolve_device
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.probe import watch_stages
 from kgverify.engines.compiled.stage_ticks import build_unseen_tick
 from kgverify.engines.compiled.stages import Stages, build_stages
 from kgverify.engines.compiled.state import OPEN
@@ -38,8 +36,7 @@ def evaluator_subject(
     if num == 0:
         raise UserError("there is nothing to prove", where=f"{run.graph.name} {run.split}", fix="choose another split")
     layout = choose_layout(run.limits, slots=min(slots, num), pool=num)
-    calls: dict[str, Inputs] = {}
-    watched = _watch_arguments(stages, calls)
+    watched, calls = watch_stages(stages, copy_inputs)
     with on_device(on, has_products=True):
         tables = build_tables(run.graph.program, layout.atoms, on, is_rounded=True)
         parameters = build_parameters(run.policy, on, torch.float32, is_rounded=True)
@@ -57,27 +54,13 @@ def evaluator_subject(
             derivations, work, pool, *_ = take_tick(*state)
             if kept is not None:
                 states.append(kept)
-                for stage, arguments in calls.items():
-                    of_stages.setdefault(stage, []).append(arguments)
+                for stage, call in calls.items():
+                    of_stages.setdefault(stage, []).append(call.arguments)
             if len(states) > 1 and not bool((derivations.outcome == OPEN).any()):
                 break
     parts = {stage: _subject_of(stage, getattr(stages, stage), inputs) for stage, inputs in of_stages.items() if inputs}
     function = build_unseen_tick(Setting(stages, run.limits, layout))
     return Subject(name, function, states.__getitem__, parts, calls=len(states))
-
-
-def _watch_arguments(stages: Stages, calls: dict[str, Inputs]) -> Stages:
-    """The same stages, each keeping the arguments of its first call, as they were before it."""
-
-    def watch(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
-            if name not in calls:
-                calls[name] = copy_inputs(arguments)
-            return function(*arguments)
-
-        return watched
-
-    return Stages(*(watch(name, function) for name, function in stages._asdict().items()))
 
 
 def _subject_of(stage: str, function: object, inputs: list[Inputs]) -> Subject:

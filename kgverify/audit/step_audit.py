@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from kgverify.audit.aliasing import find_aliasing, find_overwritten, find_unstable_addresses
 from kgverify.audit.budget import check_budget, exceed_budget, read_budget
-from kgverify.audit.compiled_run import CompileSetting, fresh_cache, joint_inputs, quiet_compiler, run_compiled
+from kgverify.audit.compiled_run import CompileSetting, joint_inputs, quiet_compiler, run_compiled
 from kgverify.audit.finding import AuditReport
 from kgverify.audit.graph_breaks import find_graph_breaks
 from kgverify.audit.graph_size import measure_graphs
@@ -33,6 +33,7 @@ from kgverify.audit.scatters import find_scatters
 from kgverify.audit.source_lines import definition_line, stack_line
 from kgverify.audit.subject import Function, Inputs, MakeInputs, Subject, make_subject
 from kgverify.audit.syncs import find_cuda_syncs, find_syncs
+from kgverify.engines.compiled.caches import fresh_caches
 from kgverify.engines.compiled.compile import MODES, has_cpp_compiler, resolve_device
 from kgverify.errors import UserError
 
@@ -114,7 +115,7 @@ def audit_subject(
     num_eager = _look_eagerly(subject, found, notes)
     tell("guards")
     find_guard_holes(subject, setting, found, notes, GUARD_SECONDS)
-    with fresh_cache(has_fresh_cache and not is_in_fresh_cache):
+    with fresh_caches() if has_fresh_cache and not is_in_fresh_cache else nullcontext():
         tell("compiling")
         with quiet_compiler(), restoring(found):
             _look_compiled(subject, setting, found, notes, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)

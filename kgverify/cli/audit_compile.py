@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,10 +57,11 @@ def audit_compile(
     Exit codes: 0 nothing found, 1 findings or more than the budget allows, 2 bad input.
     """
     from kgverify.audit.budget import read_budget
-    from kgverify.audit.compiled_run import CompileSetting, fresh_cache
+    from kgverify.audit.compiled_run import CompileSetting
     from kgverify.audit.engine_loop import audit_loop, reset_compiler
     from kgverify.audit.evaluator import evaluator_subject
     from kgverify.audit.step_audit import audit_subject
+    from kgverify.engines.compiled.caches import fresh_caches
     from kgverify.engines.compiled.layout import choose_layout
 
     check_writable(json_path)
@@ -100,7 +102,7 @@ def audit_compile(
             status.update(what)
 
         # One for both, so that kernels that are the same are compiled once.
-        with fresh_cache(fresh):
+        with fresh_caches() if fresh else nullcontext():
             report = audit_subject(
                 subject,
                 CompileSetting(of_tick, False, {"cpp.threads": 1}),

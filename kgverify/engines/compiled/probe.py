@@ -27,17 +27,23 @@ class Call(NamedTuple):
     output: Any
 
 
-def watch_stages(stages: Stages) -> tuple[Stages, dict[str, Call]]:
+def watch_stages(
+    stages: Stages, keep: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
+) -> tuple[Stages, dict[str, Call]]:
     """The same stages, each noting its first call in the dictionary returned, under the stage's name.
 
     The first is that of the clauses tried; those that are kept are resolved again.
+    keep: takes the arguments before that call, where a stage may write into them
     """
     calls: dict[str, Call] = {}
 
     def watch(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
+            if name in calls:
+                return function(*arguments)
+            kept = keep(arguments)
             output = function(*arguments)
-            calls.setdefault(name, Call(arguments, output))
+            calls[name] = Call(kept, output)
             return output
 
         return watched
