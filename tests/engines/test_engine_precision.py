@@ -52,9 +52,9 @@ def score_coarsely(parameters: Parameters, goals: Tensor, resolvents: Tensor, sl
     return score_two_tower(half, goals, resolvents, slot).bfloat16().float()
 
 
-def prove_coarsely(problem: Problem, *, is_rescored: bool) -> tuple[Columns, Columns]:
+def prove_coarsely(*problems: Problem, is_rescored: bool) -> tuple[Columns, Columns]:
     """What the evaluator gives as it is, and with coarse scores."""
-    merged = merge([problem])
+    merged = merge(problems)
     pipeline, coarse = (compiled_maker()(merged.run, merged.sizes) for _ in range(2))
     engine = coarse.engine
     assert isinstance(engine, CompiledEngine)
@@ -81,3 +81,14 @@ def test_close_choices_of_coarse_scores_are_made_again_in_full_precision():
         num_compared += len(exact.steps.choice)
     assert num_flips > 0
     assert num_compared > 200
+
+
+def test_a_slot_that_waits_for_its_close_choice_keeps_its_resolvents_out_of_the_steps_of_others():
+    policy = PolicySpec("two_tower", 3, 16, 16, 2)
+    drawn, limits = islice(draw_problems(21, 0), 40), Limits(max_resolvents=3)
+    problems = [replace(each, policy=policy, limits=limits, num_corruptions=1, seed=0) for each in drawn]
+    exact, rescored = prove_coarsely(*problems, is_rescored=True)
+    assert exact.steps.num_resolvents.sum() > 10 * limits.max_resolvents
+    assert rescored.steps.num_resolvents.tolist() == exact.steps.num_resolvents.tolist()
+    assert rescored.resolvents.num_atoms.tolist() == exact.resolvents.num_atoms.tolist()
+    assert rescored.resolvents.atoms.tolist() == exact.resolvents.atoms.tolist()

@@ -54,9 +54,10 @@ def read_steps(record: StepRecord, taken: Tensor) -> Chunk:
     goal = fetch(record.goal)
     is_goal_atom = goal[..., 0] != PAD
     kinds = np.where(np.arange(num_columns) == 0, kind[:, None], GOAL)[is_resolvent]
-    # The live rows are the resolvents of the slots in order, but for what stands alone, which has no atoms.
-    num_rows = int(record.rows.is_live.sum())
-    row_atoms = record.rows.atoms[:num_rows].cpu().numpy()
+    # The live rows are the resolvents of the slots in order, but for what stands alone, which has no atoms. A slot whose
+    # close scores wait for a later tick has rows as well, and takes no step.
+    rows = record.rows
+    row_atoms = rows.atoms[rows.is_live & record.is_taken[rows.slot]].cpu().numpy()
     is_atom = row_atoms[..., 0] != PAD
     num_atoms = np.zeros(len(kinds), np.uint16)
     num_atoms[kinds == GOAL] = is_atom.sum(1)
