@@ -9,7 +9,7 @@ from kgverify.audit.compiled_run import Call, CompiledRun, copied, joint_inputs,
 from kgverify.audit.notes import Notes
 from kgverify.audit.places import Place, places, restoring
 from kgverify.audit.source_lines import definition_line, return_line
-from kgverify.audit.subject import Subject, leaves
+from kgverify.audit.subject import Subject, is_same_leaf, leaves
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
@@ -83,7 +83,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _is_written(tensor: Tensor, old: Tensor | None, version: int) -> bool:
-    return _version(tensor) != version or (old is not None and not _equal(old, tensor.detach()))
+    return _version(tensor) != version or (old is not None and not is_same_leaf(old, tensor.detach()))
 
 
 def _aliases(call: Call, givens: list[Any]) -> dict[str, str]:
@@ -157,13 +157,9 @@ def _lost(calls: list[Call]) -> list[tuple[str, str]]:
             now = copied(tensor)
             if now is None:
                 lost.setdefault(f"output{path}", "its memory was taken back")
-            elif old is not None and not _equal(old, now):
+            elif old is not None and not is_same_leaf(old, now):
                 lost.setdefault(f"output{path}", "its values were changed")
     return list(lost.items())
-
-
-def _equal(old: Tensor, now: Tensor) -> bool:
-    return old.shape == now.shape and bool(((old == now) | ((old != old) & (now != now))).all())
 
 
 def _kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str]) -> list[tuple[Place, str]]:
@@ -174,7 +170,7 @@ def _kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str]) -> l
             if f"output{path}" in eager_paths:
                 continue
             now = copied(tensor)
-            if now is None or (old is not None and not _equal(old, now)):
+            if now is None or (old is not None and not is_same_leaf(old, now)):
                 gone.add(id(tensor))
                 gone.add(storage(tensor))
     gone.discard(0)

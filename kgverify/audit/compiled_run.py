@@ -334,21 +334,3 @@ def _compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilat
         seconds=each.entire_frame_compile_time_s or 0.0,
         graph=fresh[-1] if fresh else None,
     )
-
-
-def same_values(first: Any, second: Any) -> bool:
-    """Whether two outputs hold the same leaves, bit for bit; NaN is equal to NaN."""
-    ones, others = leaves(first), leaves(second)
-    if [path for path, _ in ones] != [path for path, _ in others]:
-        return False
-    return all(_is_same(one, other) for (_, one), (_, other) in zip(ones, others, strict=True))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
-            return False
-        return bool(((one == other) | ((one != one) & (other != other))).all())
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return False
-    return bool(one == other) or one != one

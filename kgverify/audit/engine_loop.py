@@ -12,7 +12,7 @@ from kgverify.audit.compiled_run import CompileSetting
 from kgverify.audit.finding import AuditReport
 from kgverify.audit.notes import Notes
 from kgverify.audit.profile import Profile, take_profile
-from kgverify.audit.step_audit import describe_environment
+from kgverify.audit.step_audit import describe_setting
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, TickLoop
 from kgverify.errors import UserError
@@ -76,7 +76,7 @@ def audit_loop(
         measures=notes.measures,
         overruns=overruns,
         details=notes.details,
-        environment=describe_environment(CompileSetting(dynamic=False), is_cuda=is_cuda, has_fresh_cache=False)
+        environment=describe_setting(CompileSetting(dynamic=False), is_cuda=is_cuda, has_fresh_cache=False)
         | {"mode": info.mode, "precision": info.precision},
     )
 

@@ -60,3 +60,13 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     def is_clean(self) -> bool:
         """Whether nothing was found and no budget exceeded."""
         return not self.findings and not self.overruns
+
+
+def first_line(text: str) -> str:
+    """What a message says first; empty if it says nothing."""
+    return text.strip().splitlines()[0].strip() if text.strip() else ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Its type and what it says first."""
+    return f"{type(error).__name__}: {first_line(str(error))}".removesuffix(": ")

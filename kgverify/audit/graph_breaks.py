@@ -1,6 +1,7 @@
 """Graph breaks: where the compiler gave up and Python runs in between."""
 
 from kgverify.audit.compiled_run import CompiledRun
+from kgverify.audit.finding import describe_error, first_line
 from kgverify.audit.notes import Notes
 from kgverify.audit.source_lines import definition_line, text_line
 
@@ -18,21 +19,21 @@ def find_graph_breaks(run: CompiledRun, num_eager_calls: int, notes: Notes) -> N
     """
     seen: dict[tuple[str, str], str] = {}
     for reason, where in run.breaks:
-        seen.setdefault((where, _first_line(reason)), reason)
+        seen.setdefault((where, first_line(reason)), reason)
     for each in run.compilations:
         if each.fail_reason and not each.is_past_limit:
             where = each.fail_where or text_line(each.fail_reason) or each.function
             if not any(place == where for place, _ in seen):
-                seen[where, _first_line(each.fail_reason)] = each.fail_reason
+                seen[where, first_line(each.fail_reason)] = each.fail_reason
     if run.error is not None:
         _report_error(run, notes)
-        for key in [key for key, reason in seen.items() if _first_line(str(run.error)) in reason]:
+        for key in [key for key, reason in seen.items() if first_line(str(run.error)) in reason]:
             del seen[key]
     for (where, first), reason in seen.items():
         notes.find(
             AUDIT,
             mechanism=_MECHANISM,
-            finding=first,
+            finding=first or "unknown",
             where=where or definition_line(run.function),
             remedy=_remedy(reason),
         )
@@ -59,14 +60,10 @@ def _report_error(run: CompiledRun, notes: Notes) -> None:
     notes.find(
         "compilation",
         mechanism="the compiled function raised where it should have returned",
-        finding=f"{type(error).__name__}: {_first_line(str(error))}",
+        finding=describe_error(error),
         where=text_line(str(error)) or place or definition_line(run.function),
         remedy="call it without the compiler; if it returns there, `kgverify audit modes` says which part of it fails",
     )
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0].strip() if text.strip() else "unknown"
 
 
 def _remedy(reason: str) -> str:

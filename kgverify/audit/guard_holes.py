@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kgverify.audit.compiled_run import CompileSetting, make_call, quiet_compiler, same_values
+from kgverify.audit.compiled_run import CompileSetting, make_call, quiet_compiler
 from kgverify.audit.notes import Notes
 from kgverify.audit.places import Place, restoring
-from kgverify.audit.subject import Function, Subject
+from kgverify.audit.subject import Function, Subject, same_values
 
 AUDIT = "guard-holes"
 _CHANGES: Final = "change in place"

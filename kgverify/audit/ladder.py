@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
-from torch.utils._python_dispatch import TorchDispatchMode
+from typing import NamedTuple
 
 from kgverify.audit.observe import DeviceLost, Difference, find_differences
 from kgverify.audit.rungs import EAGER, RUNGS, Rung, Watched, watch
 from kgverify.audit.subject import Subject
+from kgverify.audit.syncs import Reads
 from kgverify.errors import UserError
 
 
@@ -109,15 +108,7 @@ def find_smallest_part(
 
 def _count_operators(subject: Subject) -> int:
     """Of one call in eager."""
-    counter = _Counter()  # type: ignore[no-untyped-call]
-    with counter:
+    reads = Reads(subject.function)
+    with reads:
         subject.function(*subject.inputs(0))
-    return counter.num
-
-
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    num: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.num += 1
-        return func(*args, **(kwargs or {}))
+    return reads.num_operations

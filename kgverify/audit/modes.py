@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from kgverify.audit.culprit import Culprit, find_culprit
+from kgverify.audit.environment import describe_environment
 from kgverify.audit.finding import SCHEMA_VERSION
 from kgverify.audit.ladder import Climb, Ladder, climb, find_smallest_part
 from kgverify.audit.rungs import RUNGS, Rung
@@ -145,18 +146,7 @@ def _report(ladder: Ladder, attribution: Attribution | None) -> ModesReport:
             for call, found in ladder.unsteady[:MOST_LISTED]
         ),
         attribution=attribution,
-        environment=describe_environment(),
+        environment=describe_environment(
+            "cuda" if torch.cuda.is_available() else "cpu", caches="graphs compiled anew, kernels kept by source"
+        ),
     )
-
-
-def describe_environment() -> dict[str, str]:
-    """What the rungs depend on."""
-    found = {
-        "torch": str(torch.__version__),
-        "threads": str(torch.get_num_threads()),
-        "caches": "graphs compiled anew, kernels kept by source",
-    }
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
-        found["float32 products"] = torch.get_float32_matmul_precision()
-    return found

@@ -1,18 +1,18 @@
 """Determinism and precision of a function of tensors: what it gives twice, in other batches, under other settings."""
 
-import platform
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from kgverify.audit.finding import AuditReport, Unmeasured
+from kgverify.audit.environment import describe_environment
+from kgverify.audit.finding import AuditReport, Unmeasured, describe_error
 from kgverify.audit.numerics_batch import audit_batch
 from kgverify.audit.numerics_repeat import audit_repetition
-from kgverify.audit.numerics_scatter import audit_scatters
-from kgverify.audit.numerics_settings import audit_settings, read_settings
-from kgverify.audit.numerics_values import Look, check_modes, devices_of, first_line, keep
+from kgverify.audit.numerics_settings import audit_settings
+from kgverify.audit.numerics_values import Look, check_modes, devices_of, keep
+from kgverify.audit.scatters import audit_scatters
 from kgverify.audit.subject import Function, Inputs, MakeInputs, Subject, make_subject
 
 
@@ -49,7 +49,7 @@ def audit_numerics(
         subject, modes=modes, repetitions=repetitions, batch_axis=batch_axis, batched=batched, large=large
     )
     once = partial(call_once, subject)
-    look = look.join(attempt("scatter", subject.name, partial(audit_scatters, once, subject.name)))
+    look = look.join(attempt("duplicate-scatters", subject.name, partial(audit_scatters, once, subject.name)))
     if batch_axis is not None:
         look = look.join(audit_batch(subject, batch_axis=batch_axis, batched=batched, error=error))
     settings = partial(audit_settings, once, subject.name, device=device)
@@ -59,7 +59,7 @@ def audit_numerics(
         findings=look.findings,
         unmeasured=look.unmeasured,
         measures=look.measures,
-        environment=describe_environment(device, modes),
+        environment=describe_environment(device.type, modes=", ".join(modes)),
     )
 
 
@@ -68,7 +68,7 @@ def attempt(audit: str, name: str, look: Callable[[], Look]) -> Look:
     try:
         return look()
     except Exception as error:  # The user's function raises whatever it likes.
-        return Look(unmeasured=(Unmeasured(audit=audit, reason=f"{name}: {first_line(error)}"),))
+        return Look(unmeasured=(Unmeasured(audit=audit, reason=f"{name}: {describe_error(error)}"),))
 
 
 def call_once(subject: Subject) -> Any:
@@ -76,18 +76,3 @@ def call_once(subject: Subject) -> Any:
     inputs = subject.inputs(0)
     result = subject.function(*inputs)
     return keep((result, inputs))
-
-
-def describe_environment(device: torch.device, modes: Sequence[str]) -> dict[str, str]:
-    """Versions, device, modes, threads and the settings of products that the process has."""
-    described = {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "device": device.type,
-        "modes": ", ".join(modes),
-        "threads": str(torch.get_num_threads()),
-        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
-    }
-    if device.type == "cuda":
-        described["gpu"] = torch.cuda.get_device_name(device)
-    return described | read_settings()

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kgverify.audit.finding import Finding, Unmeasured
-from kgverify.audit.numerics_values import Look, bits_of, first_line, keep
+from kgverify.audit.finding import Finding, Unmeasured, describe_error
+from kgverify.audit.numerics_values import Look, bits_of, keep
 from kgverify.audit.subject import Inputs, Subject, leaves
 
 SIZES: Final = (1, 2, 3, 5, 8, 17, 64, 256, 1024)
@@ -75,7 +75,7 @@ def audit_batch(
         whole = keep(subject.function(*inputs))
         worst = dict(_worst(subject, whole, num, batch_axis, batched))
     except Exception as failure:  # A function that takes one shape alone raises whatever it likes.
-        reason = f"{subject.name}: {first_line(failure)}"
+        reason = f"{subject.name}: {describe_error(failure)}"
         return Look(unmeasured=(Unmeasured(audit="batch-size", reason=reason),))
     findings = []
     for leaf, value in leaves(whole):

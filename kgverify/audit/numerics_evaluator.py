@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kgverify.audit.environment import describe_environment
 from kgverify.audit.evaluator import evaluator_subject
-from kgverify.audit.numerics import describe_environment
 from kgverify.audit.numerics_batch import audit_batch
 from kgverify.audit.numerics_ladder import climb_ladder
 from kgverify.audit.numerics_order import audit_choose, audit_conventions
 from kgverify.audit.numerics_repeat import audit_repetition
 from kgverify.audit.numerics_report import NumericsReport
-from kgverify.audit.numerics_scatter import audit_scatters
 from kgverify.audit.numerics_settings import audit_settings
 from kgverify.audit.numerics_states import ChoiceStates, choice_states
 from kgverify.audit.numerics_values import Look, check_modes
+from kgverify.audit.scatters import audit_scatters
 from kgverify.audit.subject import Subject
 from kgverify.engines.compiled.choose import SCORES, build_parameters
 from kgverify.engines.compiled.compile import on_device, resolve_device
@@ -89,7 +89,7 @@ def audit_evaluator(
         findings=look.findings,
         unmeasured=look.unmeasured,
         measures=look.measures | {"candidates": float(len(drawn.query)), "choices": float(len(states.goal))},
-        environment=describe_environment(on, modes) | {"score_error": f"{engine.info.score_error:.3g}"},
+        environment=describe_environment(on.type, modes=", ".join(modes), score_error=f"{engine.info.score_error:.3g}"),
         conventions=conventions,
         rungs=rungs,
     )

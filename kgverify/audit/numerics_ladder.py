@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.finding import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics_products import PrecisionScore, precision_scores
 from kgverify.audit.numerics_report import Flip, Rung
 from kgverify.audit.numerics_states import ChoiceStates
-from kgverify.audit.numerics_values import Look, first_line
+from kgverify.audit.numerics_values import Look
 from kgverify.engines.compiled.choose import Parameters, Score, build_parameters, score_two_tower
 from kgverify.engines.compiled.precision import estimate_score_error
 from kgverify.engines.policy import Policy
@@ -54,7 +54,7 @@ def climb_ladder(
             found = score_states(each.score, each.parameters, states, device)
             error = estimate_score_error(policy, max_atoms, device, each.score, each.parameters)
         except (RuntimeError, NotImplementedError) as failure:
-            reason = f"{each.precision}, {each.how}: {first_line(failure)}"
+            reason = f"{each.precision}, {each.how}: {describe_error(failure)}"
             look = look.join(Look(unmeasured=(Unmeasured(audit="precision", reason=reason),)))
             continue
         rung = compare_choices(each, states, exact, found, error, name, most_flips)

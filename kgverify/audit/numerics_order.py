@@ -7,9 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.finding import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics_report import Convention
-from kgverify.audit.numerics_values import Look, first_line, in_mode
+from kgverify.audit.numerics_values import Look, in_mode
 from kgverify.engines.compiled.choose import choose
 from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices
 
@@ -93,7 +93,7 @@ def audit_conventions(device: torch.device, *, mode: str | None = "default") -> 
         try:
             compiled = _rules(in_mode(take_all, mode)(flat), given, len(shapes))
         except Exception as error:  # Whatever the compiler raises.
-            unmeasured.append(Unmeasured(audit="argmax", reason=f"mode {mode}: {first_line(error)}"))
+            unmeasured.append(Unmeasured(audit="argmax", reason=f"mode {mode}: {describe_error(error)}"))
     conventions = tuple(
         Convention(
             operation=operation,
@@ -180,7 +180,7 @@ def audit_choose(stage: Choose = choose, *, device: torch.device, mode: str | No
             choices = function(planted)
             of_nan = function(poisoned)
         except Exception as error:  # Whatever the compiler, or a stage of the user's, raises.
-            unmeasured.append(Unmeasured(audit="choose", reason=f"mode {how}: {first_line(error)}"))
+            unmeasured.append(Unmeasured(audit="choose", reason=f"mode {how}: {describe_error(error)}"))
             continue
         findings += _check_choices(how, planted, choices)
         findings += _check_nan(how, planted, of_nan)

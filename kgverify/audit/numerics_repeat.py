@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.finding import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics_batch import batch_size, tile
 from kgverify.audit.numerics_values import (
     Difference,
@@ -18,7 +18,6 @@ from kgverify.audit.numerics_values import (
     bits_of,
     devices_of,
     differences,
-    first_line,
     in_mode,
     keep,
     user_line,
@@ -96,7 +95,7 @@ def _repeat(
     try:
         results = [_call(function, make()) for _ in range(repetitions)]
     except Exception as error:  # What the user's function or the compiler raises is told, whatever it is.
-        reason = f"{subject.name}, mode {mode}{title}: {first_line(error)}"
+        reason = f"{subject.name}, mode {mode}{title}: {describe_error(error)}"
         return Look(unmeasured=(Unmeasured(audit="repetition", reason=reason),))
     for number, result in enumerate(results[1:], 2):
         found = next(differences(results[0], result), None)

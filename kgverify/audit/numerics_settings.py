@@ -1,47 +1,22 @@
 """What torch is allowed to round products of float32 to: the settings found, and what depends on them."""
 
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
-from kgverify.audit.finding import Finding, Unmeasured
-from kgverify.audit.numerics_values import Difference, Look, differences, first_line, keep
+from kgverify.audit.environment import read_settings
+from kgverify.audit.finding import Finding, Unmeasured, describe_error
+from kgverify.audit.numerics_values import Difference, Look, differences, keep
 from kgverify.engines.compiled.pinning import products_set_to
 
 SETTINGS: Final = ("highest", "high", "medium")
 """Of `torch.set_float32_matmul_precision`: on CUDA the last two allow TF32, on some CPUs the last one bfloat16."""
 
-VARIABLES: Final = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-"""Of the environment: they change products without a line of code."""
-
 MECHANISM: Final = (
     "a setting of the process, or of the environment, lets products of float32 be made of factors with 10 bits of"
     " mantissa (TF32), or 7 (bfloat16); any library that is imported can set it"
 )
-
-
-def read_settings() -> dict[str, str]:
-    """What the process is set to, as it is reported; `mixed` where old and new settings contradict one another."""
-
-    def read(look: Callable[[], Any]) -> str:
-        try:
-            return str(look())
-        except (RuntimeError, AttributeError):
-            return "mixed"
-
-    mkldnn: Any = torch.backends.mkldnn
-    settings = {
-        "float32_matmul_precision": read(torch.get_float32_matmul_precision),
-        "cuda.matmul.allow_tf32": read(lambda: torch.backends.cuda.matmul.allow_tf32),
-        "cuda.matmul.fp32_precision": read(lambda: torch.backends.cuda.matmul.fp32_precision),
-        "cudnn.allow_tf32": read(lambda: torch.backends.cudnn.allow_tf32),
-        "mkldnn.matmul.fp32_precision": read(lambda: mkldnn.matmul.fp32_precision),
-        "autocast.cpu": read(lambda: torch.is_autocast_enabled("cpu")),
-        "autocast.cuda": read(lambda: torch.is_autocast_enabled("cuda")),
-    }
-    return settings | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def audit_settings(run: Callable[[], Any], name: str, *, device: torch.device, is_pinned: bool | None = None) -> Look:
@@ -60,7 +35,7 @@ def audit_settings(run: Callable[[], Any], name: str, *, device: torch.device, i
             try:
                 results[setting] = keep(run())
             except Exception as error:  # A kernel may not be there under a setting.
-                unmeasured.append(Unmeasured(audit="tf32", reason=f"{name}, {setting}: {first_line(error)}"))
+                unmeasured.append(Unmeasured(audit="tf32", reason=f"{name}, {setting}: {describe_error(error)}"))
     findings = []
     found = read_settings()
     changed = {setting: _first(results.get("highest"), result) for setting, result in results.items()}

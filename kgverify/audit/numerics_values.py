@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.source_lines import calling_line
 from kgverify.audit.subject import Function, leaves
 from kgverify.errors import UserError
 
-_TORCH: Final = str(Path(torch.__file__).parent)
-_OWN: Final = str(Path(__file__).parent / "numerics")
 MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune")
 _INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -37,10 +36,12 @@ class Look(NamedTuple):
 
 
 def name_leaf(leaf: str) -> str:
-    """A leaf of (result, arguments as the call left them) in words; of anything else as it is."""
+    """A leaf of (result, arguments as the call left them, what it closes over) in words; of anything else as it is."""
     if leaf.startswith("[0]"):
         return f"the result{leaf.removeprefix('[0]')}"
-    return f"the arguments{leaf.removeprefix('[1]')}" if leaf.startswith("[1]") else leaf
+    if leaf.startswith("[1]"):
+        return f"the arguments{leaf.removeprefix('[1]')}"
+    return f"what it closes over{leaf.removeprefix('[2]')}" if leaf.startswith("[2]") else leaf
 
 
 class Difference(NamedTuple):
@@ -110,16 +111,8 @@ def _difference(path: str, a: Tensor, b: Tensor) -> Difference | None:
 
 
 def user_line() -> str:
-    """`file:line` of the innermost frame on the stack that belongs to neither torch nor this audit."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, _OWN, "<frozen")):
-            return f"{_short(name)}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return "unknown"
+    """`file:line` of the innermost frame on the stack that is the user's."""
+    return _short(calling_line(sys._getframe(1)) or "unknown")
 
 
 def _short(name: str) -> str:
@@ -155,9 +148,3 @@ def in_mode(function: Function, mode: str) -> Function:
 def devices_of(tree: Any) -> set[str]:
     """The kinds of devices of the tensors."""
     return {leaf.device.type for _, leaf in leaves(tree) if isinstance(leaf, Tensor)}
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, without what follows."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kgverify.audit.finding import describe_error
 from kgverify.audit.subject import Function, Inputs, leaves
 
 
@@ -56,8 +57,7 @@ def observe(function: Function, inputs: Inputs, read: Callable[[Any], Any] = lam
         given = read(function(*inputs))
         _wait()
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        told = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        told = describe_error(error)
         try:
             return Observation(arguments=_kept("argument", inputs), error=told)
         except RuntimeError:

@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.audit.finding import AuditReport, Finding, Unmeasured
-from kgverify.audit.numerics import describe_environment
+from kgverify.audit.environment import describe_environment
+from kgverify.audit.finding import AuditReport, Finding, Unmeasured, describe_error
 from kgverify.audit.numerics_ladder import pick
 from kgverify.audit.numerics_states import choice_states
-from kgverify.audit.numerics_values import first_line
 from kgverify.engines.compiled.choose import SCORES
 from kgverify.engines.compiled.compile import FUSED, resolve_device
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -202,7 +201,7 @@ def audit_observer(
         findings=tuple(_judge(builds, ends, standard)),
         unmeasured=tuple(unmeasured),
         measures={"candidates": float(num), "builds": float(len(builds))},
-        environment=describe_environment(on, ("eager", *wanted)),
+        environment=describe_environment(on.type, modes=", ".join(("eager", *wanted))),
         builds=tuple(builds),
     )
 
@@ -251,7 +250,7 @@ def _end(mode: str, how: str, engine: _CountedEngine, candidates: CandidateSet, 
             return End(mode, how, _results(engine.prove(candidates, count)))
         return End(mode, how, engine.evaluate(candidates, count, has_digests=how == DIGESTS).results)
     except Exception as error:  # Of one build alone: whatever the compiler or what it made raises is its end.
-        return End(mode, how, None, first_line(error))
+        return End(mode, how, None, describe_error(error))
 
 
 def _differ(expected: Results, actual: Results, standard: Standard) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kgverify.audit.source_lines import code_of, reading_line
+from kgverify.audit.subject import is_same_leaf
 
 _DEEPEST: Final = 5
 _MOST: Final = 2000
@@ -326,7 +327,7 @@ def put_back(place: Place, value: Any, kept: Any) -> None:
         place.set(value)
     if isinstance(value, Tensor):
         with torch.no_grad():
-            if kept is not None and value.shape == kept.shape and not _is_same(value, kept):
+            if kept is not None and value.shape == kept.shape and not is_same_leaf(value, kept):
                 value.detach().copy_(kept)
     elif isinstance(value, list):
         value[:] = kept
@@ -341,7 +342,3 @@ def _clone(value: Tensor) -> Tensor | None:
         return value.detach().clone()
     except RuntimeError:
         return None
-
-
-def _is_same(first: Tensor, second: Tensor) -> bool:
-    return bool(torch.equal(first, second))

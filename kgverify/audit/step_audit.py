@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from kgverify.audit.aliasing import find_aliasing, find_overwritten, find_unstable_addresses
 from kgverify.audit.budget import check_budget, exceed_budget, read_budget
 from kgverify.audit.compiled_run import CompileSetting, joint_inputs, quiet_compiler, run_compiled
+from kgverify.audit.environment import describe_environment
 from kgverify.audit.finding import AuditReport
 from kgverify.audit.graph_breaks import find_graph_breaks
 from kgverify.audit.graph_size import measure_graphs
@@ -129,9 +130,7 @@ def audit_subject(
         measures=notes.measures,
         overruns=overruns,
         details=notes.details,
-        environment=describe_environment(
-            setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache
-        ),
+        environment=describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache),
     )
 
 
@@ -225,23 +224,11 @@ def _is_on_cuda(subject: Subject, found: list[Place]) -> bool:
     return any(isinstance(leaf, Tensor) and leaf.device.type == "cuda" for leaf in leaves)
 
 
-def describe_environment(setting: CompileSetting, *, is_cuda: bool, has_fresh_cache: bool) -> dict[str, str]:
+def describe_setting(setting: CompileSetting, *, is_cuda: bool, has_fresh_cache: bool) -> dict[str, str]:
     """What the measures depend on."""
-    return {
-        "torch": str(torch.__version__),
-        "device": torch.cuda.get_device_name() if is_cuda else "cpu",
-        "mode": setting.mode,
-        "dynamic": str(setting.dynamic),
-        "matmul precision": torch.get_float32_matmul_precision(),
-        "tf32": _tf32() if is_cuda else "none on a CPU",
-        "cache": "fresh" if has_fresh_cache else "the process's own",
-        "threads": str(torch.get_num_threads()),
-    }
-
-
-def _tf32() -> str:
-    """Whether products of float32 may lose digits. Torch has two ways of saying it, and one refuses after the other."""
-    try:
-        return str(torch.backends.cuda.matmul.allow_tf32)
-    except RuntimeError:
-        return str(getattr(torch.backends.cuda.matmul, "fp32_precision", "unknown"))
+    return describe_environment(
+        "cuda" if is_cuda else "cpu",
+        mode=setting.mode,
+        dynamic=str(setting.dynamic),
+        cache="fresh" if has_fresh_cache else "the process's own",
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kgverify.errors import UserError
@@ -63,3 +64,22 @@ def copy_inputs(inputs: Inputs) -> Inputs:
 def leaves(tree: Any) -> list[tuple[str, Any]]:
     """Every leaf of nested containers with its path, such as `[0].goal`, in order."""
     return [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(tree)[0]]
+
+
+def same_values(first: Any, second: Any) -> bool:
+    """Whether two outputs hold the same leaves, by value; NaN is equal to NaN."""
+    ones, others = leaves(first), leaves(second)
+    if [path for path, _ in ones] != [path for path, _ in others]:
+        return False
+    return all(is_same_leaf(one, other) for (_, one), (_, other) in zip(ones, others, strict=True))
+
+
+def is_same_leaf(one: Any, other: Any) -> bool:
+    """Whether two leaves are equal, of tensors shape, type, device and values; NaN is equal to NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+            return False
+        return bool(((one == other) | ((one != one) & (other != other))).all())
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return False
+    return bool(one == other) or one != one

@@ -32,7 +32,7 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, function: Function) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: Counter[tuple[str, str]] = Counter()
-        self.num_operations = 0
+        self.num_operations: int = 0
         self._function = function
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -221,7 +221,7 @@ def recycle_into_few_places(pool: Pool, derivations: Derivations) -> tuple[Pool,
 def test_a_planted_scatter_is_found_in_the_evaluator_at_its_line_and_nothing_else_is():
     stages = build_stages(SCORES["two_tower"])._replace(recycle=recycle_into_few_places)
     report = audit_evaluator(RUN, device="cpu", mode="eager", stages=stages)
-    assert {finding.audit for finding in report.findings} == {"scatter"}
+    assert {finding.audit for finding in report.findings} == {"duplicate-scatters"}
     source, first = inspect.getsourcelines(recycle_into_few_places)
     line = first + next(i for i, text in enumerate(source) if "index_put" in text)
     assert report.findings[0].where.endswith(f"test_audit_numerics_evaluator.py:{line}")
