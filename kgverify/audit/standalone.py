@@ -102,6 +102,10 @@ def _bundle_graph(subject: Subject, number: int) -> Bundle:
     for name, value in code.globals.items():
         if name in ("torch", "fx_pytree", "pytree"):
             continue
+        if value is type(None):
+            # Of no module, by its own account of builtins.
+            lines.append(f"{name} = type(None)")
+            continue
         if isinstance(value, float):
             lines.append(f"{name} = float('{value}')")
         elif isinstance(value, type) or callable(value) or hasattr(value, "__file__"):

@@ -59,6 +59,26 @@ def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: P
     assert "kgverify" not in (tmp_path / "swap.py").read_text()
 
 
+class Called:
+    """What has no source that a script could take."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._function = subject.function
+
+    def __call__(self, *arguments: Tensor) -> object:
+        return self._function(*arguments)
+
+
+def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
+    swap = TRAP["swap-buffers"].subject()
+    subject = Subject("swap", Called(swap), swap.make_inputs)
+    first = climb(subject, rungs=(RUNGS[0], BY_NAME["default"])).first
+    assert first is not None
+    written = write_reproducer(subject, first, tmp_path / "graph.py")
+    assert written.shows, written.why
+    assert "def graph(" in (tmp_path / "graph.py").read_text()
+
+
 @pytest.mark.parametrize("name", ["mark-true", "mark-others"])
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.13"):
