@@ -26,7 +26,7 @@ from kgverify.fuzz.problem import PolicySpec
 from kgverify.harness.run import Run, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
-from kgverify.trace.columns import CandidateSet
+from kgverify.trace.columns import CandidateSet, concatenate
 from kgverify.trace.digests import compute_digests
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -162,6 +162,47 @@ def test_digests_without_steps_are_those_of_the_steps() -> None:
     assert len(columns.steps.depth) > len(candidates.query) > layout.pool
 
 
+@pytest.mark.parametrize("has_atoms", [True, False])
+def test_what_is_recorded_pool_by_pool_is_what_is_proved(has_atoms: bool) -> None:
+    run = small_run("shortest")
+    candidates = reference_pipeline(run).draw_for(run)
+    layout = choose_layout(run.limits, slots=3, pool=3)
+    engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
+    expected = engine.prove(candidates)
+    ended: list[int] = []
+    parts = [each.read() for each in engine.record(candidates, ended.append, has_atoms=has_atoms)]
+    assert len(parts) > 1
+    assert sum(ended) == len(candidates.query)
+    columns = concatenate([part for part, _ in parts])
+    sequence = np.concatenate([digests.sequence for _, digests in parts if digests is not None])
+    np.testing.assert_array_equal(sequence, compute_digests(expected).sequence)
+    if not has_atoms:
+        assert not columns.steps.goal_atoms.size
+        assert not columns.resolvents.num_atoms.any()
+        without = expected.resolvents.num_atoms * 0, expected.resolvents.atoms[:0]
+        expected = expected._replace(
+            steps=expected.steps._replace(
+                num_atoms=expected.steps.num_atoms * 0, goal_atoms=expected.steps.goal_atoms[:0]
+            ),
+            resolvents=expected.resolvents._replace(num_atoms=without[0], atoms=without[1]),
+        )
+    for group, other in zip(columns, expected, strict=True):
+        for name, found, wanted in zip(group._fields, group, other, strict=True):
+            assert found.dtype == wanted.dtype, name
+            np.testing.assert_array_equal(found, wanted, name)
+
+
+def test_stages_record_with_atoms_and_without_digests() -> None:
+    run = small_run("shortest")
+    candidates = reference_pipeline(run).draw_for(run)
+    layout = choose_layout(run.limits, slots=3, pool=3)
+    engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="eager", device="cpu", layout=layout)
+    parts = [each.read() for each in engine.record(candidates, has_atoms=False)]
+    assert {digests for _, digests in parts} == {None}
+    columns = concatenate([part for part, _ in parts])
+    assert columns.resolvents.atoms.tolist() == engine.prove(candidates).resolvents.atoms.tolist()
+
+
 def test_digests_without_steps_are_refused_where_ticks_are_not_fused() -> None:
     graph, limits = load_graph("countries"), Limits()
     engine = CompiledEngine(graph.program, limits, SHORTEST, mode="eager", device=DEVICE.type)
@@ -171,7 +212,7 @@ def test_digests_without_steps_are_refused_where_ticks_are_not_fused() -> None:
 
 
 def test_steps_are_taken_out_of_the_log_before_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepLog, "has_room", lambda *_: False)
+    monkeypatch.setattr(StepLog, "has_room", lambda _: False)
     problem = next(iter(draw_problems(5, 2)))
     problem = replace(problem, policy=PolicySpec("shortest"))
     assert not list(check_problems([problem], compiled_maker(mode="fused", device=DEVICE.type)))

@@ -1,6 +1,7 @@
 """The compiled evaluator as an engine: buffers at the edge, pure functions inside."""
 
 import platform
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -19,15 +20,17 @@ from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_s
 from kgverify.engines.compiled.record import (
     Chunk,
     Evaluation,
+    Recorded,
     Results,
     collect_columns,
     join_digests,
     no_digests,
     no_results,
 )
+from kgverify.engines.compiled.sending import Sending, Sent
 from kgverify.engines.compiled.stage_ticks import StageTicks
 from kgverify.engines.compiled.stages import Stages, build_stages
-from kgverify.engines.compiled.state import FAILED, OPEN, Layout, Pool
+from kgverify.engines.compiled.state import FAILED, Layout
 from kgverify.engines.compiled.tables import build_hash_keys, build_tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.engines.policy import Policy, check_policy
@@ -163,13 +166,28 @@ class CompiledEngine:
         with on_device(self._device, self._has_products):
             return self._prove(candidates, progress)
 
+    def record(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, has_atoms: bool = True
+    ) -> Iterator[Recorded]:
+        """Run every candidate to its end, pool by pool; the steps of one are on their way while the next one is proved.
+
+        In mode `fused` with the steps' digests, taken on the device, and, if so asked, without the atoms of goals and
+        resolvents; in the other modes with atoms and without digests. Read a part before the part after the next is asked for.
+        """
+        is_fused = self._mode == FUSED
+        for part in self._split(candidates):
+            with on_device(self._device, self._has_products):
+                recorded = self._record_pool(part, progress, has_atoms=has_atoms or not is_fused, has_digests=is_fused)
+            yield recorded
+
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
+        parts = [self._record_pool(part, progress).read()[0] for part in self._split(candidates)]
+        return concatenate(parts or [self._nothing(candidates)])
+
+    def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
+        """Pool by pool."""
         size = self.layout.pool
-        starts = range(0, len(candidates.query), size)
-        return concatenate(
-            [self._prove_pool(candidates.take(slice(i, i + size)), progress) for i in starts]
-            or [self._nothing(candidates)]
-        )
+        return (candidates.take(slice(i, i + size)) for i in range(0, len(candidates.query), size))
 
     def evaluate(
         self, candidates: CandidateSet, progress: Progress = no_progress, *, has_digests: bool = False
@@ -178,13 +196,11 @@ class CompiledEngine:
 
         has_digests: with the digests of the steps; UserError where the mode is not `fused`
         """
-        size = self.layout.pool
         parts, digests = [], []
         # Of what was proved with its steps.
         self._ticks.clear_gaps()
         with on_device(self._device, self._has_products):
-            for begin in range(0, len(candidates.query), size):
-                part = candidates.take(slice(begin, begin + size))
+            for part in self._split(candidates):
                 self._fill_pool(part)
                 done = 0
                 for num_given in self._ticks.run(has_digests=has_digests):
@@ -192,8 +208,8 @@ class CompiledEngine:
                     done = num_given
                 progress(len(part.query) - done)
                 if has_digests:
-                    digests.append(self._ticks.take_digests(len(part.query)))
-                parts.append(self._read_results(len(part.query)))
+                    digests.append(self._ticks.send_digests(len(part.query)).wait())
+                parts.append(self._send_results(len(part.query)).wait())
         if not parts:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
         results = Results(*map(np.concatenate, zip(*parts, strict=True)))
@@ -220,14 +236,21 @@ class CompiledEngine:
     def _nothing(self, candidates: CandidateSet) -> Columns:
         return collect_columns(candidates, [], no_results())
 
-    def _prove_pool(self, candidates: CandidateSet, progress: Progress) -> Columns:
+    def _record_pool(
+        self, candidates: CandidateSet, progress: Progress, *, has_atoms: bool = True, has_digests: bool = False
+    ) -> Recorded:
         num = len(candidates.query)
         self._fill_pool(candidates)
         chunks = []
-        for chunk in self._ticks.record_all():
-            chunks.append(chunk)
-            progress(int((chunk.steps.outcome != OPEN).sum()))
-        return collect_columns(candidates, chunks, self._read_results(num))
+        done = 0
+        for num_given, chunk in self._ticks.record_all(has_atoms=has_atoms, has_digests=has_digests):
+            if chunk is not None:
+                chunks.append(chunk)
+            progress(num_given - done)
+            done = num_given
+        progress(num - done)
+        digests = self._ticks.send_digests(num) if has_digests else None
+        return Recorded(candidates, chunks, self._send_results(num), digests, has_atoms=has_atoms)
 
     def _fill_pool(self, candidates: CandidateSet) -> None:
         num = len(candidates.query)
@@ -240,10 +263,16 @@ class CompiledEngine:
         copy_buffers_(self._work, empty_work(self.layout, self._device))
         self._ticks.begin()
 
-    def _read_results(self, num: int) -> Results:
-        # Copies: on a CPU the results would otherwise be views of buffers that the next pool overwrites.
-        pool = Pool(*(buffer.to("cpu", copy=True) for buffer in self._pool))
-        return Results(pool.outcome[:num].numpy(), pool.is_limited[:num].numpy(), pool.log_probability[:num].numpy())
+    def _send_results(self, num: int) -> Sent[Results]:
+        pool, sending = self._pool, Sending()
+        # Copies: the next pool overwrites the buffers.
+        results = Results(
+            sending(pool.outcome[:num].clone(), np.int32),
+            sending(pool.is_limited[:num].clone(), np.bool_),
+            sending(pool.log_probability[:num].clone(), np.float64),
+        )
+        sending.start()
+        return Sent(results, sending)
 
     def _step_slots(self, positions: Positions) -> Columns:
         """One step from each position, each in a slot of its own."""

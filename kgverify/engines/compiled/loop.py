@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.record import Chunk, StepDigests
+from kgverify.engines.compiled.sending import Sent
 from kgverify.engines.compiled.state import Derivations, Gaps, Pool, Work
 
 TICKS_PER_REPLAY: Final = 4
@@ -24,8 +25,15 @@ class Ticks(Protocol):
         """One tick without recycling, and the steps it took, if any."""
         ...
 
-    def record_all(self) -> Iterator[Chunk]:
-        """Run the candidates of the pool to their ends; the steps, each candidate's in their order."""
+    def record_all(
+        self, *, has_atoms: bool = True, has_digests: bool = False
+    ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
+        """Run the candidates of the pool to their ends; the steps, each candidate's in their order.
+
+        Now and then: how many candidates have been given to slots, and steps on their way to the host, if any.
+        has_atoms:   with the atoms of goals and resolvents
+        has_digests: so that `send_digests` has them; UserError where they cannot be had
+        """
         ...
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
@@ -35,8 +43,8 @@ class Ticks(Protocol):
         """
         ...
 
-    def take_digests(self, num: int) -> StepDigests:
-        """The digests of the first candidates of the pool, which has run with digests."""
+    def send_digests(self, num: int) -> Sent[StepDigests]:
+        """The digests of the first candidates of the pool, which has run with digests, on their way to the host."""
         ...
 
     def clear_gaps(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kgverify.engines.compiled.sending import Sent
 from kgverify.engines.compiled.state import GOAL, PAD, StepRecord
 from kgverify.logic.outcomes import Origin
 from kgverify.trace.columns import (
@@ -132,6 +133,30 @@ def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
         return parts[0]
     counts = np.concatenate([part.num_steps for part in parts])
     return StepDigests(counts, Digests(*map(np.concatenate, zip(*(part.digests for part in parts), strict=True))))
+
+
+class Recorded:
+    """Candidates proved with all their steps, on their way to the host.
+
+    has_atoms: whether goals and resolvents have their atoms; if not, `num_atoms` are zeros
+    """
+
+    def __init__(
+        self,
+        candidates: CandidateSet,
+        chunks: Sequence[Sent[Chunk]],
+        results: Sent[Results],
+        digests: Sent[StepDigests] | None,
+        *,
+        has_atoms: bool,
+    ) -> None:
+        self.candidates, self.has_atoms = candidates, has_atoms
+        self._chunks, self._results, self._digests = chunks, results, digests
+
+    def read(self) -> tuple[Columns, Digests | None]:
+        """The candidates with their steps, in the order given, and the steps' digests where they were noted."""
+        columns = collect_columns(self.candidates, [chunk.wait() for chunk in self._chunks], self._results.wait())
+        return columns, None if self._digests is None else self._digests.wait().digests
 
 
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:

@@ -10,6 +10,7 @@ from kgverify.engines.compiled.choose import Parameters
 from kgverify.engines.compiled.compile import compile_function
 from kgverify.engines.compiled.loop import TickLoop, copy_buffers_
 from kgverify.engines.compiled.record import Chunk, StepDigests, read_steps, taken_slots
+from kgverify.engines.compiled.sending import Sent
 from kgverify.engines.compiled.state import OPEN, Derivations, Gaps, Pool, StepRecord, Work
 from kgverify.engines.compiled.tables import Tables
 from kgverify.engines.compiled.tick import Setting, tick
@@ -91,25 +92,33 @@ class StageTicks:
         copy_buffers_(self._work, work)
         return chunk
 
-    def record_all(self) -> Iterator[Chunk]:
-        """Run the candidates of the pool to their ends; the steps, tick by tick."""
+    def record_all(
+        self, *, has_atoms: bool = True, has_digests: bool = False
+    ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
+        """Run the candidates of the pool to their ends; the steps, tick by tick, with their atoms always."""
+        self._check(has_digests=has_digests)
+        num_ended = 0
         self._recycle_()
         while bool((self._derivations.outcome == OPEN).any()):
             if (chunk := self.record_tick()) is not None:
-                yield chunk
+                num_ended += int((chunk.steps.outcome != OPEN).sum())
+                yield num_ended, Sent(chunk)
             self._recycle_()
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
         """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
+        self._check(has_digests=has_digests)
+        return self._loop.run()
+
+    def _check(self, *, has_digests: bool) -> None:
         if has_digests:
             raise UserError(
-                "only mode `fused` takes digests without steps",
+                "only mode `fused` takes digests of steps",
                 where="--mode",
                 fix="use --mode fused, or record the steps",
             )
-        return self._loop.run()
 
-    def take_digests(self, num: int) -> StepDigests:
+    def send_digests(self, num: int) -> Sent[StepDigests]:
         """None are taken."""
         raise InternalError("digests cannot be had")
 

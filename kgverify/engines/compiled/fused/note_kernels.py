@@ -57,7 +57,9 @@ def _outcome_after(kind, depth, max_depth):
 
 
 @triton.jit(do_not_specialize=["max_depth"])
-def note_steps_kernel(derivations, work, decisions, log, num_logged, row_base, max_depth, A, BLOCK: tl.constexpr):
+def note_steps_kernel(
+    derivations, work, decisions, log, num_logged, row_base, max_depth, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
+):
     """A step for each slot that takes one, in any order. row_base: rows noted before those of this tick."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
@@ -75,13 +77,16 @@ def note_steps_kernel(derivations, work, decisions, log, num_logged, row_base, m
         tl.store(log.first + place, tl.load(row_base) + tl.load(decisions.first + slot))
         tl.store(log.true_kind + place, tl.load(work.true_origin_kind + slot))
         tl.store(log.true_origin + place, tl.load(work.true_origin + slot))
-        mask = lane < 3 * A
-        words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
-        tl.store(log.goal + place * (3 * A) + lane, words, mask=mask)
+        if HAS_ATOMS:
+            mask = lane < 3 * A
+            words = tl.load(derivations.goal + slot * (3 * A) + lane, mask=mask)
+            tl.store(log.goal + place * (3 * A) + lane, words, mask=mask)
 
 
 @triton.jit(do_not_specialize=["row_stride", "window", "A"])
-def note_rows_kernel(work, decisions, rows, count, log, row_base, row_stride, window, A, BLOCK: tl.constexpr):
+def note_rows_kernel(
+    work, decisions, rows, count, log, row_base, row_stride, window, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
+):
     """The rows of a tick, in their order, after those of the ticks before."""
     num = tl.minimum(tl.load(count), window)
     begin = tl.program_id(0) * BLOCK
@@ -95,11 +100,12 @@ def note_rows_kernel(work, decisions, rows, count, log, row_base, row_stride, wi
         tl.store(log.origin_kind + place, kind.to(tl.int8), mask=mask)
         tl.store(log.origin + place, tl.load(work.origin + origin, mask=mask, other=0), mask=mask)
         tl.store(log.score + place, tl.load(rows.score + row, mask=mask, other=0), mask=mask)
-        i = 0
-        while i < 3 * A:
-            word = tl.load(rows.atoms + row.to(tl.int64) * (3 * A) + i, mask=mask, other=_PAD)
-            tl.store(log.atoms + place * (3 * A) + i, word, mask=mask)
-            i += 1
+        if HAS_ATOMS:
+            i = 0
+            while i < 3 * A:
+                word = tl.load(rows.atoms + row.to(tl.int64) * (3 * A) + i, mask=mask, other=_PAD)
+                tl.store(log.atoms + place * (3 * A) + i, word, mask=mask)
+                i += 1
 
 
 @triton.jit(do_not_specialize=["window"])

@@ -5,7 +5,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kgverify.engines.compiled.fused.note_kernels import (
@@ -17,13 +16,18 @@ from kgverify.engines.compiled.fused.note_kernels import (
 )
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
 from kgverify.engines.compiled.launching import launch as launch_kernel
+from kgverify.engines.compiled.loop import TICKS_PER_REPLAY
 from kgverify.engines.compiled.record import Chunk, StepDigests
+from kgverify.engines.compiled.sending import Sending, Sent
 from kgverify.engines.compiled.state import GOAL, PAD, Derivations, Layout, Work
 from kgverify.logic.limits import Limits
 from kgverify.trace.columns import Digests, Resolvents, Steps
 
 _LANES: Final = 128
 _WARP: Final = 32
+_MOST_TICKS: Final = 12 * TICKS_PER_REPLAY
+_STEP_BYTES: Final = 52
+_ROW_BYTES: Final = 9
 
 
 class Decisions(NamedTuple):
@@ -90,33 +94,45 @@ class _Rows(NamedTuple):
 
 
 class StepLog:
-    """Steps and resolvents of some ticks."""
+    """Steps and resolvents of some ticks, as many as the memory holds.
 
-    def __init__(self, noted: Noted, limits: Limits, layout: Layout, num_ticks: int) -> None:
-        self._noted, self._limits, self._layout = noted, limits, layout
+    memory:    bytes to be used, if that is enough for three replays
+    has_atoms: whether with the atoms of goals and resolvents
+    """
+
+    def __init__(self, noted: Noted, limits: Limits, layout: Layout, memory: int, *, has_atoms: bool = True) -> None:
+        self._noted, self._limits, self._layout, self._has_atoms = noted, limits, layout, has_atoms
         device = noted.num_rows.device
-        # A window is seldom full.
-        num_steps, num_rows = num_ticks * layout.slots, max(3, num_ticks // 4) * layout.score_window
+        goal_bytes = 12 * layout.atoms if has_atoms else 0
+        tick_bytes = layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
+        # Two replays are under way before it is looked at.
+        num_ticks = max(3 * TICKS_PER_REPLAY, min(_MOST_TICKS, memory // tick_bytes))
+        num_steps, num_rows = num_ticks * layout.slots, num_ticks * layout.score_window
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
         columns = {name: empty(num_steps) for name in _Steps._fields}
         columns |= {name: empty(num_steps, dtype=torch.int64) for name in ("place", "first")}
-        self._steps = _Steps(**columns | {"goal": empty(num_steps, layout.atoms, 3)})
+        self._steps = _Steps(**columns | {"goal": empty(num_steps if has_atoms else 0, layout.atoms, 3)})
         self._rows = _Rows(
             empty(num_rows, dtype=torch.int8),
             empty(num_rows),
             empty(num_rows, dtype=torch.float32),
-            empty(num_rows, layout.atoms, 3),
+            empty(num_rows if has_atoms else 0, layout.atoms, 3),
         )
         self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
+        # As they were when they were last read, and ticks launched since, at most.
+        self._steps_seen = self._rows_seen = self._ticks_since = 0
 
     def clear(self) -> None:
         """Forget what was noted."""
         self._num_steps.zero_()
         self._num_rows.zero_()
+        self._steps_seen = self._rows_seen = 0
+        # A replay is under way before the first look.
+        self._ticks_since = TICKS_PER_REPLAY
 
     def note_(self) -> None:
         """Note the tick that was decided and is not yet carried out."""
@@ -133,6 +149,7 @@ class StepLog:
             self._num_rows,
             self._limits.max_depth,
             layout.atoms,
+            HAS_ATOMS=self._has_atoms,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,
         )
@@ -148,47 +165,61 @@ class StepLog:
             noted.work.origin.shape[1],
             layout.score_window,
             layout.atoms,
+            HAS_ATOMS=self._has_atoms,
             BLOCK=_LANES,
         )
         launch_kernel(move_base_kernel, 1, noted.num_rows, self._num_rows, layout.score_window)
 
-    def has_room(self, num_ticks: int) -> bool:
-        """Whether so many more ticks fit, whatever they do."""
-        rows_left, steps_left = (
-            len(self._rows.origin) - int(self._num_rows),
-            len(self._steps.depth) - int(self._num_steps),
-        )
-        return rows_left >= num_ticks * self._layout.score_window and steps_left >= num_ticks * self._layout.slots
+    def has_room(self) -> bool:
+        """Whether another replay fits, whatever it does; asked once after each. The device is waited for only in doubt."""
+        self._ticks_since += TICKS_PER_REPLAY
+        if self._fits():
+            return True
+        self._steps_seen, self._rows_seen = int(self._num_steps), int(self._num_rows)
+        self._ticks_since = 0
+        return self._fits()
 
-    def take(self) -> Chunk | None:
-        """What was noted, by candidate and depth; then forget it. It is put in order on the device."""
+    def _fits(self) -> bool:
+        ticks = self._ticks_since + TICKS_PER_REPLAY
+        return self._steps_seen + ticks * self._layout.slots <= len(
+            self._steps.depth
+        ) and self._rows_seen + ticks * self._layout.score_window <= len(self._rows.origin)
+
+    def send(self) -> Sent[Chunk] | None:
+        """Send off what was noted, by candidate and depth; then forget it. It is put in order on the device."""
         num_steps = int(self._num_steps)
         if not num_steps:
             return None
         steps = _Steps(*(column[:num_steps] for column in self._steps))
         order = torch.argsort(steps.place * (self._limits.max_depth + 1) + steps.depth)
-        steps = _Steps(*(column[order] for column in steps))
-        num_atoms = (steps.goal[..., 0] != PAD).sum(1)
-        fetch = _Fetch()
+        steps = _Steps(*(column[order] if len(column) else column for column in steps))
+        is_atom = steps.goal[..., 0] != PAD
+        num_atoms = is_atom.sum(1) if self._has_atoms else torch.zeros_like(steps.depth)
+        sending = Sending()
         chunk = Chunk(
-            fetch(steps.place, np.int64),
+            sending(steps.place, np.int64),
             Steps(
-                depth=fetch(steps.depth, np.uint16),
-                num_atoms=fetch(num_atoms, np.uint16),
-                num_resolvents=fetch(steps.num_resolvents, np.uint32),
-                dropped_atoms=fetch(steps.dropped_atoms, np.uint32),
-                dropped_resolvents=fetch(steps.dropped_resolvents, np.uint32),
-                choice=fetch(steps.choice, np.int32),
-                outcome=fetch(steps.outcome, np.int8),
-                goal_atoms=fetch(steps.goal[steps.goal[..., 0] != PAD], np.int32),
+                depth=sending(steps.depth, np.uint16),
+                num_atoms=sending(num_atoms, np.uint16),
+                num_resolvents=sending(steps.num_resolvents, np.uint32),
+                dropped_atoms=sending(steps.dropped_atoms, np.uint32),
+                dropped_resolvents=sending(steps.dropped_resolvents, np.uint32),
+                choice=sending(steps.choice, np.int32),
+                outcome=sending(steps.outcome, np.int8),
+                goal_atoms=sending(steps.goal[is_atom], np.int32),
             ),
-            self._take_resolvents(steps, fetch),
+            self._take_resolvents(steps, sending),
         )
-        fetch.wait()
+        sending.start()
         self.clear()
-        return chunk
+        return Sent(chunk, sending)
 
-    def _take_resolvents(self, steps: _Steps, fetch: "_Fetch") -> Resolvents:
+    def take(self) -> Chunk | None:
+        """The same, waited for."""
+        sent = self.send()
+        return None if sent is None else sent.wait()
+
+    def _take_resolvents(self, steps: _Steps, sending: Sending) -> Resolvents:
         owner = torch.repeat_interleave(steps.num_resolvents)
         ends = steps.num_resolvents.long().cumsum(0)
         ordinal = torch.arange(len(owner), device=owner.device) - (ends - steps.num_resolvents)[owner]
@@ -196,38 +227,20 @@ class StepLog:
         is_goal = kind == GOAL
         # TRUE and FALSE standing alone have no rows.
         row = torch.where(is_goal, steps.first[owner] + ordinal, 0)
-        atoms = self._rows.atoms[row]
-        is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
+        if self._has_atoms:
+            atoms = self._rows.atoms[row]
+            is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
+            num_atoms, atoms = is_atom.sum(1), atoms[is_atom]
+        else:
+            num_atoms, atoms = torch.zeros_like(kind), self._rows.atoms[:, 0]
         return Resolvents(
-            kind=fetch(kind, np.uint8),
-            num_atoms=fetch(is_atom.sum(1), np.uint16),
-            origin_kind=fetch(torch.where(is_goal, self._rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
-            origin=fetch(torch.where(is_goal, self._rows.origin[row], steps.true_origin[owner]), np.int32),
-            score=fetch(torch.where(is_goal, self._rows.score[row], 0.0), np.float32),
-            atoms=fetch(atoms[is_atom], np.int32),
+            kind=sending(kind, np.uint8),
+            num_atoms=sending(num_atoms, np.uint16),
+            origin_kind=sending(torch.where(is_goal, self._rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
+            origin=sending(torch.where(is_goal, self._rows.origin[row], steps.true_origin[owner]), np.int32),
+            score=sending(torch.where(is_goal, self._rows.score[row], 0.0), np.float32),
+            atoms=sending(atoms, np.int32),
         )
-
-
-class _Fetch:
-    """Copies to the host that are under way, until they are waited for."""
-
-    _SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-    def __call__(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray:  # type: ignore[type-arg]
-        kind = np.dtype(dtype)
-        if kind.kind != "f":
-            # Numbers without a sign keep their bits.
-            tensor = tensor.to(self._SIGNED[kind.itemsize])
-        if not tensor.is_cuda:
-            return tensor.contiguous().clone().numpy().view(kind)
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        host.copy_(tensor, non_blocking=True)
-        return host.numpy().view(kind)
-
-    def wait(self) -> None:
-        """Until all copies are there."""
-        if torch.cuda.is_available():
-            torch.cuda.current_stream().synchronize()
 
 
 class DigestLog:
@@ -272,12 +285,13 @@ class DigestLog:
             num_warps=1,
         )
 
-    def take(self, num_steps: Tensor) -> StepDigests:
-        """The digests of candidates that took so many steps, int32 [N], one after the other."""
+    def send(self, num_steps: Tensor) -> Sent[StepDigests]:
+        """Send off the digests of candidates that took so many steps, int32 [N], one after the other."""
         num = len(num_steps)
         is_step = torch.arange(self._limits.max_depth, device=num_steps.device) < num_steps[:, None]
-        fetch = _Fetch()
-        sequence, multiset = (fetch(digests[:num][is_step], np.uint64) for digests in (self._sequence, self._multiset))
-        counts = fetch(num_steps, np.uint32)
-        fetch.wait()
-        return StepDigests(counts, Digests(sequence, multiset, sequence))
+        sending = Sending()
+        sequence, multiset = (sending(each[:num][is_step], np.uint64) for each in (self._sequence, self._multiset))
+        # The counts are written again by the next pool.
+        counts = sending(num_steps.clone(), np.uint32)
+        sending.start()
+        return Sent(StepDigests(counts, Digests(sequence, multiset, sequence)), sending)

@@ -1,7 +1,7 @@
 """The buffers of a fused tick, and the kernels that make it up, one launch after the other without a look from the host."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import torch
@@ -14,14 +14,15 @@ from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_
 from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
 from kgverify.engines.compiled.launching import compile_ahead
 from kgverify.engines.compiled.launching import launch as launch_kernel
-from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, TickLoop
+from kgverify.engines.compiled.loop import TickLoop
 from kgverify.engines.compiled.record import Chunk, StepDigests
 from kgverify.engines.compiled.resolve import goal_hash
+from kgverify.engines.compiled.sending import Sent
+from kgverify.engines.compiled.sizing import free_memory
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
 from kgverify.engines.compiled.tables import Tables
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.launch import launch_tower
-from kgverify.errors import InternalError
 from kgverify.logic.limits import Limits
 
 _WARP: Final = 32
@@ -32,8 +33,8 @@ _HEAVY_ROUNDS: Final = 64
 _HEAVY_PROGRAMS: Final = 528
 _LANES: Final = 128
 
-_NOTED_TICKS: Final = 12 * TICKS_PER_REPLAY
-"""Full ticks that a log of steps has room for; more than two replays, which are under way before it is looked at."""
+_LOG_SHARE: Final = 0.25
+"""Of the free memory, for a log of steps."""
 
 
 class _Derivations(NamedTuple):
@@ -140,9 +141,8 @@ class FusedTicks:
         self.clear_gaps()
         self._num_steps = empty(layout.pool)
         self._noted = Noted(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
-        self._full_log: StepLog | None = None
-        self._digest_log: DigestLog | None = None
-        self._loops: dict[StepLog | DigestLog | None, TickLoop] = {}
+        self._step_logs: dict[bool, StepLog] = {}
+        self._loops: dict[tuple[StepLog | DigestLog, ...], TickLoop] = {}
 
     def compile(self) -> None:
         """Compile the kernels of a tick that notes nothing, side by side."""
@@ -156,53 +156,54 @@ class FusedTicks:
 
     def record_tick(self) -> Chunk | None:
         """One tick without recycling, and the steps it took, if any."""
-        log = self._step_log
+        log = self._step_log(has_atoms=True)
         log.clear()
         self._decide_()
         log.note_()
         self._advance_(recycles=False)
         return log.take()
 
-    def record_all(self) -> Iterator[Chunk]:
+    def record_all(
+        self, *, has_atoms: bool = True, has_digests: bool = False
+    ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
         """Run the candidates of the pool to their ends; the steps, each candidate's in their order."""
-        log = self._step_log
-        loop = self._loop_noting(log)
+        log = self._step_log(has_atoms=has_atoms)
+        loop = self._loop_noting(log, *([self._digests] if has_digests else []))
         log.clear()
-        for _ in loop.run():
-            if not log.has_room(TICKS_PER_REPLAY) and (chunk := log.take()) is not None:
-                yield chunk
-        if (chunk := log.take()) is not None:
-            yield chunk
+        num_given = 0
+        for num_given in loop.run():
+            yield num_given, None if log.has_room() else log.send()
+        yield num_given, log.send()
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
         """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
-        if has_digests and self._digest_log is None:
-            self._digest_log = DigestLog(self._noted, self._limits, self._layout)
-        return self._loop_noting(self._digest_log if has_digests else None).run()
+        return self._loop_noting(*([self._digests] if has_digests else [])).run()
 
-    def take_digests(self, num: int) -> StepDigests:
-        """The digests of the first candidates of the pool, which has run with digests."""
-        if self._digest_log is None:
-            raise InternalError("no digests were asked for")
-        return self._digest_log.take(self._num_steps[:num])
+    def send_digests(self, num: int) -> Sent[StepDigests]:
+        """The digests of the first candidates of the pool, which has run with digests, on their way to the host."""
+        return self._digests.send(self._num_steps[:num])
 
-    @property
-    def _step_log(self) -> StepLog:
-        if self._full_log is None:
-            self._full_log = StepLog(self._noted, self._limits, self._layout, _NOTED_TICKS)
-        return self._full_log
+    @cached_property
+    def _digests(self) -> DigestLog:
+        return DigestLog(self._noted, self._limits, self._layout)
 
-    def _loop_noting(self, log: StepLog | DigestLog | None) -> TickLoop:
-        """The loop that lets a log note every tick; each has its own captured graph."""
-        if log not in self._loops:
+    def _step_log(self, *, has_atoms: bool) -> StepLog:
+        if has_atoms not in self._step_logs:
+            memory = int(_LOG_SHARE * free_memory(self._counters.device))
+            self._step_logs[has_atoms] = StepLog(self._noted, self._limits, self._layout, memory, has_atoms=has_atoms)
+        return self._step_logs[has_atoms]
+
+    def _loop_noting(self, *logs: StepLog | DigestLog) -> TickLoop:
+        """The loop that lets logs note every tick; each set of them has its own captured graph."""
+        if logs not in self._loops:
             is_captured = self._counters.is_cuda
-            take_tick_ = partial(self._take_tick_, log)
-            self._loops[log] = TickLoop(take_tick_, self._look, self._pool, is_captured=is_captured)
-        return self._loops[log]
+            take_tick_ = partial(self._take_tick_, *logs)
+            self._loops[logs] = TickLoop(take_tick_, self._look, self._pool, is_captured=is_captured)
+        return self._loops[logs]
 
-    def _take_tick_(self, log: StepLog | DigestLog | None = None) -> None:
+    def _take_tick_(self, *logs: StepLog | DigestLog) -> None:
         self._decide_()
-        if log is not None:
+        for log in logs:
             log.note_()
         self._advance_(recycles=True)
 

@@ -1,0 +1,82 @@
+"""Arrays on their way from the device to the host, while the device goes on."""
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+T = TypeVar("T")
+
+_SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Sent(Generic[T]):
+    """A value whose arrays are on their way. `wait` gives it when they are there."""
+
+    def __init__(self, value: T, sending: "Sending | None" = None) -> None:
+        self._value, self._sending = value, sending
+
+    def wait(self) -> T:
+        """The value, complete."""
+        if self._sending is not None:
+            self._sending.wait()
+        return self._value
+
+    def then(self, change: Callable[[T], T]) -> "Sent[T]":
+        """The same value, changed; what is changed need not be there yet."""
+        return Sent(change(self._value), self._sending)
+
+
+class Sending:
+    """Copies to the host, on a stream of their own. Tensors are handed over first; `start` sends them off.
+
+    What is written to a tensor after `start` is not copied only where the tensor is not handed over itself: hand over copies.
+    """
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._event: torch.cuda.Event | None = None
+
+    def __call__(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray[Any]:
+        """The array that will hold a tensor's values, as another type of the same numbers."""
+        kind = np.dtype(dtype)
+        if kind.kind != "f":
+            # Numbers without a sign keep their bits.
+            tensor = tensor.to(_SIGNED[kind.itemsize])
+        if not tensor.is_cuda:
+            return tensor.contiguous().clone().numpy().view(kind)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._pairs.append((host, tensor))
+        return host.numpy().view(kind)
+
+    def start(self) -> None:
+        """Send off what was handed over."""
+        if not self._pairs:
+            return
+        stream = _side_stream(self._pairs[0][1].device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for host, tensor in self._pairs:
+                host.copy_(tensor, non_blocking=True)
+                # Its memory is not given to another before it was read.
+                tensor.record_stream(stream)
+            self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            self._event.record()
+        self._pairs.clear()
+
+    def wait(self) -> None:
+        """Until everything is there."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    if device not in _STREAMS:
+        _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _STREAMS[device]
