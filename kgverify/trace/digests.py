@@ -42,6 +42,16 @@ def words_of(values: NDArray[np.integer]) -> Words:
 
 def compute_digests(columns: Columns) -> Digests:
     """The digests of every step. ValueError if counts do not add up."""
+    return Digests(*_compute(columns, len(Digests._fields)))
+
+
+def compute_sequence(columns: Columns) -> Words:
+    """uint64 [T]: of `compute_digests` the first, in half the time. ValueError if counts do not add up."""
+    return _compute(columns, 1)[0]
+
+
+def _compute(columns: Columns, num: int) -> list[Words]:
+    """All three, or the first alone."""
     _, steps, resolvents = columns
     num_steps = len(steps.num_atoms)
     for counts, total in (
@@ -51,8 +61,8 @@ def compute_digests(columns: Columns) -> Digests:
     ):
         if (found := int(counts.sum(dtype=np.int64))) != total:
             raise ValueError(f"counts add up to {found}, but there are {total} rows")
-    digests = Digests(*(np.empty(num_steps, np.uint64) for _ in Digests._fields))
-    hasher = _GoalHasher(columns)
+    digests = [np.empty(num_steps, np.uint64) for _ in range(num)]
+    hasher = _GoalHasher(columns, is_renaming=num > 1)
     starts = starts_of(steps.num_resolvents)
     goal_atom = atom = 0
     for low, high in _pieces(starts + np.arange(num_steps + 1)):
@@ -65,7 +75,7 @@ def compute_digests(columns: Columns) -> Digests:
         end = atom + int(resolvents.num_atoms[inner].sum(dtype=np.int64))
         options = hasher.hash_goals(resolvents.kind[inner], resolvents.num_atoms[inner], resolvents.atoms[atom:end])
         goal_atom, atom = goal_end, end
-        block = _digest_block(hasher, columns, rows, starts[low : high + 1] - starts[low], goals, options)
+        block = _digest_block(hasher, columns, rows, starts[low : high + 1] - starts[low], goals, options, num)
         for whole, part in zip(digests, block, strict=True):
             whole[rows] = part
     return digests
@@ -118,9 +128,13 @@ class _Table:
 
 
 class _GoalHasher:
-    """Hashes goals and resolvents, with lookup tables for the words that occur in these columns."""
+    """Hashes goals and resolvents, with lookup tables for the words that occur in these columns.
 
-    def __init__(self, columns: Columns) -> None:
+    is_renaming: whether renumbered, too
+    """
+
+    def __init__(self, columns: Columns, *, is_renaming: bool) -> None:
+        self._is_renaming = is_renaming
         _, steps, resolvents = columns
         atoms = (steps.goal_atoms, resolvents.atoms)
         self.arguments = _Table(*(a[:, i] for a in atoms for i in (1, 2)))
@@ -147,7 +161,7 @@ class _GoalHasher:
             counts, piece = num_atoms[low:high], atoms[starts[low] : starts[high]]
             ends = starts[low : high + 1] - starts[low]
             exact[low:high] = self._hash(kind[low:high], counts, piece, ends)
-            canonical = _renumber(piece, ends)
+            canonical = _renumber(piece, ends) if self._is_renaming else piece
             if canonical is not piece and renamed is exact:
                 renamed = exact.copy()
             if renamed is not exact:
@@ -195,7 +209,8 @@ def _digest_block(
     starts: NDArray[np.int64],
     goals: _GoalHashes,
     options: _GoalHashes,
-) -> Digests:
+    num: int,
+) -> list[Words]:
     steps = columns.steps
     num_resolvents = steps.num_resolvents[rows]
     choice = steps.choice[rows]
@@ -212,15 +227,19 @@ def _digest_block(
             _mix_(state)
         return state
 
-    mixed = mix(options.exact)
-    multiset = finish(goals.exact, _segment_sums(mixed, starts), mix(_chosen(options.exact, choice, starts)))
-    mixed ^= position
-    sequence = finish(goals.exact, _segment_sums(_mix_(mixed), starts), chosen)
+    def in_order(goal: Words, hashes: Words) -> Words:
+        mixed = mix(hashes)
+        mixed ^= position
+        return finish(goal, _segment_sums(_mix_(mixed), starts), chosen)
+
+    sequence = in_order(goals.exact, options.exact)
+    if num == 1:
+        return [sequence]
+    total = _segment_sums(mix(options.exact), starts)
+    multiset = finish(goals.exact, total, mix(_chosen(options.exact, choice, starts)))
     if goals.renamed is goals.exact and options.renamed is options.exact:
-        return Digests(sequence, multiset, sequence)
-    mixed = mix(options.renamed)
-    mixed ^= position
-    return Digests(sequence, multiset, finish(goals.renamed, _segment_sums(_mix_(mixed), starts), chosen))
+        return [sequence, multiset, sequence]
+    return [sequence, multiset, in_order(goals.renamed, options.renamed)]
 
 
 def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:

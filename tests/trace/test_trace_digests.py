@@ -10,7 +10,7 @@ from trace_builders import make_columns, one_step
 
 from kgverify.trace import digests as module
 from kgverify.trace.columns import Columns, concatenate, select_candidates
-from kgverify.trace.digests import candidate_keys, compute_digests, fold, mix, root_digest, words_of
+from kgverify.trace.digests import candidate_keys, compute_digests, compute_sequence, fold, mix, root_digest, words_of
 
 WORD = (1 << 64) - 1
 
@@ -153,6 +153,7 @@ def test_content_changes_every_digest(other):
 def test_a_choice_that_is_no_resolvent_has_a_digest(choice):
     columns = one_step(GOAL, [A, B], choice=choice)
     assert rows(compute_digests(columns)) == slow_digests(columns)[0]
+    assert compute_sequence(columns).tolist() == compute_digests(columns).sequence.tolist()
 
 
 def test_scores_and_origins_stay_out():
