@@ -24,8 +24,8 @@ _ORDER: Final = ("candidates/query", "candidates/side", "candidates/atom", "cand
 def find_first_divergence(expected: MappedTrace | Path | str, actual: MappedTrace | Path | str) -> Divergence | None:
     """The first divergence that shows in a digest, in the order of the expected candidates; None if there is none.
 
-    Milliseconds for traces whose candidates are in one order up to there: the stored digests are compared, with their
-    checksums verified, and one candidate is read. Scores, origins and what is said of a candidate as a whole have no
+    Milliseconds for traces whose candidates are in one order up to there: the stored digests are compared, and one
+    candidate is read and checked by them. Scores, origins and what is said of a candidate as a whole have no
     digest: `compare_streams` compares those. It does the work, too, where candidates come in another order or are
     missing, where names are numbered otherwise, and where digests or columns are absent.
 
@@ -45,8 +45,6 @@ def find_first_divergence(expected: MappedTrace | Path | str, actual: MappedTrac
     }
     if shells[0].symbols != shells[1].symbols or not has_digests or not is_whole:
         return _compare_all(left, right)
-    for trace in (left, right):
-        trace.verify("digests/sequence", *_ORDER)
     first_other = min(_first_difference(left, right, name, 0, num) for name in _ORDER)
     end = left.first_step(first_other)
     step = _first_difference(left, right, "digests/sequence", 0, end)
@@ -57,6 +55,9 @@ def find_first_divergence(expected: MappedTrace | Path | str, actual: MappedTrac
         # A near-tie: what follows it in its candidate is its consequence.
         step = _first_difference(left, right, "digests/sequence", left.first_step(candidate + 1), end)
     if first_other == left.num_candidates == right.num_candidates:
+        # A damaged digest shows as a difference, and is found out when the step is decoded; unless both are damaged.
+        for trace in (left, right):
+            trace.verify("digests/sequence", *_ORDER)
         return None
     is_same_candidate = first_other < num and all(
         _first_difference(left, right, name, first_other, first_other + 1) > first_other for name in _ORDER[:3]
