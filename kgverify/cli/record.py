@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -23,6 +23,7 @@ from kgverify.harness.fan_out import reference_over
 from kgverify.harness.record import SHARD_STEPS, Recording
 from kgverify.harness.record import record as record_run
 from kgverify.harness.run import Pipeline, Run
+from kgverify.trace.levels import parse_level
 from kgverify.trace.reader import partial_of
 
 ENGINES = ("reference", "compiled")
@@ -54,6 +55,10 @@ def record(
     shard_steps: Annotated[
         int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
     ] = SHARD_STEPS,
+    level: Annotated[
+        str, typer.Option(help="What is kept of each step: digests, compact (clauses and scores) or steps.")
+    ] = "steps",
+    archive: Annotated[bool, typer.Option("--archive", help="Pack the file as small as HDF5's filters can.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """Run one engine and write its trace, a file or, where it is large, a folder of shards."""
@@ -67,6 +72,7 @@ def record(
         raise UserError(
             "faults are planted in the compiled evaluator alone", where="--fault", fix="use --engine compiled"
         )
+    kept = parse_level(level, "--level")
     if output.exists() and not (force or resume):
         raise UserError("is there already", where=str(output), fix="choose another path, or overwrite it with --force")
     check_reference_workers(
@@ -94,7 +100,9 @@ def record(
                 pipeline = compiled_pipeline_with_faults(
                     run, fault or (), mode=mode, device=device, slots=slots, precision=precision
                 )
-        recording = _record(run, pipeline, output, engine, resume=resume, shard_steps=shard_steps)
+        recording = _record(
+            run, pipeline, output, engine, resume=resume, shard_steps=shard_steps, level=kept, is_archived=archive
+        )
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
     make_result_console(json_path).print(
         f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",
@@ -111,11 +119,11 @@ def record(
         write_result(msgspec.json.encode(data) + b"\n", json_path)
 
 
-def _record(run: Run, pipeline: Pipeline, output: Path, engine: str, *, resume: bool, shard_steps: int) -> Recording:
+def _record(run: Run, pipeline: Pipeline, output: Path, engine: str, *, resume: bool, **options: Any) -> Recording:
     """Record with progress shown; of an interrupted one, say how to go on."""
     try:
         with show_phase(f"recording {engine}", 0) as progress:
-            return record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
+            return record_run(run, pipeline, output, resume=resume, progress=progress, **options)
     except KeyboardInterrupt:
         if partial_of(output).is_dir():
             again = typed_command(*([] if resume else ["--resume"]))

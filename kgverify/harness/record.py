@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import UserError
 from kgverify.harness.run import Pipeline, Run, build_header
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import Candidates, Columns, concatenate, empty_columns
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.reader import partial_of, read_trace
 from kgverify.trace.writer import TraceWriter
 
@@ -40,11 +42,16 @@ def record(
     resume: bool = False,
     progress: Progress = no_progress,
     shard_steps: int = SHARD_STEPS,
+    level: str = "steps",
+    is_archived: bool = False,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
     Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. UserError
     for a path that cannot be written, or a `.partial` of another run.
+
+    level:       a `TraceLevel`: which columns are kept
+    is_archived: packed as small as HDF5's own filters can
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
@@ -52,14 +59,22 @@ def record(
     num_steps = 0
     with TraceWriter(
         path,
-        build_header(run, pipeline.engine),
+        build_header(run, pipeline.engine, level),
         program.symbols,
         facts=program.facts,
         fact_lines=program.fact_lines,
         shard_steps=shard_steps,
         resume=resume,
+        is_archived=is_archived,
+        rules=program.rules,
     ) as writer:
         resumed = writer.num_committed
+        if resumed and level == TraceLevel.DIGESTS:
+            raise UserError(
+                "holds no log-probabilities at this level, and candidates cannot be ranked without them",
+                where=str(partial_of(path)),
+                fix="delete it and record again, or record at level compact, which can be resumed",
+            )
         if resumed:
             committed = read_trace(partial_of(path)).columns
             proved.append(_without_steps(committed))

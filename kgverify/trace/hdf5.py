@@ -2,32 +2,38 @@
 
 Plain h5py follows external links, virtual datasets and raw external storage without a word, and allocates
 whatever a shape asks for. Here every link on the way to a dataset, and the dataset's type, shape, layout,
-filters and size, are judged before a byte of it is read. HDF5's plugins, code that a file could ask to load,
-are switched off.
+filters and size, are judged, of all datasets together, before a byte is read; the bytes themselves are fetched and
+unpacked by `kgverify.trace.storage`. HDF5's plugins, code that a file could ask to load, are switched off.
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.header import SCHEMA_VERSION
+from kgverify.trace.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.levels import Packing
+from kgverify.trace.packing import storage_options
+from kgverify.trace.presence import check_together, required_of
 from kgverify.trace.schema import (
+    FIELD_OF,
     FIELDS,
     FORMAT,
     RECORD_AGAIN,
-    TOGETHER,
     Arrays,
     Field,
     check_file_checksum,
     file_checksum,
 )
+from kgverify.trace.storage import Chunk, Place, check_extents, read_place
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
@@ -35,23 +41,52 @@ import h5py
 from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5s, h5t, h5z
 
 MAX_BYTES: Final = 64 << 30
+MAX_RATIO: Final = 64
+"""All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
+MIN_TOTAL_BYTES: Final = 64 << 20
 _MAX_CHUNK_BYTES: Final = 1 << 30
+_MAX_CHUNKS: Final = 1 << 20
+_MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
+_MAX_LINKS: Final = 256
+_MAX_NESTING: Final = 8
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
+_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _PAGE: Final = 4096
 
 
-def write_arrays(path: Path, arrays: Arrays, creator: str) -> None:
-    """Write one file: contiguous datasets on page boundaries, with checksums. Same input, same bytes."""
-    # From version 1.10 on HDF5 puts checksums on its own metadata.
-    with h5py.File(path, "w", libver=("v110", "v110"), alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
+class FileContent(NamedTuple):
+    """One file: its known datasets and the others by path, and what cannot be kept of it."""
+
+    arrays: Arrays
+    unknown: Arrays
+    dropped: tuple[str, ...]
+
+
+def write_arrays(path: Path, arrays: Arrays, creator: str, packing: Packing = Packing.PLAIN) -> None:
+    """Write one file, with checksums. Same input, same bytes.
+
+    Plain: contiguous datasets on page boundaries. What would unpack to more than a reader admits is written plain.
+    """
+    _write(path, arrays, creator, packing)
+    total = sum(array.nbytes for array in arrays.values())
+    if packing is not Packing.PLAIN and total > _most_bytes(path.stat().st_size):
+        _write(path, arrays, creator, Packing.PLAIN)
+
+
+def _write(path: Path, arrays: Arrays, creator: str, packing: Packing) -> None:
+    # From version 1.10 on HDF5 puts checksums on its own metadata. Pages would cost more than small datasets do.
+    align = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE} if packing is Packing.PLAIN else {}
+    with h5py.File(path, "w", libver=("v110", "v110"), **align) as file:
         checksums = {}
         for name, array in arrays.items():
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            checksums[name] = xxhash.xxh3_64_intdigest(little.data)
-            dataset = file.create_dataset(name, data=little)
-            dataset.attrs["xxh3"] = np.uint64(checksums[name])
+            checksum = xxhash.xxh3_64_intdigest(little.data)
+            dataset = file.create_dataset(name, data=little, **storage_options(little, packing))
+            dataset.attrs["xxh3"] = np.uint64(checksum)
+            if name in FIELD_OF:
+                checksums[name] = checksum
         file.attrs["format"] = np.bytes_(FORMAT)
         file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
         file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_ATTRIBUTE_BYTES])
@@ -60,9 +95,14 @@ def write_arrays(path: Path, arrays: Arrays, creator: str) -> None:
 
 def read_arrays(path: Path) -> Arrays:
     """Every known dataset of one file, by path. UserError for what `docs/trace-format.md` refuses."""
+    return read_file(path, with_unknown=False).arrays
+
+
+def read_file(path: Path, *, with_unknown: bool = True) -> FileContent:
+    """Every dataset of one file that can be kept. UserError for what `docs/trace-format.md` refuses."""
     where = str(path)
-    with _told_as_user_error(where):
-        if not h5f.is_hdf5(os.fsencode(path)):
+    with _told_as_user_error(where), _open_regular(path) as descriptor:
+        if os.pread(descriptor, len(_SIGNATURE), 0) != _SIGNATURE:
             raise UserError(
                 "not an HDF5 file, or cut off in its first bytes; expected a trace",
                 where=where,
@@ -71,38 +111,99 @@ def read_arrays(path: Path) -> Arrays:
         with h5py.File(path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
             _check_identity(root, where)
-            return _read_fields(root, path)
+            return _read_fields(root, descriptor, path, with_unknown=with_unknown)
 
 
-def _read_fields(root: Any, path: Path) -> Arrays:
-    arrays: Arrays = {}
-    checksums: dict[str, int] = {}
+@contextmanager
+def _open_regular(path: Path) -> Iterator[int]:
+    """A descriptor of a regular file; a pipe or a device is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise UserError(f"cannot be opened: {error.strerror}", where=str(path), fix="check the path") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UserError("is not a regular file", where=str(path), fix="give the path of a trace")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _most_bytes(file_size: int) -> int:
+    return min(MAX_BYTES, max(MIN_TOTAL_BYTES, MAX_RATIO * file_size))
+
+
+def _read_fields(root: Any, descriptor: int, path: Path, *, with_unknown: bool) -> FileContent:
+    file_size = os.fstat(descriptor).st_size
+    found: dict[str, tuple[Any, Place]] = {}
     for field in FIELDS:
         place = f"{path}:{field.path}"
         with _told_as_user_error(place):
             dataset = _open_dataset(root, field, str(path))
-            if dataset is None:
-                continue
-            arrays[field.path] = array = _read_dataset(dataset, field, place, path.stat().st_size)
-            stored = _read_checksum(dataset, place)
-            checksums[field.path] = found = xxhash.xxh3_64_intdigest(array.data)
-            if found != stored:
-                raise UserError(
-                    f"checksum is {found:016x}, expected {stored:016x}: the data were altered",
-                    where=place,
-                    fix=RECORD_AGAIN,
-                )
-    for group in TOGETHER:
-        held = [name for name in group if name in arrays]
-        if held and len(held) < len(group):
-            missing = next(name for name in group if name not in arrays)
-            raise UserError(
-                f"missing, while {held[0]} is there",
-                where=f"{path}:{missing}",
-                fix=f"write all of {', '.join(group)}, or none",
-            )
+            if dataset is not None:
+                found[field.path] = dataset, _check_dataset(dataset, field, place, file_size)
+    dropped: list[str] = []
+    if with_unknown:
+        with _told_as_user_error(str(path)):
+            for name, dataset in _find_unknown(root, dropped):
+                try:
+                    found[name] = dataset, _check_unknown(dataset, f"{path}:{name}", file_size)
+                except UserError:
+                    dropped.append(name)
+    places = [place for _, place in found.values()]
+    check_extents(places, file_size)
+    _check_total(places, file_size, path)
+    arrays: Arrays = {}
+    unknown: Arrays = {}
+    checksums: dict[str, int] = {}
+    for name, (dataset, place) in found.items():
+        with _told_as_user_error(place.place):
+            array = read_place(descriptor, place)
+            checksum = xxhash.xxh3_64_intdigest(array.data)
+            is_known = name in FIELD_OF
+            if is_known or h5a.exists(dataset, b"xxh3"):
+                stored = _read_checksum(dataset, place.place)
+                if checksum != stored:
+                    raise UserError(
+                        f"checksum is {checksum:016x}, expected {stored:016x}: the data were altered",
+                        where=place.place,
+                        fix=RECORD_AGAIN,
+                    )
+        if is_known:
+            checksums[name] = checksum
+        (arrays if is_known else unknown)[name] = array
+        if name == "header":
+            _check_required(required_of(array, str(path)), found, str(path))
+    check_together(arrays, str(path))
     check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
-    return arrays
+    return FileContent(arrays, unknown, tuple(dropped))
+
+
+def _check_required(required: frozenset[str], found: dict[str, tuple[Any, Place]], where: str) -> None:
+    for field in FIELDS:
+        if field.path in required and field.path not in found:
+            raise _missing(field, where)
+
+
+def _missing(field: Field, where: str) -> UserError:
+    return UserError(
+        f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in field.dtypes)}",
+        where=f"{where}:{field.path}",
+        fix="write every dataset that docs/trace-format.md requires at this level",
+    )
+
+
+def _check_total(places: list[Place], file_size: int, path: Path) -> None:
+    """UserError where the datasets together unpack to more than such a file may."""
+    total = sum(place.memory_bytes for place in places)
+    if total > _most_bytes(file_size):
+        largest = max(places, key=lambda place: place.memory_bytes)
+        raise UserError(
+            f"the datasets together ask for {total} bytes, expected at most {_most_bytes(file_size)} of a file of"
+            f" {file_size}",
+            where=largest.place,
+            fix="repack it without filters, e.g. h5repack -f NONE",
+        )
 
 
 def _check_identity(root: Any, where: str) -> None:
@@ -113,30 +214,63 @@ def _check_identity(root: Any, where: str) -> None:
     if found != FORMAT:
         raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
     version = _read_integer(root, "schema_version", where)
-    if version != SCHEMA_VERSION:
+    if version not in READABLE_VERSIONS:
         newer = version is not None and version > SCHEMA_VERSION
         raise UserError(
-            f"schema version is {version}, expected {SCHEMA_VERSION}",
+            f"schema version is {version}, expected {expected_versions()}",
             where=where,
             fix="read it with a newer kgverify" if newer else "record the trace again with this kgverify",
         )
 
 
+def _find_unknown(root: Any, dropped: list[str]) -> Iterator[tuple[str, Any]]:
+    """Datasets that the schema does not name, reached through hard links alone; the others are dropped.
+
+    A group counts once, so that cycles end; of a group with too many links nothing is looked at.
+    """
+    seen = set()
+    groups = [("", root)]
+    while groups:
+        prefix, group = groups.pop()
+        address = h5o.get_info(group).addr
+        if address in seen:
+            continue
+        seen.add(address)
+        if group.get_num_objs() > _MAX_LINKS or prefix.count("/") >= _MAX_NESTING or len(seen) > _MAX_LINKS:
+            dropped.append(prefix or "/")
+            continue
+        for raw in sorted(group):
+            try:
+                name = prefix + raw.decode()
+            except UnicodeDecodeError:
+                dropped.append(prefix + repr(raw))
+                continue
+            if name in FIELD_OF:
+                continue
+            if group.links.get_info(raw).type != h5l.TYPE_HARD:
+                dropped.append(name)
+                continue
+            node = h5o.open(group, raw)
+            if isinstance(node, h5g.GroupID):
+                groups.append((f"{name}/", node))
+            elif isinstance(node, h5d.DatasetID):
+                yield name, node
+            else:
+                dropped.append(name)
+
+
 def _open_dataset(root: Any, field: Field, where: str) -> Any:
-    """The dataset, reached through hard links alone; None if it is absent and may be."""
+    """The dataset, reached through hard links alone; None if it is absent and not the header."""
     node = root
     walked = ""
     for part in field.path.split("/"):
         walked = f"{walked}/{part}".lstrip("/")
         name = part.encode()
         if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
-            if not field.is_required:
+            # Which others are required the header says, by its level.
+            if field.path != "header":
                 return None
-            raise UserError(
-                f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in field.dtypes)}",
-                where=f"{where}:{field.path}",
-                fix="write every dataset that docs/trace-format.md requires",
-            )
+            raise _missing(field, where)
         if node.links.get_info(name).type != h5l.TYPE_HARD:
             raise UserError(
                 "is a soft, external or user-defined link, expected the object itself",
@@ -149,7 +283,8 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
     return node
 
 
-def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDArray[Any]:
+def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> Place:
+    """Where the data of a known dataset lie. UserError unless its type, shape and storage are as they must be."""
     stored_type = dataset.get_type()
     matching = [d for d in field.dtypes if stored_type.equal(h5t.py_create(np.dtype(d)))]
     if not matching:
@@ -159,27 +294,40 @@ def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDA
             where=place,
             fix="write it with the type that docs/trace-format.md prescribes",
         )
-    space = dataset.get_space()
-    is_simple = space.get_simple_extent_type() == h5s.SIMPLE
-    shape = tuple(int(n) for n in space.get_simple_extent_dims()) if is_simple else ()
-    if len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
+    shape = _shape_of(dataset)
+    if shape is None or len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
         raise UserError(
-            f"shape is {list(shape)}, expected {field.shape_text}",
+            f"shape is {list(shape or ())}, expected {field.shape_text}",
             where=place,
             fix=f"write it with shape {field.shape_text}",
         )
-    num_bytes = np.dtype(matching[0]).itemsize
-    for length in shape:
-        num_bytes *= length
-    _check_storage(dataset, num_bytes, place, file_size)
-    array = np.empty(shape, matching[0])
-    if num_bytes:
-        dataset.read(h5s.ALL, h5s.ALL, array)
-    return array
+    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
+        raise UserError(
+            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=place, fix="write a shorter header"
+        )
+    return _locate(dataset, np.dtype(matching[0]), shape, place, file_size)
 
 
-def _check_storage(dataset: Any, num_bytes: int, place: str, file_size: int) -> None:
-    """UserError unless the data lie in this very file and can be as large as the shape says."""
+def _check_unknown(dataset: Any, place: str, file_size: int) -> Place:
+    """Where the data of an unknown dataset lie. UserError unless it is a plain array of numbers."""
+    shape = _shape_of(dataset)
+    plain = [f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["<f2", "<f4", "<f8"]
+    matching = [d for d in plain if dataset.get_type().equal(h5t.py_create(np.dtype(d)))]
+    if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
+        raise UserError("is not a plain array", where=place, fix="write it as an array of numbers")
+    return _locate(dataset, np.dtype(matching[0]), shape, place, file_size)
+
+
+def _shape_of(dataset: Any) -> tuple[int, ...] | None:
+    space = dataset.get_space()
+    if space.get_simple_extent_type() != h5s.SIMPLE:
+        return None
+    return tuple(int(n) for n in space.get_simple_extent_dims())
+
+
+def _locate(dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], place: str, file_size: int) -> Place:
+    """UserError unless the data lie in this very file, whole, and can be as large as the shape says."""
+    num_bytes = dtype.itemsize * prod(shape)
     plan = dataset.get_create_plist()
     layout = plan.get_layout()
     if layout not in (h5d.CONTIGUOUS, h5d.CHUNKED, h5d.COMPACT) or plan.get_external_count():
@@ -188,36 +336,64 @@ def _check_storage(dataset: Any, num_bytes: int, place: str, file_size: int) -> 
             where=place,
             fix="copy the data into the file",
         )
-    filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
+    filters = tuple(int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters()))
     if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
         raise UserError(
-            f"uses the HDF5 filters {filters}, expected none, or one each of gzip, shuffle and fletcher32",
+            f"uses the HDF5 filters {list(filters)}, expected none, or one each of gzip, shuffle and fletcher32",
             where=place,
             fix="repack it without filters, e.g. h5repack -f NONE",
         )
-    stored = dataset.get_storage_size()
-    most = stored
+    stored = min(dataset.get_storage_size(), file_size)
+    chunk_shape = tuple(int(n) for n in plan.get_chunk()) if layout == h5d.CHUNKED else ()
+    chunk_bytes = dtype.itemsize * prod(chunk_shape) if chunk_shape else 0
+    if chunk_bytes > _MAX_CHUNK_BYTES:
+        raise UserError(
+            f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
+            where=place,
+            fix="write it contiguous",
+        )
+    offset = dataset.get_offset() if layout == h5d.CONTIGUOUS else None
+    most = stored * (_MAX_DEFLATE_RATIO if h5z.FILTER_DEFLATE in filters else 1)
     if layout == h5d.CONTIGUOUS:
-        offset = dataset.get_offset()
         most = max(0, min(stored, file_size - offset)) if offset is not None else 0
-    elif layout == h5d.CHUNKED:
-        chunk_bytes = dataset.get_type().get_size()
-        for length in plan.get_chunk():
-            chunk_bytes *= int(length)
-        if chunk_bytes > _MAX_CHUNK_BYTES:
-            raise UserError(
-                f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
-                where=place,
-                fix="write it contiguous",
-            )
-        most = min(stored, file_size) * (_MAX_DEFLATE_RATIO if h5z.FILTER_DEFLATE in filters else 1)
     if num_bytes > min(most, MAX_BYTES):
         raise UserError(
-            f"its shape asks for {num_bytes} bytes, but the file holds {min(stored, file_size)} for it"
+            f"its shape asks for {num_bytes} bytes, but the file holds {stored} for it"
             f" and a dataset may have {MAX_BYTES}",
             where=place,
             fix=RECORD_AGAIN,
         )
+    if layout == h5d.COMPACT:
+        content = np.empty(shape, dtype)
+        if num_bytes:
+            dataset.read(h5s.ALL, h5s.ALL, content)
+        return Place(place, dtype, shape, content=content)
+    if layout == h5d.CONTIGUOUS or not num_bytes:
+        return Place(place, dtype, shape, -1 if offset is None else int(offset))
+    chunks = _locate_chunks(dataset, shape, chunk_shape, place, file_size)
+    return Place(place, dtype, shape, -1, None, chunk_shape, filters, chunks)
+
+
+def _locate_chunks(
+    dataset: Any, shape: tuple[int, ...], chunk_shape: tuple[int, ...], place: str, file_size: int
+) -> tuple[Chunk, ...]:
+    counts = tuple(-(-whole // part) for whole, part in zip(shape, chunk_shape, strict=True))
+    # A chunk that is stored takes a byte at least, whatever the index says.
+    if prod(counts) > min(_MAX_CHUNKS, file_size) or dataset.get_num_chunks() < prod(counts):
+        raise UserError(
+            f"its shape asks for {prod(counts)} chunks, but the file does not hold as many, or they are more than"
+            f" {_MAX_CHUNKS}",
+            where=place,
+            fix="write it contiguous",
+        )
+    chunks = []
+    for number in np.ndindex(counts):
+        index = tuple(int(i) * part for i, part in zip(number, chunk_shape, strict=True))
+        info = dataset.get_chunk_info_by_coord(index)
+        if info.byte_offset is None or not 0 < info.size <= file_size:
+            raise UserError(f"the chunk at {list(index)} is missing", where=place, fix=RECORD_AGAIN)
+        chunks.append(Chunk(int(info.byte_offset), int(info.size), int(info.filter_mask), index))
+    return tuple(chunks)
 
 
 def _read_checksum(node: Any, place: str) -> int:
@@ -269,6 +445,9 @@ def _read_integer(node: Any, name: str, where: str) -> int | None:
 def _describe_type(kind: Any) -> str:
     if kind.get_class() == h5t.VLEN or (kind.get_class() == h5t.STRING and kind.is_variable_str()):
         return "of variable length"
+    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.STRING):
+        # A compound may have members without end.
+        return "of another kind"
     try:
         return str(kind.dtype)
     except (TypeError, ValueError):

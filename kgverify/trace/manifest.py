@@ -10,7 +10,7 @@ import msgspec
 import xxhash
 
 from kgverify.errors import UserError
-from kgverify.trace.header import SCHEMA_VERSION
+from kgverify.trace.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.schema import FORMAT, RECORD_AGAIN
 
 MANIFEST: Final = "manifest.json"
@@ -85,8 +85,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         raw = msgspec.json.decode(path.read_bytes())
         version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(raw, dict) and raw.get("format") == FORMAT and version != SCHEMA_VERSION:
-            raise _refuse(path, f"schema version is {version}, expected {SCHEMA_VERSION}")
+        if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
+            raise _refuse(path, f"schema version is {version}, expected {expected_versions()}")
         manifest = msgspec.convert(raw, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _refuse(path, f"not a manifest: {error}") from error
@@ -104,7 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
         if not is_hash:
             raise _refuse(path, f"shard {index} has hashes that are not 16 hexadecimal digits")
     total = list_shards(manifest.shards, is_complete=manifest.is_complete, creator=manifest.creator)
-    if total != manifest:
+    if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
         raise _refuse(
             path,
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"

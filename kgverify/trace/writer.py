@@ -1,6 +1,6 @@
 """Writing a trace: one file if it is small, else shards that are safe on disk once committed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from kgverify import __version__
 from kgverify.errors import UserError
-from kgverify.logic.program import Symbols
+from kgverify.logic.program import Rule, Symbols
 from kgverify.trace.columns import Columns, Rankings, concatenate, empty_columns
 from kgverify.trace.digests import compute_digests, root_digest
 from kgverify.trace.hdf5 import read_arrays, write_arrays
 from kgverify.trace.header import SCHEMA_VERSION, Header
+from kgverify.trace.levels import lower_arrays, optional_columns_of, packing_of, parse_level, uncounted
 from kgverify.trace.manifest import (
     MANIFEST,
     Manifest,
@@ -37,19 +38,26 @@ from kgverify.trace.schema import (
     decode_columns,
     encode_columns,
     encode_level,
+    encode_rules,
     encode_symbols,
 )
-from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_types
+from kgverify.trace.trace import NOTHING_UNKNOWN, Unknown
+from kgverify.trace.unknown import merge_fields
+from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_rules, check_types
 
 
 class TraceWriter:
     """A context manager that writes a trace at `path`, where nothing appears before the trace is complete.
 
-    header:      must say `schema_version` 1
+    header:      must say the `schema_version` that is written
     facts:       int32 [F, 3]  the program's facts; optional
     fact_lines:  int32 [F]     their lines; optional
     shard_steps: steps held in memory before they are committed as a shard in `<path>.partial`
     absent:      columns that the prover does not know, named as in `Trace.fields`; not written
+    level:       a `TraceLevel`: which columns are kept; None for that of the header
+    is_archived: packed as small as HDF5's own filters can
+    rules:       the program's rules, for goals to be rebuilt where the level leaves them out; optional
+    unknown:     what a trace that is written again held beyond this schema
     resume:      go on with a `<path>.partial` left behind: skip the first `num_committed` candidates
 
     An error inside the context leaves the committed shards in `<path>.partial`. UserError for what cannot be
@@ -67,6 +75,10 @@ class TraceWriter:
         shard_steps: int = 1_000_000,
         absent: Iterable[str] = (),
         resume: bool = False,
+        level: str | None = None,
+        is_archived: bool = False,
+        rules: Sequence[Rule] | None = None,
+        unknown: Unknown = NOTHING_UNKNOWN,
     ) -> None:
         self._path = Path(path)
         self._where = str(path)
@@ -75,15 +87,19 @@ class TraceWriter:
         self._creator = header.creator or f"kgverify {__version__}"
         self._shard_steps = shard_steps
         self._absent = frozenset(absent)
+        self._level = parse_level(level or header.level, self._where)
+        self._is_archived = is_archived
+        self._packing = packing_of(self._level, is_archived=is_archived)
+        self._unknown = unknown
         if header.schema_version != SCHEMA_VERSION:
             raise UserError(
                 f"schema version is {header.schema_version}, expected {SCHEMA_VERSION}",
                 where=f"{path}:header",
                 fix=f"write schema version {SCHEMA_VERSION}",
             )
-        if unknown := sorted(self._absent - OPTIONAL_COLUMNS):
+        if odd := sorted(self._absent - OPTIONAL_COLUMNS):
             raise UserError(
-                f"{unknown[0]} may not be absent, only {', '.join(sorted(OPTIONAL_COLUMNS))}",
+                f"{odd[0]} may not be absent, only {', '.join(sorted(OPTIONAL_COLUMNS))}",
                 where=self._where,
                 fix="write the column",
             )
@@ -92,12 +108,20 @@ class TraceWriter:
         check_facts(facts, fact_lines, symbols, self._where)
         self._num_rules = len(header.clauses.rules) or None
         self._num_facts = None if facts is None else len(facts)
-        self._shared: Arrays = {"header": np.frombuffer(_encode_header(header, self._where), np.uint8)}
+        header = msgspec.structs.replace(
+            header, level=self._level.value, absent=tuple(uncounted(self._level, self._absent | set(header.absent)))
+        )
+        self._shared: Arrays = {"header": np.frombuffer(_encode_header(header, self._unknown, self._where), np.uint8)}
         self._shared |= encode_symbols(symbols, self._where)
         if facts is not None:
             self._shared["program/facts"] = facts
         if fact_lines is not None:
             self._shared["program/fact_lines"] = fact_lines
+        if rules:
+            self._shared |= encode_rules(rules)
+            check_rules(self._shared, symbols, self._where)
+        # What every shard repeats, as its level has it.
+        self._shared = lower_arrays(self._shared, self._level) | {"header": self._shared["header"]}
         self._check_place()
         self._parts: list[Columns] = []
         self._num_buffered = 0
@@ -152,7 +176,7 @@ class TraceWriter:
         if self._is_closed:
             return
         if not self._partial.is_dir():
-            write_at_once(self._path, lambda path: write_arrays(path, self._encode(), self._creator))
+            write_at_once(self._path, lambda path: write_arrays(path, self._encode(), self._creator, self._packing))
         else:
             if not self._manifest.is_complete:
                 self._commit(is_complete=True)
@@ -198,7 +222,8 @@ class TraceWriter:
             path = self._partial / manifest.shards[0].name
             arrays = read_arrays(path)
             self._check_same_run(arrays, path)
-            self._score_dtype = decode_columns(arrays).resolvents.score.dtype
+            if "resolvents/score" in arrays:
+                self._score_dtype = arrays["resolvents/score"].dtype
         return manifest
 
     def _check_same_run(self, arrays: Arrays, path: Path) -> None:
@@ -212,7 +237,9 @@ class TraceWriter:
                     fix=f"resume with the same program, options and versions, or delete {self._partial}",
                 )
         if odd := sorted(
-            name for name in OPTIONAL_COLUMNS if (name.replace(".", "/") in arrays) == (name in self._absent)
+            name
+            for name in optional_columns_of(self._level, OPTIONAL_COLUMNS)
+            if (name.replace(".", "/") in arrays) == (name in self._absent)
         ):
             raise UserError(
                 f"{odd[0]} is in the shards or in this run, not in both",
@@ -235,7 +262,7 @@ class TraceWriter:
         arrays = self._shared | encode_columns(columns, self._absent) | encode_level("digests", digests)
         if self._rankings is not None:
             arrays |= encode_level("rankings", self._rankings)
-        return arrays
+        return lower_arrays(arrays, self._level, is_archived=self._is_archived) | dict(self._unknown.arrays)
 
     def _commit(self, *, is_complete: bool) -> None:
         """Write the buffer as the next shard: first the file, then the manifest that lists it."""
@@ -245,7 +272,7 @@ class TraceWriter:
         if not is_complete:
             arrays = {name: array for name, array in arrays.items() if not name.startswith("rankings/")}
         path = self._partial / shard_name(index)
-        write_at_once(path, lambda temporary: write_arrays(temporary, arrays, self._creator))
+        write_at_once(path, lambda temporary: write_arrays(temporary, arrays, self._creator, self._packing))
         candidates = decode_columns(arrays).candidates
         shard = Shard(
             name=path.name,
@@ -272,6 +299,10 @@ def write_trace(
     facts: NDArray[np.int32] | None = None,
     fact_lines: NDArray[np.int32] | None = None,
     absent: Iterable[str] = (),
+    level: str | None = None,
+    is_archived: bool = False,
+    rules: Sequence[Rule] | None = None,
+    unknown: Unknown = NOTHING_UNKNOWN,
 ) -> None:
     """Write a whole trace as one file, at once. UserError for what cannot be written."""
     with TraceWriter(
@@ -282,15 +313,19 @@ def write_trace(
         fact_lines=fact_lines,
         shard_steps=1 << 62,
         absent=absent,
+        level=level,
+        is_archived=is_archived,
+        rules=rules,
+        unknown=unknown,
     ) as writer:
         writer.append(columns)
         if rankings is not None:
             writer.set_rankings(rankings)
 
 
-def _encode_header(header: Header, where: str) -> bytes:
+def _encode_header(header: Header, unknown: Unknown, where: str) -> bytes:
     try:
-        return msgspec.json.encode(header)
+        return msgspec.json.encode(merge_fields(msgspec.to_builtins(header), unknown.header))
     except UnicodeEncodeError as error:
         raise UserError(
             "holds text that UTF-8 cannot encode",
