@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from kgverify import __version__
-from kgverify.cli import audit, faults
+from kgverify.cli import audit, faults, trace
 from kgverify.cli.diff import diff
 from kgverify.cli.evaluate import evaluate
 from kgverify.cli.fuzz import fuzz
@@ -65,6 +65,7 @@ app.command()(fuzz)
 app.command()(train)
 app.add_typer(faults.app, name="faults")
 app.add_typer(audit.app, name="audit")
+app.add_typer(trace.app, name="trace")
 
 
 def _print_version(wanted: bool) -> None:

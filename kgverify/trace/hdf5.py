@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
@@ -38,7 +37,7 @@ from kgverify.trace.storage import Chunk, Place, check_extents, read_place
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
 import h5py
-from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5s, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
 MAX_BYTES: Final = 64 << 30
 MAX_RATIO: Final = 64
@@ -54,6 +53,7 @@ _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
 _FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _PAGE: Final = 4096
+_ORDER: Final = {field.path: place for place, field in enumerate(FIELDS)}
 
 
 class FileContent(NamedTuple):
@@ -80,7 +80,8 @@ def _write(path: Path, arrays: Arrays, creator: str, packing: Packing) -> None:
     align = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE} if packing is Packing.PLAIN else {}
     with h5py.File(path, "w", libver=("v110", "v110"), **align) as file:
         checksums = {}
-        for name, array in arrays.items():
+        for name in sorted(arrays, key=lambda name: (_ORDER.get(name, len(_ORDER)), name)):
+            array = arrays[name]
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
             checksum = xxhash.xxh3_64_intdigest(little.data)
             dataset = file.create_dataset(name, data=little, **storage_options(little, packing))
@@ -137,11 +138,11 @@ def _read_fields(root: Any, descriptor: int, path: Path, *, with_unknown: bool) 
     file_size = os.fstat(descriptor).st_size
     found: dict[str, tuple[Any, Place]] = {}
     for field in FIELDS:
-        place = f"{path}:{field.path}"
-        with _told_as_user_error(place):
+        where = f"{path}:{field.path}"
+        with _told_as_user_error(where):
             dataset = _open_dataset(root, field, str(path))
             if dataset is not None:
-                found[field.path] = dataset, _check_dataset(dataset, field, place, file_size)
+                found[field.path] = dataset, _check_dataset(dataset, field, where, file_size)
     dropped: list[str] = []
     if with_unknown:
         with _told_as_user_error(str(path)):

@@ -41,9 +41,7 @@ class Packing(StrEnum):
 
 _ATOMS: Final = frozenset({"steps/num_atoms", "steps/goal_atoms", "resolvents/num_atoms", "resolvents/atoms"})
 _OTHER_DIGESTS: Final = frozenset({"digests/multiset", "digests/renaming"})
-_OF_STEPS: Final = frozenset(
-    field.path for field in FIELDS if field.path.split("/")[0] in ("steps", "resolvents")
-)
+_OF_STEPS: Final = frozenset(field.path for field in FIELDS if field.path.split("/")[0] in ("steps", "resolvents"))
 _CLAUSES: Final = frozenset({"resolvents/origin_kind", "resolvents/origin"})
 
 # What each level leaves out, and what it requires beyond the candidates and the symbols.

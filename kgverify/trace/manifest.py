@@ -74,6 +74,7 @@ def shard_name(index: int) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder, consistent in itself. UserError if there is none or it cannot be believed."""
     path = folder / MANIFEST
+    _check_no_link(path)
     if not path.is_file():
         raise UserError(
             f"no {MANIFEST} in this folder, expected a trace",
@@ -116,12 +117,21 @@ def read_manifest(folder: Path) -> Manifest:
 def check_shard(folder: Path, shard: Shard) -> None:
     """UserError unless the shard's file is there with the size and checksum of the manifest."""
     path = folder / shard.name
+    _check_no_link(path)
     if not path.is_file():
         raise _refuse(path, "missing, expected because the manifest lists it")
     if path.stat().st_size != shard.size:
         raise _refuse(path, f"takes {path.stat().st_size} bytes, expected {shard.size}")
     if hash_file(path) != shard.xxh3:
         raise _refuse(path, f"checksum is {hash_file(path)}, expected {shard.xxh3}: the file was altered")
+
+
+def _check_no_link(path: Path) -> None:
+    """UserError for a link: a folder that came from elsewhere could point to any file of this machine."""
+    if path.is_symlink():
+        raise UserError(
+            "is a link, expected the file itself", where=str(path), fix="copy what it points to into the folder"
+        )
 
 
 def hash_file(path: Path) -> str:

@@ -26,10 +26,11 @@ from kgverify.trace.writer import write_trace
 def encode_trace(trace: Trace) -> Arrays:
     """Every dataset of a trace, by path. Digests are those of the trace: only the reader of goals can compute them."""
     header = merge_fields(msgspec.to_builtins(trace.header), trace.unknown.header)
-    absent = {name for name in OPTIONAL_COLUMNS if name not in trace.fields}
     arrays: Arrays = {"header": np.frombuffer(msgspec.json.encode(header), np.uint8)}
     arrays |= encode_symbols(trace.symbols, trace.source)
-    arrays |= encode_columns(trace.columns, absent) | encode_level("digests", trace.digests)
+    columns = encode_columns(trace.columns)
+    arrays |= {path: column for path, column in columns.items() if path.replace("/", ".") in trace.fields}
+    arrays |= encode_level("digests", trace.digests)
     if trace.rankings is not None:
         arrays |= encode_level("rankings", trace.rankings)
     if trace.facts is not None:

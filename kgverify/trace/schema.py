@@ -147,8 +147,7 @@ def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
 def decode_columns(arrays: Arrays) -> Columns:
     """Columns out of what a file held; an absent column is zeros, absent atoms are none."""
     lengths = {
-        group: next((len(arrays[path]) for path in paths if path in arrays), 0)
-        for group, paths in _LENGTH_FROM.items()
+        group: next((len(arrays[path]) for path in paths if path in arrays), 0) for group, paths in _LENGTH_FROM.items()
     }
 
     def column(group: str, name: str) -> NDArray[Any]:

@@ -87,9 +87,7 @@ def check_extents(places: Sequence[Place], file_size: int) -> None:
     last_end, last_place = 0, ""
     for begin, end, place in extents:
         if begin >= _UNDEFINED or end > file_size:
-            raise UserError(
-                f"its data end at byte {end}, but the file has {file_size}", where=place, fix=RECORD_AGAIN
-            )
+            raise UserError(f"its data end at byte {end}, but the file has {file_size}", where=place, fix=RECORD_AGAIN)
         if begin < last_end:
             raise UserError(
                 f"its data overlap with those of {last_place.rpartition(':')[2]}, at byte {begin}",
@@ -127,7 +125,7 @@ def _read_chunk(descriptor: int, chunk: Chunk, place: Place) -> NDArray[np.uint8
 
 
 def _read_into(descriptor: int, target: NDArray[np.uint8], offset: int, where: str) -> None:
-    view = memoryview(target)
+    view = target.data
     done = 0
     while done < len(view):
         num = os.preadv(descriptor, [view[done : done + _READ_BYTES]], offset + done)
