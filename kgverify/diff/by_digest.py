@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kgverify.diff.locate import Difference
 from kgverify.diff.result import Level
-from kgverify.diff.shared import DIGEST
+from kgverify.diff.sharing import DIGEST
 from kgverify.diff.view import StepView
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import Columns, expand_rows, select_steps, starts_of

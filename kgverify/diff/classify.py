@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from kgverify.diff.locate import canonical
 from kgverify.diff.result import DifferenceClass, Divergence
-from kgverify.diff.shared import DIGEST
+from kgverify.diff.sharing import DIGEST
 from kgverify.diff.view import StepView
 from kgverify.logic.atoms import Atom, Goal
 from kgverify.logic.outcomes import GoalKind, Origin

@@ -22,7 +22,7 @@ from kgverify.diff.result import (
     Verdict,
     highest_level,
 )
-from kgverify.diff.shared import DIGEST, share
+from kgverify.diff.sharing import DIGEST, share
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of

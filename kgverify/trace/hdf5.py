@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +19,7 @@ import xxhash
 from kgverify.errors import UserError
 from kgverify.trace.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.levels import Packing
+from kgverify.trace.locate import MAX_BYTES, locate
 from kgverify.trace.packing import storage_options
 from kgverify.trace.presence import check_together, required_of
 from kgverify.trace.schema import (
@@ -32,25 +32,20 @@ from kgverify.trace.schema import (
     check_file_checksum,
     file_checksum,
 )
-from kgverify.trace.storage import Chunk, Place, check_extents, read_place
+from kgverify.trace.storage import Place, check_extents, read_place
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
 import h5py
-from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 
-MAX_BYTES: Final = 64 << 30
 MAX_RATIO: Final = 64
 """All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
 MIN_TOTAL_BYTES: Final = 64 << 20
-_MAX_CHUNK_BYTES: Final = 1 << 30
-_MAX_CHUNKS: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_LINKS: Final = 256
 _MAX_NESTING: Final = 8
-_MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
-_FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
 _SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _PAGE: Final = 4096
 _ORDER: Final = {field.path: place for place, field in enumerate(FIELDS)}
@@ -306,7 +301,7 @@ def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> Pl
         raise UserError(
             f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=place, fix="write a shorter header"
         )
-    return _locate(dataset, np.dtype(matching[0]), shape, place, file_size)
+    return locate(dataset, np.dtype(matching[0]), shape, place, file_size)
 
 
 def _check_unknown(dataset: Any, place: str, file_size: int) -> Place:
@@ -316,7 +311,7 @@ def _check_unknown(dataset: Any, place: str, file_size: int) -> Place:
     matching = [d for d in plain if dataset.get_type().equal(h5t.py_create(np.dtype(d)))]
     if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
         raise UserError("is not a plain array", where=place, fix="write it as an array of numbers")
-    return _locate(dataset, np.dtype(matching[0]), shape, place, file_size)
+    return locate(dataset, np.dtype(matching[0]), shape, place, file_size)
 
 
 def _shape_of(dataset: Any) -> tuple[int, ...] | None:
@@ -324,77 +319,6 @@ def _shape_of(dataset: Any) -> tuple[int, ...] | None:
     if space.get_simple_extent_type() != h5s.SIMPLE:
         return None
     return tuple(int(n) for n in space.get_simple_extent_dims())
-
-
-def _locate(dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], place: str, file_size: int) -> Place:
-    """UserError unless the data lie in this very file, whole, and can be as large as the shape says."""
-    num_bytes = dtype.itemsize * prod(shape)
-    plan = dataset.get_create_plist()
-    layout = plan.get_layout()
-    if layout not in (h5d.CONTIGUOUS, h5d.CHUNKED, h5d.COMPACT) or plan.get_external_count():
-        raise UserError(
-            "is a virtual dataset, or keeps its data in another file",
-            where=place,
-            fix="copy the data into the file",
-        )
-    filters = tuple(int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters()))
-    if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
-        raise UserError(
-            f"uses the HDF5 filters {list(filters)}, expected none, or one each of gzip, shuffle and fletcher32",
-            where=place,
-            fix="repack it without filters, e.g. h5repack -f NONE",
-        )
-    stored = min(dataset.get_storage_size(), file_size)
-    chunk_shape = tuple(int(n) for n in plan.get_chunk()) if layout == h5d.CHUNKED else ()
-    chunk_bytes = dtype.itemsize * prod(chunk_shape) if chunk_shape else 0
-    if chunk_bytes > _MAX_CHUNK_BYTES:
-        raise UserError(
-            f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
-            where=place,
-            fix="write it contiguous",
-        )
-    offset = dataset.get_offset() if layout == h5d.CONTIGUOUS else None
-    most = stored * (_MAX_DEFLATE_RATIO if h5z.FILTER_DEFLATE in filters else 1)
-    if layout == h5d.CONTIGUOUS:
-        most = max(0, min(stored, file_size - offset)) if offset is not None else 0
-    if num_bytes > min(most, MAX_BYTES):
-        raise UserError(
-            f"its shape asks for {num_bytes} bytes, but the file holds {stored} for it"
-            f" and a dataset may have {MAX_BYTES}",
-            where=place,
-            fix=RECORD_AGAIN,
-        )
-    if layout == h5d.COMPACT:
-        content = np.empty(shape, dtype)
-        if num_bytes:
-            dataset.read(h5s.ALL, h5s.ALL, content)
-        return Place(place, dtype, shape, content=content)
-    if layout == h5d.CONTIGUOUS or not num_bytes:
-        return Place(place, dtype, shape, -1 if offset is None else int(offset))
-    chunks = _locate_chunks(dataset, shape, chunk_shape, place, file_size)
-    return Place(place, dtype, shape, -1, None, chunk_shape, filters, chunks)
-
-
-def _locate_chunks(
-    dataset: Any, shape: tuple[int, ...], chunk_shape: tuple[int, ...], place: str, file_size: int
-) -> tuple[Chunk, ...]:
-    counts = tuple(-(-whole // part) for whole, part in zip(shape, chunk_shape, strict=True))
-    # A chunk that is stored takes a byte at least, whatever the index says.
-    if prod(counts) > min(_MAX_CHUNKS, file_size) or dataset.get_num_chunks() < prod(counts):
-        raise UserError(
-            f"its shape asks for {prod(counts)} chunks, but the file does not hold as many, or they are more than"
-            f" {_MAX_CHUNKS}",
-            where=place,
-            fix="write it contiguous",
-        )
-    chunks = []
-    for number in np.ndindex(counts):
-        index = tuple(int(i) * part for i, part in zip(number, chunk_shape, strict=True))
-        info = dataset.get_chunk_info_by_coord(index)
-        if info.byte_offset is None or not 0 < info.size <= file_size:
-            raise UserError(f"the chunk at {list(index)} is missing", where=place, fix=RECORD_AGAIN)
-        chunks.append(Chunk(int(info.byte_offset), int(info.size), int(info.filter_mask), index))
-    return tuple(chunks)
 
 
 def _read_checksum(node: Any, place: str) -> int:

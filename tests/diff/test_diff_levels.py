@@ -10,7 +10,7 @@ from diff_traces import first_step_with, small_trace, with_columns, with_element
 from kgverify.diff.compare import compare_traces
 from kgverify.diff.fields import column_names
 from kgverify.diff.result import Level, Verdict
-from kgverify.diff.shared import DIGEST
+from kgverify.diff.sharing import DIGEST
 from kgverify.harness.run import Run, build_trace, reference_pipeline
 from kgverify.harness.verify import compare_recorded
 from kgverify.kg.load import load_graph
@@ -118,7 +118,7 @@ def test_a_near_tie_is_told_from_a_divergence_by_the_trace_with_goals(lower, lev
         comparison = compare_traces(*pair)
         assert comparison.verdict is Verdict.AGREE
         assert len(comparison.near_ties) == 1
-        assert comparison.near_ties[0].gap == pytest.approx(0.015)
+        assert comparison.near_ties[0].gap <= comparison.near_ties[0].bound
     expected, actual = near_tie(0.5)
     for pair in ((lower(expected, level), actual), (expected, lower(actual, level))):
         comparison = compare_traces(*pair)
