@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.align import align_candidates
-from kgverify.diff.fields import column_names, share_fields, share_symbols
+from kgverify.diff.by_digest import differing_columns, digest_difference, is_decidable, level_without_goals, tie_gap
+from kgverify.diff.fields import column_names
 from kgverify.diff.locate import Difference, is_close, level_of_step, locate_difference
 from kgverify.diff.preconditions import check_preconditions
 from kgverify.diff.result import (
@@ -21,6 +22,7 @@ from kgverify.diff.result import (
     Verdict,
     highest_level,
 )
+from kgverify.diff.sharing import DIGEST, share
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
@@ -48,8 +50,10 @@ class Comparer:
     """Compares two traces; keeps what it read, so that a divergence can be looked at again."""
 
     def __init__(self, expected: Trace, actual: Trace, *, lockstep: bool = False) -> None:
-        self.reasons = check_preconditions(expected, actual)
-        self.expected, self.actual, self.not_compared = share_fields(expected, share_symbols(expected, actual))
+        shared = share(expected, actual)
+        self.reasons = (*check_preconditions(expected, actual), *shared.reasons)
+        self.expected, self.actual, self.not_compared = shared.expected, shared.actual, shared.not_compared
+        self.by_digest, self._full = shared.by_digest, shared.full
         has_scores = "resolvents.score" in expected.fields
         self.expected_scores = expected.columns.resolvents.score.astype(np.float64) if has_scores else None
         self.has_actual_scores = "resolvents.score" in actual.fields
@@ -76,8 +80,8 @@ class Comparer:
             if self.score_tolerance
             else "equal",
         }
-        every = sorted(column_names(self.expected.columns) - set(self.not_compared))
-        return tuple(FieldRule(field, rules.get(field, "equal")) for field in every)
+        rules[DIGEST] = "equal: 64 bits of goal, resolvents, counts, choice, outcome and depth"
+        return tuple(FieldRule(field, rules.get(field, "equal")) for field in self._compared_fields())
 
     def compare(self) -> Comparison:
         """The verdict, with everything it rests on."""
@@ -86,7 +90,7 @@ class Comparer:
         divergences = [*self._unpaired_candidates(), *found]
         divergences.sort(key=lambda each: (each.candidate, each.step))
         coverage = self._coverage(pairs.expected[is_compared])
-        reasons = list(self.reasons)
+        reasons = [*self.reasons, *self._undecided(divergences)]
         if not coverage.candidates or not coverage.steps:
             reasons.append(
                 f"nothing was compared: {coverage.candidates_expected} candidates expected,"
@@ -129,6 +133,11 @@ class Comparer:
         differs: NDArray[np.bool_] = (
             self.expected.digests.sequence[pairs.expected] != self.actual.digests.sequence[pairs.actual]
         )
+        if "steps.num_resolvents" not in self.expected.fields & self.actual.fields:
+            return differs
+        if self.not_compared:
+            rows = pairs.expected, pairs.actual
+            differs |= differing_columns(self.expected.columns, self.actual.columns, rows)
         same = np.flatnonzero(~differs)
         e, a = self.expected.columns, self.actual.columns
         rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
@@ -160,15 +169,27 @@ class Comparer:
             step_e, step_a = self.step_views(pairs, i)
             step = self._step_number(owner, int(pairs.expected[i]))
             difference = locate_difference(step_e, step_a, self.names, step == 0, self.score_tolerance)
+            rows = int(pairs.expected[i]), int(pairs.actual[i])
+            digests = int(self.expected.digests.sequence[rows[0]]), int(self.actual.digests.sequence[rows[1]])
+            is_digest_alone = difference is None and self.by_digest and digests[0] != digests[1]
+            if is_digest_alone:
+                difference = digest_difference(*digests)
             if difference is None:
                 continue
             decided[owner] = i
-            gap = self._tie_gap(int(pairs.expected[i]), step_e, step_a, difference)
+            if is_digest_alone:
+                gap = tie_gap(self._full, rows, digests, self.score_tolerance)
+            else:
+                gap = self._tie_gap(rows[0], step_e, step_a, difference)
             if gap is not None:
                 near_ties.append(self._near_tie(owner, step, gap, difference))
             else:
                 self.views[int(self.alignment.expected[owner]), step] = step_e, step_a
                 level = level_of_step(step_e, step_a, difference)
+                if is_digest_alone:
+                    level = Level.RENAMING
+                elif self.by_digest:
+                    level = level_without_goals(step_e, step_a, level, is_same_digest=digests[0] == digests[1])
                 divergences.append(self._divergence(owner, step, difference, level, step_e))
         rest = (owner for owner in range(len(self.alignment.expected)) if owner not in decided)
         divergences += filter(None, map(self._whole_candidate, rest))
@@ -313,14 +334,27 @@ class Comparer:
     def _facts(self) -> set[tuple[int, ...]]:
         return set() if self.expected.facts is None else {tuple(fact) for fact in self.expected.facts.tolist()}
 
+    def _compared_fields(self) -> list[str]:
+        compared = column_names(self.expected.columns) - set(self.not_compared)
+        return sorted(compared | {DIGEST}) if self.by_digest else sorted(compared)
+
+    def _undecided(self, divergences: list[Divergence]) -> list[str]:
+        """Why digests alone cannot decide: scores have an error bound, and no trace tells which choices it excuses."""
+        num = sum(each.field == DIGEST for each in divergences)
+        if not num or not self.score_tolerance or any(map(is_decidable, self._full)):
+            return []
+        return [
+            f"{num} candidates part in a digest, which scores within their error bound {self.score_tolerance:.3g} may"
+            " explain; no trace keeps the goals that would tell: record one at level steps"
+        ]
+
     def _coverage(self, steps: NDArray[np.int64]) -> Coverage:
         """steps: rows of the expected steps compared."""
-        compared = column_names(self.expected.columns) - set(self.not_compared)
         return Coverage(
             candidates=len(self.alignment.expected),
             steps=len(steps),
             resolvents=int(self.expected.columns.steps.num_resolvents[steps].sum()),
-            fields=tuple(sorted(compared)),
+            fields=tuple(self._compared_fields()),
             not_compared=self.not_compared,
             candidates_expected=len(self.expected.columns.candidates.query),
             candidates_actual=len(self.actual.columns.candidates.query),

@@ -19,6 +19,7 @@ from kgverify.harness.attribute import attribute_loss
 from kgverify.harness.explain import Explainer
 from kgverify.harness.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.harness.phases import Phase, silent_phase
+from kgverify.harness.rebuild import rebuild_for_comparison
 from kgverify.harness.replay import Replayed
 from kgverify.harness.run import Pipeline, Run, build_trace
 from kgverify.logic.outcomes import Outcome
@@ -108,7 +109,7 @@ def verify(
 
 def compare_recorded(expected: str | Path, actual: str | Path) -> Verification:
     """Compare two recorded traces; needs no engine."""
-    traces = read_trace(Path(expected)), read_trace(Path(actual))
+    traces = rebuild_for_comparison(read_trace(Path(expected)), read_trace(Path(actual)))
     comparer = Comparer(*traces)
     comparison = compare_rankings(_admit_unfollowed(comparer.compare()), *traces)
     explainer = Explainer(comparer.expected, comparer, comparer.views)

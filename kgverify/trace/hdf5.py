@@ -2,70 +2,97 @@
 
 Plain h5py follows external links, virtual datasets and raw external storage without a word, and allocates
 whatever a shape asks for. Here every link on the way to a dataset, and the dataset's type, shape, layout,
-filters and size, are judged before a byte of it is read. HDF5's plugins, code that a file could ask to load,
-are switched off.
+filters and size, are judged, of all datasets together, before a byte is read; the bytes themselves are fetched and
+unpacked by `kgverify.trace.storage`. HDF5's plugins, code that a file could ask to load, are switched off.
 """
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.disk import Buffer, bytes_of, opened, sync, write_all
+from kgverify.trace.content import (
+    Examination,
+    FileContent,
+    check_checksum,
+    check_format,
+    check_required,
+    check_shape,
+    check_version,
+    missing,
+    noting,
+    open_regular,
+    told_as_user_error,
+)
+from kgverify.trace.disk import Buffer, bytes_of, checksum_of, little_endian, opened, sync, write_all
 from kgverify.trace.header import SCHEMA_VERSION
 from kgverify.trace.image import MetadataImage, Written, hash_pieces
+from kgverify.trace.levels import Packing
+from kgverify.trace.locate import check_total, drop_refused, is_archived, locate, most_bytes
+from kgverify.trace.packing import storage_options
+from kgverify.trace.presence import check_together, required_of
 from kgverify.trace.schema import (
+    FIELD_OF,
     FIELDS,
     FORMAT,
     RECORD_AGAIN,
-    TOGETHER,
     Arrays,
     Field,
     check_file_checksum,
     file_checksum,
 )
+from kgverify.trace.storage import Place, check_extents, read_place
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
 import h5py
-from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5s, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t
 
-MAX_BYTES: Final = 64 << 30
-_MAX_CHUNK_BYTES: Final = 1 << 30
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
-_MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
-_FILTERS: Final = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
+_MAX_LINKS: Final = 256
+_MAX_NESTING: Final = 8
+_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 _PAGE: Final = 4096
+# From version 1.10 on HDF5 puts checksums on its own metadata.
+_BOUNDS: Final = ("v110", "v110")
+_ORDER: Final = {field.path: place for place, field in enumerate(FIELDS)}
 
 
-class Examination(NamedTuple):
-    """The datasets of a file by path: those that their checksums vouch for, those that could be read, what is wrong."""
+def write_arrays(
+    path: Path,
+    arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]],
+    creator: str,
+    packing: Packing = Packing.PLAIN,
+) -> Written:
+    """Write one file and force it to disk, with checksums. Same input, same bytes.
 
-    intact: Arrays
-    altered: Arrays
-    problems: dict[str, str]
+    Plain: contiguous datasets on page boundaries. A dataset may come in parts, rows after rows; no copy is made of them.
+    Packed, a file is made in memory first; what would unpack to more than a reader admits is written plain.
 
-
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]], creator: str) -> Written:
-    """Write one file and force it to disk: contiguous datasets on page boundaries, with checksums.
-
-    A dataset may come in parts, rows after rows; no copy is made of them. HDF5 itself lays the file out, but in
-    memory: what goes to the disk goes through `kgverify.trace.disk`, so that each failure is one of ours. Same input,
-    same bytes.
+    HDF5 itself lays the file out, but in memory: what goes to the disk goes through `kgverify.trace.disk`, so that each
+    failure is one of ours.
     """
-    parts = {name: _little(given) for name, given in arrays.items()}
+    names = sorted(arrays, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    parts = {name: little_endian(arrays[name]) for name in names}
+    if packing is not Packing.PLAIN:
+        packed = _pack(parts, creator, packing)
+        total = sum(piece.nbytes for pieces in parts.values() for piece in pieces)
+        if total <= most_bytes(len(packed)):
+            with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+                write_all(descriptor, [packed], 0)
+                sync(descriptor)
+            return Written(len(packed), hash_pieces([(0, [packed])], len(packed)))
     image = MetadataImage()
-    # From version 1.10 on HDF5 puts checksums on its own metadata.
-    bounds = ("v110", "v110")
     with (
-        h5py.File(image, "w", libver=bounds, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file,
+        h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file,
         opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
         ThreadPoolExecutor(1) as hasher,
     ):
@@ -73,22 +100,15 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
         plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
         plan.set_fill_time(h5d.FILL_TIME_NEVER)
         placed: list[tuple[int, Sequence[Buffer]]] = []
-        datasets = {}
         for name, pieces in parts.items():
             shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
-            datasets[name] = dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
+            dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
             if (offset := dataset.id.get_offset()) is not None:
                 placed.append((offset, [bytes_of(piece) for piece in pieces]))
-        summed = hasher.submit(lambda: {name: _checksum(pieces) for name, pieces in parts.items()})
+        summed = hasher.submit(lambda: {name: checksum_of(pieces) for name, pieces in parts.items()})
         for offset, buffers in placed:
             write_all(descriptor, buffers, offset)
-        checksums = summed.result()
-        for name, checksum in checksums.items():
-            datasets[name].attrs["xxh3"] = np.uint64(checksum)
-        file.attrs["format"] = np.bytes_(FORMAT)
-        file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
-        file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_ATTRIBUTE_BYTES])
-        file.attrs["xxh3"] = np.uint64(file_checksum(checksums))
+        _sign(file, summed.result(), creator)
         file.close()
         os.ftruncate(descriptor, image.size)
         placed += [(offset, [content]) for offset, content in image.runs()]
@@ -99,23 +119,78 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any] | Sequence[NDArra
         return Written(image.size, hashed.result())
 
 
-def _little(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    pieces = [given] if isinstance(given, np.ndarray) else given
-    return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
+def _pack(parts: Mapping[str, Sequence[NDArray[Any]]], creator: str, packing: Packing) -> memoryview:
+    """The bytes of a packed file. Pages would cost more than small datasets do."""
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=_BOUNDS) as file:
+        for name, pieces in parts.items():
+            array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            file.create_dataset(name, data=array, **storage_options(array, packing))
+        _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+    return content.getbuffer()
 
 
-def _checksum(pieces: Sequence[NDArray[Any]]) -> int:
-    digest = xxhash.xxh3_64()
-    for piece in pieces:
-        digest.update(bytes_of(piece))
-    return digest.intdigest()
+def _sign(file: Any, checksums: Mapping[str, int], creator: str) -> None:
+    """Write the checksums of all datasets, and what makes the file a trace."""
+    for name, checksum in checksums.items():
+        file[name].attrs["xxh3"] = np.uint64(checksum)
+    file.attrs["format"] = np.bytes_(FORMAT)
+    file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
+    file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_ATTRIBUTE_BYTES])
+    known = {name: checksum for name, checksum in checksums.items() if name in FIELD_OF}
+    file.attrs["xxh3"] = np.uint64(file_checksum(known))
 
 
 def read_arrays(path: Path) -> Arrays:
     """Every known dataset of one file, by path. UserError for what `docs/trace-format.md` refuses."""
+    return read_file(path, with_unknown=False).arrays
+
+
+def read_file(path: Path, *, with_unknown: bool = True) -> FileContent:
+    """Every dataset of one file that can be kept. UserError for what `docs/trace-format.md` refuses."""
+    with _opened_trace(path) as (root, descriptor):
+        return _read_fields(root, descriptor, path, with_unknown=with_unknown)
+
+
+def examine_arrays(path: Path) -> Examination:
+    """Every dataset of one file that can be read, whatever is wrong with the others. UserError if it is no trace file."""
+    intact: Arrays = {}
+    altered: Arrays = {}
+    problems: dict[str, str] = {}
+    found: dict[str, tuple[Any, Place]] = {}
+    checksums: dict[str, int] = {}
+    with _opened_trace(path) as (root, descriptor):
+        file_size = os.fstat(descriptor).st_size
+        for field in FIELDS:
+            with noting(problems, field.path):
+                if (dataset := _open_dataset(root, field, str(path))) is not None:
+                    found[field.path] = dataset, _check_dataset(dataset, field, f"{path}:{field.path}", file_size)
+        drop_refused(found, file_size, path, problems)
+        for name, (dataset, place) in found.items():
+            with noting(problems, name):
+                checksums[name] = _read_checksum(dataset, place.place)
+            with noting(problems, name):
+                array = altered[name] = read_place(descriptor, place)
+                if xxhash.xxh3_64_intdigest(array.data) == checksums.get(name):
+                    intact[name] = altered.pop(name)
+                else:
+                    problems.setdefault(name, "its checksum does not fit: the data were altered")
+        with noting(problems, "header"):
+            required = required_of(intact["header"], str(path)) if "header" in intact else frozenset({"header"})
+            for field in FIELDS:
+                if field.path in required - found.keys():
+                    problems.setdefault(field.path, missing(field, str(path)).message)
+        with noting(problems, "/"):
+            check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
+    return Examination(intact, altered, problems, is_archived(found))
+
+
+@contextmanager
+def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
+    """The root group and a descriptor of a file that says it is a trace."""
     where = str(path)
-    with _told_as_user_error(where):
-        if not h5f.is_hdf5(os.fsencode(path)):
+    with told_as_user_error(where), open_regular(path) as descriptor:
+        if os.pread(descriptor, len(_SIGNATURE), 0) != _SIGNATURE:
             raise UserError(
                 "not an HDF5 file, or cut off in its first bytes; expected a trace",
                 where=where,
@@ -124,103 +199,102 @@ def read_arrays(path: Path) -> Arrays:
         with h5py.File(path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
             _check_identity(root, where)
-            return _read_fields(root, path)
+            yield root, descriptor
 
 
-def examine_arrays(path: Path) -> Examination:
-    """Every dataset of one file that can be read, whatever is wrong with the others. UserError if it is no trace file."""
-    where = str(path)
-    found = Examination({}, {}, {})
-    checksums: dict[str, int] = {}
-    with _told_as_user_error(where), h5py.File(path, "r", locking="best-effort") as file:
-        root: Any = file["/"].id
-        _check_identity(root, where)
-        for field in FIELDS:
-            place = f"{path}:{field.path}"
-            try:
-                with _told_as_user_error(place):
-                    dataset = _open_dataset(root, field, where)
-                    if dataset is None:
-                        continue
-                    array = _read_dataset(dataset, field, place, path.stat().st_size)
-                    found.altered[field.path] = array
-                    stored = checksums[field.path] = _read_checksum(dataset, place)
-                    if xxhash.xxh3_64_intdigest(array.data) == stored:
-                        found.intact[field.path] = found.altered.pop(field.path)
-                    else:
-                        found.problems[field.path] = "its checksum does not fit: the data were altered"
-            except UserError as error:
-                found.problems[field.path] = error.message
-        try:
-            check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
-        except UserError as error:
-            found.problems["/"] = error.message
-    return found
-
-
-def _read_fields(root: Any, path: Path) -> Arrays:
-    arrays: Arrays = {}
-    checksums: dict[str, int] = {}
+def _read_fields(root: Any, descriptor: int, path: Path, *, with_unknown: bool) -> FileContent:
+    file_size = os.fstat(descriptor).st_size
+    found: dict[str, tuple[Any, Place]] = {}
     for field in FIELDS:
-        place = f"{path}:{field.path}"
-        with _told_as_user_error(place):
+        where = f"{path}:{field.path}"
+        with told_as_user_error(where):
             dataset = _open_dataset(root, field, str(path))
-            if dataset is None:
-                continue
-            arrays[field.path] = array = _read_dataset(dataset, field, place, path.stat().st_size)
-            stored = _read_checksum(dataset, place)
-            checksums[field.path] = found = xxhash.xxh3_64_intdigest(array.data)
-            if found != stored:
-                raise UserError(
-                    f"checksum is {found:016x}, expected {stored:016x}: the data were altered",
-                    where=place,
-                    fix=RECORD_AGAIN,
-                )
-    for group in TOGETHER:
-        held = [name for name in group if name in arrays]
-        if held and len(held) < len(group):
-            missing = next(name for name in group if name not in arrays)
-            raise UserError(
-                f"missing, while {held[0]} is there",
-                where=f"{path}:{missing}",
-                fix=f"write all of {', '.join(group)}, or none",
-            )
+            if dataset is not None:
+                found[field.path] = dataset, _check_dataset(dataset, field, where, file_size)
+    dropped: list[str] = []
+    if with_unknown:
+        with told_as_user_error(str(path)):
+            for name, dataset in _find_unknown(root, dropped):
+                try:
+                    found[name] = dataset, _check_unknown(dataset, f"{path}:{name}", file_size)
+                except UserError:
+                    dropped.append(name)
+    places = [place for _, place in found.values()]
+    check_extents(places, file_size)
+    check_total(places, file_size, path)
+    arrays: Arrays = {}
+    unknown: Arrays = {}
+    checksums: dict[str, int] = {}
+    for name, (dataset, place) in found.items():
+        with told_as_user_error(place.place):
+            array = read_place(descriptor, place)
+            checksum = xxhash.xxh3_64_intdigest(array.data)
+            is_known = name in FIELD_OF
+            if is_known or h5a.exists(dataset, b"xxh3"):
+                check_checksum(checksum, _read_checksum(dataset, place.place), place.place)
+        if is_known:
+            checksums[name] = checksum
+        (arrays if is_known else unknown)[name] = array
+        if name == "header":
+            check_required(required_of(array, str(path)), found, str(path))
+    check_together(arrays, str(path))
     check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), str(path))
-    return arrays
+    return FileContent(arrays, unknown, tuple(dropped), is_archived(found))
 
 
 def _check_identity(root: Any, where: str) -> None:
-    fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
-    found = _read_text(root, "format", where)
-    if found is None:
-        raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
-    if found != FORMAT:
-        raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
-    version = _read_integer(root, "schema_version", where)
-    if version != SCHEMA_VERSION:
-        newer = version is not None and version > SCHEMA_VERSION
-        raise UserError(
-            f"schema version is {version}, expected {SCHEMA_VERSION}",
-            where=where,
-            fix="read it with a newer kgverify" if newer else "record the trace again with this kgverify",
-        )
+    check_format(_read_text(root, "format", where), where)
+    check_version(_read_integer(root, "schema_version", where), where)
+
+
+def _find_unknown(root: Any, dropped: list[str]) -> Iterator[tuple[str, Any]]:
+    """Datasets that the schema does not name, reached through hard links alone; the others are dropped.
+
+    A group counts once, so that cycles end; of a group with too many links nothing is looked at.
+    """
+    seen = set()
+    groups = [("", root)]
+    while groups:
+        prefix, group = groups.pop()
+        address = h5o.get_info(group).addr
+        if address in seen:
+            continue
+        seen.add(address)
+        if group.get_num_objs() > _MAX_LINKS or prefix.count("/") >= _MAX_NESTING or len(seen) > _MAX_LINKS:
+            dropped.append(prefix or "/")
+            continue
+        for raw in sorted(group):
+            try:
+                name = prefix + raw.decode()
+            except UnicodeDecodeError:
+                dropped.append(prefix + repr(raw))
+                continue
+            if name in FIELD_OF:
+                continue
+            if group.links.get_info(raw).type != h5l.TYPE_HARD:
+                dropped.append(name)
+                continue
+            node = h5o.open(group, raw)
+            if isinstance(node, h5g.GroupID):
+                groups.append((f"{name}/", node))
+            elif isinstance(node, h5d.DatasetID):
+                yield name, node
+            else:
+                dropped.append(name)
 
 
 def _open_dataset(root: Any, field: Field, where: str) -> Any:
-    """The dataset, reached through hard links alone; None if it is absent and may be."""
+    """The dataset, reached through hard links alone; None if it is absent and not the header."""
     node = root
     walked = ""
     for part in field.path.split("/"):
         walked = f"{walked}/{part}".lstrip("/")
         name = part.encode()
         if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
-            if not field.is_required:
+            # Which others are required the header says, by its level.
+            if field.path != "header":
                 return None
-            raise UserError(
-                f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in field.dtypes)}",
-                where=f"{where}:{field.path}",
-                fix="write every dataset that docs/trace-format.md requires",
-            )
+            raise missing(field, where)
         if node.links.get_info(name).type != h5l.TYPE_HARD:
             raise UserError(
                 "is a soft, external or user-defined link, expected the object itself",
@@ -233,7 +307,8 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
     return node
 
 
-def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDArray[Any]:
+def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> Place:
+    """Where the data of a known dataset lie. UserError unless its type, shape and storage are as they must be."""
     stored_type = dataset.get_type()
     matching = [d for d in field.dtypes if stored_type.equal(h5t.py_create(np.dtype(d)))]
     if not matching:
@@ -243,65 +318,25 @@ def _read_dataset(dataset: Any, field: Field, place: str, file_size: int) -> NDA
             where=place,
             fix="write it with the type that docs/trace-format.md prescribes",
         )
+    shape = check_shape(_shape_of(dataset), field, place)
+    return locate(dataset, np.dtype(matching[0]), shape, place, file_size)
+
+
+def _check_unknown(dataset: Any, place: str, file_size: int) -> Place:
+    """Where the data of an unknown dataset lie. UserError unless it is a plain array of numbers."""
+    shape = _shape_of(dataset)
+    plain = [f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["<f2", "<f4", "<f8"]
+    matching = [d for d in plain if dataset.get_type().equal(h5t.py_create(np.dtype(d)))]
+    if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
+        raise UserError("is not a plain array", where=place, fix="write it as an array of numbers")
+    return locate(dataset, np.dtype(matching[0]), shape, place, file_size)
+
+
+def _shape_of(dataset: Any) -> tuple[int, ...] | None:
     space = dataset.get_space()
-    is_simple = space.get_simple_extent_type() == h5s.SIMPLE
-    shape = tuple(int(n) for n in space.get_simple_extent_dims()) if is_simple else ()
-    if len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
-        raise UserError(
-            f"shape is {list(shape)}, expected {field.shape_text}",
-            where=place,
-            fix=f"write it with shape {field.shape_text}",
-        )
-    num_bytes = np.dtype(matching[0]).itemsize
-    for length in shape:
-        num_bytes *= length
-    _check_storage(dataset, num_bytes, place, file_size)
-    array = np.empty(shape, matching[0])
-    if num_bytes:
-        dataset.read(h5s.ALL, h5s.ALL, array)
-    return array
-
-
-def _check_storage(dataset: Any, num_bytes: int, place: str, file_size: int) -> None:
-    """UserError unless the data lie in this very file and can be as large as the shape says."""
-    plan = dataset.get_create_plist()
-    layout = plan.get_layout()
-    if layout not in (h5d.CONTIGUOUS, h5d.CHUNKED, h5d.COMPACT) or plan.get_external_count():
-        raise UserError(
-            "is a virtual dataset, or keeps its data in another file",
-            where=place,
-            fix="copy the data into the file",
-        )
-    filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
-    if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
-        raise UserError(
-            f"uses the HDF5 filters {filters}, expected none, or one each of gzip, shuffle and fletcher32",
-            where=place,
-            fix="repack it without filters, e.g. h5repack -f NONE",
-        )
-    stored = dataset.get_storage_size()
-    most = stored
-    if layout == h5d.CONTIGUOUS:
-        offset = dataset.get_offset()
-        most = max(0, min(stored, file_size - offset)) if offset is not None else 0
-    elif layout == h5d.CHUNKED:
-        chunk_bytes = dataset.get_type().get_size()
-        for length in plan.get_chunk():
-            chunk_bytes *= int(length)
-        if chunk_bytes > _MAX_CHUNK_BYTES:
-            raise UserError(
-                f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
-                where=place,
-                fix="write it contiguous",
-            )
-        most = min(stored, file_size) * (_MAX_DEFLATE_RATIO if h5z.FILTER_DEFLATE in filters else 1)
-    if num_bytes > min(most, MAX_BYTES):
-        raise UserError(
-            f"its shape asks for {num_bytes} bytes, but the file holds {min(stored, file_size)} for it"
-            f" and a dataset may have {MAX_BYTES}",
-            where=place,
-            fix=RECORD_AGAIN,
-        )
+    if space.get_simple_extent_type() != h5s.SIMPLE:
+        return None
+    return tuple(int(n) for n in space.get_simple_extent_dims())
 
 
 def _read_checksum(node: Any, place: str) -> int:
@@ -353,19 +388,10 @@ def _read_integer(node: Any, name: str, where: str) -> int | None:
 def _describe_type(kind: Any) -> str:
     if kind.get_class() == h5t.VLEN or (kind.get_class() == h5t.STRING and kind.is_variable_str()):
         return "of variable length"
+    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.STRING):
+        # A compound may have members without end.
+        return "of another kind"
     try:
         return str(kind.dtype)
     except (TypeError, ValueError):
         return "of another kind"
-
-
-@contextmanager
-def _told_as_user_error(where: str) -> Iterator[None]:
-    """What HDF5 raises on a damaged file becomes a `UserError`."""
-    try:
-        yield
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"HDF5 cannot read it, it is cut off or damaged: {reason}", where=where, fix=RECORD_AGAIN
-        ) from error
