@@ -11,9 +11,8 @@ from kgverify.harness.verify import RecordedComparison, Verification
 from kgverify.report.report import Report, encode_report
 from kgverify.trace.manifest import put_in_place, remove_trace
 from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import OPTIONAL_COLUMNS
+from kgverify.trace.rewrite import write_again
 from kgverify.trace.trace import Trace
-from kgverify.trace.writer import write_trace
 
 EXPECTED = "expected.h5"
 ACTUAL = "actual.h5"
@@ -69,17 +68,8 @@ def check_folder(folder: Path) -> None:
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace that is in memory."""
-    write_trace(
-        path,
-        trace.header,
-        trace.symbols,
-        trace.columns,
-        trace.rankings,
-        facts=trace.facts,
-        fact_lines=trace.fact_lines,
-        absent=OPTIONAL_COLUMNS - trace.fields,
-    )
+    """Write a trace that is in memory, at its own level."""
+    write_again(trace, path)
 
 
 def read_run(folder: Path) -> Verification:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
-from kgverify.trace.columns import Candidates, Digests
+from kgverify.trace.columns import Candidates
 from kgverify.trace.content import stored_root
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.mapped import MappedTrace
@@ -144,7 +144,8 @@ class MappedTraceView(TraceView):
     def _read(self, candidate: int, step: int) -> StepView:
         columns, stored = self._mapped.read_step(candidate, step)
         computed = compute_digests(columns)
-        for name, found, expected in zip(Digests._fields, stored or (), computed, strict=False):
+        for name, found in stored.items():
+            expected = getattr(computed, name)
             if expected.tolist() != found.tolist():
                 raise UserError(
                     f"step {step} of candidate {candidate} has digest {int(found[0]):016x},"
