@@ -3,9 +3,9 @@
     python benchmarks/trace_damage.py                      # 10,000 bit flips, 20,000 fuzzed files, the corpus
     python benchmarks/trace_damage.py --flips 100 --fuzzed 200
 
-Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that reads must be the
-very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not say AGREE. Prints a Markdown
-table; exit code 1 if anything but refusals and true readings occurred.
+Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that reads must
+be the very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not say AGREE.
+Prints a Markdown table; exit code 1 if anything but refusals and true readings occurred.
 """
 
 import argparse

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ import xxhash
 from kgverify.errors import UserError
 from kgverify.trace.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.levels import Packing
-from kgverify.trace.locate import MAX_BYTES, locate
+from kgverify.trace.locate import check_total, locate, most_bytes
 from kgverify.trace.packing import storage_options
 from kgverify.trace.presence import check_together, required_of
 from kgverify.trace.schema import (
@@ -39,9 +40,6 @@ os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the librar
 import h5py
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 
-MAX_RATIO: Final = 64
-"""All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
-MIN_TOTAL_BYTES: Final = 64 << 20
 _MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_ATTRIBUTE_BYTES: Final = 1 << 10
 _MAX_LINKS: Final = 256
@@ -66,7 +64,7 @@ def write_arrays(path: Path, arrays: Arrays, creator: str, packing: Packing = Pa
     """
     _write(path, arrays, creator, packing)
     total = sum(array.nbytes for array in arrays.values())
-    if packing is not Packing.PLAIN and total > _most_bytes(path.stat().st_size):
+    if packing is not Packing.PLAIN and total > most_bytes(path.stat().st_size):
         _write(path, arrays, creator, Packing.PLAIN)
 
 
@@ -125,17 +123,14 @@ def _open_regular(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _most_bytes(file_size: int) -> int:
-    return min(MAX_BYTES, max(MIN_TOTAL_BYTES, MAX_RATIO * file_size))
-
-
 def _read_fields(root: Any, descriptor: int, path: Path, *, with_unknown: bool) -> FileContent:
     file_size = os.fstat(descriptor).st_size
     found: dict[str, tuple[Any, Place]] = {}
+    opened: dict[str, Any] = {}
     for field in FIELDS:
         where = f"{path}:{field.path}"
         with _told_as_user_error(where):
-            dataset = _open_dataset(root, field, str(path))
+            dataset = _open_dataset(root, field, str(path), opened)
             if dataset is not None:
                 found[field.path] = dataset, _check_dataset(dataset, field, where, file_size)
     dropped: list[str] = []
@@ -148,7 +143,7 @@ def _read_fields(root: Any, descriptor: int, path: Path, *, with_unknown: bool) 
                     dropped.append(name)
     places = [place for _, place in found.values()]
     check_extents(places, file_size)
-    _check_total(places, file_size, path)
+    check_total(places, file_size)
     arrays: Arrays = {}
     unknown: Arrays = {}
     checksums: dict[str, int] = {}
@@ -187,19 +182,6 @@ def _missing(field: Field, where: str) -> UserError:
         where=f"{where}:{field.path}",
         fix="write every dataset that docs/trace-format.md requires at this level",
     )
-
-
-def _check_total(places: list[Place], file_size: int, path: Path) -> None:
-    """UserError where the datasets together unpack to more than such a file may."""
-    total = sum(place.memory_bytes for place in places)
-    if total > _most_bytes(file_size):
-        largest = max(places, key=lambda place: place.memory_bytes)
-        raise UserError(
-            f"the datasets together ask for {total} bytes, expected at most {_most_bytes(file_size)} of a file of"
-            f" {file_size}",
-            where=largest.place,
-            fix="repack it without filters, e.g. h5repack -f NONE",
-        )
 
 
 def _check_identity(root: Any, where: str) -> None:
@@ -255,13 +237,19 @@ def _find_unknown(root: Any, dropped: list[str]) -> Iterator[tuple[str, Any]]:
                 dropped.append(name)
 
 
-def _open_dataset(root: Any, field: Field, where: str) -> Any:
-    """The dataset, reached through hard links alone; None if it is absent and not the header."""
+def _open_dataset(root: Any, field: Field, where: str, opened: dict[str, Any]) -> Any:
+    """The dataset, reached through hard links alone; None if it is absent and not the header.
+
+    opened: the groups that were reached so before, by path
+    """
     node = root
     walked = ""
     for part in field.path.split("/"):
         walked = f"{walked}/{part}".lstrip("/")
         name = part.encode()
+        if walked in opened:
+            node = opened[walked]
+            continue
         if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
             # Which others are required the header says, by its level.
             if field.path != "header":
@@ -274,6 +262,8 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
                 fix="copy what it points to into the file",
             )
         node = h5o.open(node, name)
+        if isinstance(node, h5g.GroupID):
+            opened[walked] = node
     if not isinstance(node, h5d.DatasetID):
         raise UserError("is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name")
     return node
@@ -282,7 +272,7 @@ def _open_dataset(root: Any, field: Field, where: str) -> Any:
 def _check_dataset(dataset: Any, field: Field, place: str, file_size: int) -> Place:
     """Where the data of a known dataset lie. UserError unless its type, shape and storage are as they must be."""
     stored_type = dataset.get_type()
-    matching = [d for d in field.dtypes if stored_type.equal(h5t.py_create(np.dtype(d)))]
+    matching = [d for d in field.dtypes if stored_type.equal(_type_of(d))]
     if not matching:
         expected = " or ".join(np.dtype(d).name for d in field.dtypes)
         raise UserError(
@@ -308,10 +298,15 @@ def _check_unknown(dataset: Any, place: str, file_size: int) -> Place:
     """Where the data of an unknown dataset lie. UserError unless it is a plain array of numbers."""
     shape = _shape_of(dataset)
     plain = [f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["<f2", "<f4", "<f8"]
-    matching = [d for d in plain if dataset.get_type().equal(h5t.py_create(np.dtype(d)))]
+    matching = [d for d in plain if dataset.get_type().equal(_type_of(d))]
     if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
         raise UserError("is not a plain array", where=place, fix="write it as an array of numbers")
     return locate(dataset, np.dtype(matching[0]), shape, place, file_size)
+
+
+@cache
+def _type_of(dtype: str) -> Any:
+    return h5t.py_create(np.dtype(dtype))
 
 
 def _shape_of(dataset: Any) -> tuple[int, ...] | None:

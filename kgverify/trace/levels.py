@@ -99,15 +99,13 @@ def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
     return Packing.PLAIN if has_goals(level) else Packing.SMALL
 
 
-def lower_arrays(arrays: Arrays, level: TraceLevel, *, is_archived: bool = False) -> Arrays:
+def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
     """The datasets that this level keeps, out of those of a higher one, with the header saying so.
 
-    Digests that follow from the columns are left out of an archive. At level `digests` the program is left out, too: the
-    header names it by its hash.
+    The digests but that of the sequence follow from the columns, and are left out at every level. At level `digests` the
+    program is left out, too: the header names it by its hash.
     """
-    dropped = set(_LEFT_OUT[level])
-    if is_archived:
-        dropped |= _OTHER_DIGESTS
+    dropped = _LEFT_OUT[level] | _OTHER_DIGESTS
     kept = {path: array for path, array in arrays.items() if path not in dropped}
     if level is TraceLevel.DIGESTS:
         kept = {path: array for path, array in kept.items() if not path.startswith("program/")}

@@ -1,5 +1,6 @@
 """Where the data of a dataset lie in a file, judged before a byte of them is read."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Final
 
@@ -10,6 +11,9 @@ from kgverify.trace.schema import RECORD_AGAIN
 from kgverify.trace.storage import DEFLATE, FLETCHER32, SHUFFLE, Chunk, Place
 
 MAX_BYTES: Final = 64 << 30
+MAX_RATIO: Final = 64
+"""All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
+MIN_TOTAL_BYTES: Final = 64 << 20
 _MAX_CHUNK_BYTES: Final = 1 << 30
 _MAX_CHUNKS: Final = 1 << 20
 _MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
@@ -92,3 +96,21 @@ def _locate_chunks(
             raise UserError(f"the chunk at {list(index)} is missing", where=place, fix=RECORD_AGAIN)
         chunks.append(Chunk(int(info.byte_offset), int(info.size), int(info.filter_mask), index))
     return tuple(chunks)
+
+
+def most_bytes(file_size: int) -> int:
+    """What all datasets of a file of this size may take in memory."""
+    return min(MAX_BYTES, max(MIN_TOTAL_BYTES, MAX_RATIO * file_size))
+
+
+def check_total(places: Sequence[Place], file_size: int) -> None:
+    """UserError where the datasets together unpack to more than such a file may."""
+    total = sum(place.memory_bytes for place in places)
+    if total > most_bytes(file_size):
+        largest = max(places, key=lambda place: place.memory_bytes)
+        raise UserError(
+            f"the datasets together ask for {total} bytes, expected at most {most_bytes(file_size)} of a file of"
+            f" {file_size}",
+            where=largest.place,
+            fix="repack it without filters, e.g. h5repack -f NONE",
+        )

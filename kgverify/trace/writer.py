@@ -88,7 +88,6 @@ class TraceWriter:
         self._shard_steps = shard_steps
         self._absent = frozenset(absent)
         self._level = parse_level(level or header.level, self._where)
-        self._is_archived = is_archived
         self._packing = packing_of(self._level, is_archived=is_archived)
         self._unknown = unknown
         if header.schema_version != SCHEMA_VERSION:
@@ -262,7 +261,7 @@ class TraceWriter:
         arrays = self._shared | encode_columns(columns, self._absent) | encode_level("digests", digests)
         if self._rankings is not None:
             arrays |= encode_level("rankings", self._rankings)
-        return lower_arrays(arrays, self._level, is_archived=self._is_archived) | dict(self._unknown.arrays)
+        return lower_arrays(arrays, self._level) | dict(self._unknown.arrays)
 
     def _commit(self, *, is_complete: bool) -> None:
         """Write the buffer as the next shard: first the file, then the manifest that lists it."""

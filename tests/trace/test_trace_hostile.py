@@ -12,7 +12,7 @@ from hostile_files import CONSTRUCTS, copy_as_plain_h5py, reseal
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_trace, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.hdf5 import MIN_TOTAL_BYTES
+from kgverify.trace.locate import MIN_TOTAL_BYTES
 from kgverify.trace.reader import read_trace
 from kgverify.trace.writer import write_trace
 
