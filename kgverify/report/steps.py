@@ -9,6 +9,7 @@ from rich.text import Text
 
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.trace import Trace
 
 MOST_CANDIDATES = 20
@@ -56,6 +57,15 @@ class TraceView:
                 f"candidate {candidate} has {num_steps} steps, expected a step from 0 to {num_steps - 1}, found {step}",
                 where=self.trace.source,
                 fix="choose a step that the candidate has",
+            )
+        level = self.trace.header.level
+        if "steps.goal_atoms" not in self.trace.fields:
+            raise UserError(
+                f"the trace is of level {level!r}, which keeps no goals: there is no step to show",
+                where=self.trace.source,
+                fix="kgverify trace convert TRACE OUT --level steps rebuilds the goals of a compact trace"
+                if level == TraceLevel.COMPACT
+                else "record it again at level steps",
             )
         return self._reader.read(self._reader.first_step[candidate] + step)
 

@@ -104,3 +104,11 @@ def test_a_level_can_be_recorded(command: Command, recorded: Path, tmp_path: Pat
     assert read_trace(tmp_path / "a.h5").root == read_trace(recorded / "compact.h5").root
     done = command(*words, "--level", "all", "-o", tmp_path / "b.h5")
     assert (done.code, "unknown level 'all'" in done.err) == (2, True)
+
+
+def test_a_step_without_its_goals_is_not_shown(command: Command, recorded: Path):
+    for level in (TraceLevel.DIGESTS, TraceLevel.COMPACT):
+        path = recorded / f"{level.value}.h5"
+        assert command("show", path).code == 0
+        done = command("show", path, "--candidate", 0, "--step", 0)
+        assert (done.code, "keeps no goals" in done.err) == (2, True)
