@@ -104,7 +104,7 @@ def _convert(
                 fix="record it again at that level",
             )
         trace = rebuild(trace)
-    arrays = lower_arrays(encode_trace(trace), level, is_archived=is_archived)
+    arrays = lower_arrays(encode_trace(trace), level)
     if "shard/index" in content.arrays:
         arrays["shard/index"] = content.arrays["shard/index"]
     return arrays | dict(trace.unknown.arrays), level

@@ -99,13 +99,13 @@ def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
     return Packing.PLAIN if has_goals(level) else Packing.SMALL
 
 
-def lower_arrays(arrays: Arrays, level: TraceLevel, *, is_archived: bool = False) -> Arrays:
+def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
     """The datasets that this level keeps, out of those of a higher one, with the header saying so.
 
-    Digests that follow from the columns are left out of an archive. At level `digests` the program is left out, too: the
-    header names it by its hash.
+    The digests but that of the sequence follow from the columns, and are left out at every level. At level `digests` the
+    program is left out, too: the header names it by its hash.
     """
-    kept = {path: array for path, array in arrays.items() if is_kept(path, level, is_archived=is_archived)}
+    kept = {path: array for path, array in arrays.items() if is_kept(path, level)}
     raw: dict[str, Any] = msgspec.json.decode(arrays["header"].tobytes())
     absent = set(raw.get("absent", ()))
     if "steps/choice" in arrays:
@@ -114,9 +114,9 @@ def lower_arrays(arrays: Arrays, level: TraceLevel, *, is_archived: bool = False
     return kept
 
 
-def is_kept(path: str, level: TraceLevel, *, is_archived: bool = False) -> bool:
+def is_kept(path: str, level: TraceLevel) -> bool:
     """Whether this level keeps the dataset, as `lower_arrays` says."""
-    if path in _LEFT_OUT[level] or (is_archived and path in _OTHER_DIGESTS):
+    if path in _LEFT_OUT[level] | _OTHER_DIGESTS:
         return False
     return level is not TraceLevel.DIGESTS or not path.startswith("program/")
 

@@ -110,19 +110,14 @@ def read_pending(folder: Path, shard: int) -> Arrays | None:
         raise UserError(f"holds batches that are none: {error}", where=str(journal.path), fix=RECORD_AGAIN) from error
 
 
-def gather(journal: Journal, *, is_archived: bool = False) -> Arrays:
-    """The batches of a journal with what every shard repeats, and digests: what the level of its header keeps of them.
-
-    is_archived: of a journal that cannot say it itself
-    """
-    if journal.start is not None:
-        is_archived = journal.start.is_archived
+def gather(journal: Journal) -> Arrays:
+    """The batches of a journal with what every shard repeats, and digests: what the level of its header keeps of them."""
     columns = columns_of(journal)
     absent = {name for name in OPTIONAL_COLUMNS if name.replace(".", "/") not in journal.batches[0].arrays}
     digests = encode_level("digests", compute_digests(columns))
     arrays = journal.shared | encode_columns(columns, absent) | digests
     level = level_of(journal.shared["header"], str(journal.path))
-    return {name: array for name, array in arrays.items() if is_kept(name, level, is_archived=is_archived)}
+    return {name: array for name, array in arrays.items() if is_kept(name, level)}
 
 
 def columns_of(journal: Journal) -> Columns:

@@ -272,7 +272,7 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
             try:
                 level = level_of(journal.shared["header"], str(path))
                 packing = packing_of(level, is_archived=is_archived)
-                rebuilt.keep(gather(journal, is_archived=is_archived), packing)
+                rebuilt.keep(gather(journal), packing)
             except (UserError, ValueError, LookupError, TypeError) as error:
                 rebuilt.lose(Loss(path.name, str(error), *kept))
 

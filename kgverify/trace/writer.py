@@ -336,7 +336,7 @@ class TraceWriter:
         if has_rankings and self._rankings is not None:
             whole = whole | encode_level("rankings", self._rankings)
         pending = self._pending.encode(self._absent, empty)
-        kept = {n: p for n, p in pending.items() if is_kept(n, self._level, is_archived=self._is_archived)}
+        kept = {n: p for n, p in pending.items() if is_kept(n, self._level)}
         return {name: [array] for name, array in (whole | dict(self._unknown.arrays)).items()} | kept
 
     def _commit(self, *, is_complete: bool) -> None:
