@@ -237,7 +237,7 @@ def _of_scores(around: Surroundings) -> Finding:
 
 def _of_choice(around: Surroundings) -> Finding:
     expected, actual = around.expected, around.actual
-    if expected is None or actual is None or not 0 <= actual.choice < len(expected.resolvents):
+    if expected is None or actual is None or expected.chosen is None or actual.chosen is None:
         return Finding(DifferenceClass.NUMBER, "the choice is no index of a resolvent", 0.9)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
     own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.compare import Comparer
+from kgverify.diff.preconditions import check_preconditions
 from kgverify.diff.result import Divergence
 from kgverify.diff.sharing import counts_alike
 from kgverify.diff.stream import compare_streams
@@ -42,7 +43,7 @@ def find_first_divergence(
     left, right = (each if isinstance(each, MappedTrace) else MappedTrace(each) for each in (expected, actual))
     right.share_symbols(left)
     shells = shell_of(left), shell_of(right)
-    if reasons := Comparer(*shells).reasons:
+    if reasons := check_preconditions(*shells):
         raise UserError(
             "; ".join(reasons), where=right.source, fix="compare traces of the same run, recorded to the end"
         )
@@ -121,5 +122,9 @@ def _rebuild(block: Trace, rebuilding: Rebuilding) -> Trace:
 
 def _compare_all(expected: MappedTrace, actual: MappedTrace, rebuilding: Rebuilding | None) -> Divergence | None:
     compared = compare_streams(expected, actual, verifies_content=False, rebuilding=rebuilding)
-    divergences = compared.comparison.divergences
-    return divergences[0] if divergences else None
+    comparison = compared.comparison
+    if comparison.reasons and not comparison.divergences:
+        raise UserError(
+            "; ".join(comparison.reasons), where=actual.source, fix="record traces at levels that can be compared"
+        )
+    return comparison.divergences[0] if comparison.divergences else None

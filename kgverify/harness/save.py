@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.harness.rebuild import rebuild_for_comparison
 from kgverify.harness.verify import RecordedComparison, Verification
 from kgverify.report.report import Report, encode_report
 from kgverify.trace.manifest import put_in_place, remove_trace
@@ -88,12 +89,9 @@ def read_run(folder: Path) -> Verification:
     _check_indices(report, str(path))
     # Runs saved by earlier versions do not have the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
-    return Verification(
-        report,
-        read_trace(folder / EXPECTED),
-        read_trace(folder / ACTUAL),
-        read_trace(folder / LOCKSTEP) if has_steps else None,
-    )
+    # As they were compared: compact traces with their goals.
+    traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
+    return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
 
 
 def _check_indices(report: Report, where: str) -> None:

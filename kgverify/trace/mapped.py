@@ -303,7 +303,7 @@ class MappedTrace:
         files, kept, faults = [], [], []
         for index, shard in enumerate(manifest.shards):
             path = self.path / shard.name
-            if not path.is_file():
+            if not path.exists() and not path.is_symlink():
                 faults.append(f"{path} is missing, and the manifest lists it")
                 continue
             file = self._open(path)

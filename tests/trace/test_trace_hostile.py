@@ -1,8 +1,11 @@
 """Hostile traces: each is refused with a clear error, whatever it asks for, within bounded memory."""
 
 import multiprocessing
+import os
 import resource
+import shutil
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,12 +15,20 @@ import pytest
 from hostile_files import CONSTRUCTS, copy_as_plain_h5py, reseal
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_trace, make_columns
 
+from kgverify.diff.result import Verdict
+from kgverify.diff.stream import compare_streams
+from kgverify.diff.stream_first import find_first_divergence
 from kgverify.errors import UserError
+from kgverify.report.steps import MappedTraceView
 from kgverify.trace.check import check_trace
+from kgverify.trace.content import verify_content
+from kgverify.trace.hdf5 import locate_arrays
 from kgverify.trace.locate import MIN_TOTAL_BYTES
+from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.reader import read_trace
 from kgverify.trace.repair import repair_trace
 from kgverify.trace.schema import FIELDS, file_checksum
+from kgverify.trace.stored import StoredFile
 from kgverify.trace.writer import write_trace
 
 
@@ -157,3 +168,80 @@ def test_chunks_are_unpacked_as_hdf5_does_it(good: Path, tmp_path: Path, dtype: 
     for name, array in found.items():
         np.testing.assert_array_equal(array, arrays[name[2:-1]])
         assert array.dtype == dtype
+
+
+def look_at_everything(path: Path) -> None:
+    """The mapped path, down to every value and digest."""
+    mapped = MappedTrace(path)
+    verify_content(mapped)
+    for begin in range(mapped.num_candidates):
+        mapped.read_candidates(begin, begin + 1)
+
+
+def looks(good: Path) -> dict[str, Callable[[Path], object]]:
+    """Every way in which a trace that stays on disk is looked at as a whole."""
+    return {
+        "mapped": look_at_everything,
+        "expected": lambda path: compare_streams(path, good, verifies_content=True),
+        "actual": lambda path: compare_streams(good, path),
+    }
+
+
+@pytest.mark.parametrize("look", ["mapped", "expected", "actual"])
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):
+    path = CONSTRUCTS[name](good, tmp_path)
+    if (name, look) in {("a doubled shard", "expected"), ("a doubled shard", "actual")}:
+        comparison = looks(good)[look](path).comparison
+        assert comparison.verdict is Verdict.INCONCLUSIVE
+        assert "shard-00001.h5 is shard 0 once more" in comparison.reasons[0]
+        return
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as caught:
+            looks(good)[look](path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.where.startswith(str(path))
+    assert caught.value.fix
+    assert "\n" not in caught.value.message
+    assert peak < MIN_TOTAL_BYTES + (8 << 20)
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs(good: Path, tmp_path: Path, name: str):
+    path = CONSTRUCTS[name](good, tmp_path)
+    for pair in ((path, good), (good, path)):
+        with suppress(UserError):
+            assert compare_streams(*pair, verifies_content=False).comparison.verdict is not Verdict.AGREE
+        with suppress(UserError):
+            find_first_divergence(*pair)
+    with suppress(UserError):
+        compare_streams(path, path, verifies_content=False)
+    with suppress(UserError):
+        view = MappedTraceView(MappedTrace(path, is_lazy=True))
+        for candidate in range(view.num_candidates):
+            for step in range(view.candidate(candidate)["num_steps"]):
+                view.step(candidate, step)
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_a_file_that_is_replaced_or_cut_after_it_was_checked_is_refused(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_archived: bool
+):
+    """Its places were those of another file."""
+    whole, path = tmp_path / "whole.h5", tmp_path / "a.h5"
+    write_trace(whole, HEADER, SYMBOLS, make_columns(1, 8), is_archived=is_archived)
+    for change in (lambda: path.write_bytes(whole.read_bytes()[:-100]), lambda: os.replace(tmp_path / "b.h5", path)):
+        shutil.copy(whole, path)
+        shutil.copy(whole, tmp_path / "b.h5")
+
+        def locate_and_change(given: Path, change: Callable[[], object] = change) -> StoredFile:
+            found = locate_arrays(given)
+            change()
+            return found
+
+        monkeypatch.setattr("kgverify.trace.mapped_file.locate_arrays", locate_and_change)
+        with pytest.raises(UserError, match="was replaced or changed"):
+            MappedTrace(path).read_candidates(0, 1)
