@@ -13,6 +13,7 @@ import errno
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import struct
@@ -151,15 +152,15 @@ def write_half(original: Callable[..., int], descriptor: int, buffers: list[Any]
     return original(descriptor, [content[: len(content) // 2]], offset)
 
 
-def run_child(body: Callable[[Callable[[int], Any]], None]) -> tuple[int, int, str]:
-    """Run in a forked process; the signal that ended it or 0, what it confirmed last, and its error's message."""
+def run_child(body: Callable[[Callable[[int], Any]], None], seconds: float | None = None) -> tuple[int, int, str]:
+    """Run in a forked process, killed after so many seconds; the signal that ended it or 0, what it confirmed, its error."""
     with tempfile.TemporaryFile() as errors:
-        ended, confirmed = fork(body, errors)
+        ended, confirmed = fork(body, errors, seconds)
         errors.seek(0)
         return ended, confirmed, errors.read().decode()
 
 
-def fork(body: Callable[[Callable[[int], Any]], None], errors: Any) -> tuple[int, int]:
+def fork(body: Callable[[Callable[[int], Any]], None], errors: Any, seconds: float | None) -> tuple[int, int]:
     read_end, write_end = os.pipe()
     child = os.fork()
     if not child:
@@ -174,8 +175,17 @@ def fork(body: Callable[[Callable[[int], Any]], None], errors: Any) -> tuple[int
         os._exit(0)
     os.close(write_end)
     confirmed = 0
-    while told := os.read(read_end, 8):
-        (confirmed,) = struct.unpack("<q", told)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([read_end], [], [], left)[0]:
+            # Nobody has waited for it yet, so the number is still its own.
+            os.kill(child, signal.SIGKILL)
+            deadline = None
+        elif told := os.read(read_end, 8):
+            (confirmed,) = struct.unpack("<q", told)
+        else:
+            break
     os.close(read_end)
     _, status = os.waitpid(child, 0)
     return (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0), confirmed
@@ -302,16 +312,7 @@ def kill_at_random(work: Work, folder: Path, findings: Findings, num: int, seed:
         path = fresh(folder)
         moment = choose.uniform(0, duration * 1.05)
 
-        def body(confirm: Callable[[int], Any], path: Path = path, moment: float = moment) -> None:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            parent = os.getpid()
-            killer = subprocess.Popen(["sh", "-c", f"sleep {moment:.4f}; kill -9 {parent}"])
-            work.record(path, confirm)
-            killer.kill()
-            killer.wait()
-
-        _, confirmed, error = run_child(body)
+        _, confirmed, error = run_child(lambda confirm, path=path: work.record(path, confirm), moment)
         findings.num_trials += 1
         if error:
             findings.blame("num_unreported", f"random moment {trial}: {error}")

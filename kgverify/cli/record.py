@@ -3,7 +3,7 @@
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -27,6 +27,7 @@ from kgverify.harness.record import SHARD_STEPS, Recording
 from kgverify.harness.record import record as record_run
 from kgverify.harness.run import Pipeline, Run
 from kgverify.report.terminal import describe_execution
+from kgverify.trace.levels import parse_level
 from kgverify.trace.place import count_safe
 from kgverify.trace.reader import partial_of
 
@@ -59,6 +60,10 @@ def record(
     shard_steps: Annotated[
         int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
     ] = SHARD_STEPS,
+    level: Annotated[
+        str, typer.Option(help="What is kept of each step: digests, compact (clauses and scores) or steps.")
+    ] = "steps",
+    archive: Annotated[bool, typer.Option("--archive", help="Pack the file as small as HDF5's filters can.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """Run one engine and write its trace, a file or, where it is large, a folder of shards."""
@@ -72,6 +77,7 @@ def record(
         raise UserError(
             "faults are planted in the compiled evaluator alone", where="--fault", fix="use --engine compiled"
         )
+    kept = parse_level(level, "--level")
     if output.exists() and not (force or resume):
         raise UserError("is there already", where=str(output), fix="choose another path, or overwrite it with --force")
     check_reference_workers(
@@ -99,7 +105,9 @@ def record(
                 pipeline = compiled_pipeline_with_faults(
                     run, fault or (), mode=mode, device=device, slots=slots, precision=precision
                 )
-        recording = _record(run, pipeline, output, engine, resume=resume, shard_steps=shard_steps)
+        recording = _record(
+            run, pipeline, output, engine, resume=resume, shard_steps=shard_steps, level=kept, is_archived=archive
+        )
     if isinstance(pipeline.engine, ExplainedEngine):
         reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
         make_error_console().print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -119,11 +127,11 @@ def record(
         write_result(msgspec.json.encode(data) + b"\n", json_path)
 
 
-def _record(run: Run, pipeline: Pipeline, output: Path, engine: str, *, resume: bool, shard_steps: int) -> Recording:
+def _record(run: Run, pipeline: Pipeline, output: Path, engine: str, *, resume: bool, **options: Any) -> Recording:
     """Record with progress shown; of an interrupted one, say what is safe and how to go on."""
     try:
         with ending_on_signals(), show_phase(f"recording {engine}", 0) as progress:
-            return record_run(run, pipeline, output, resume=resume, progress=progress, shard_steps=shard_steps)
+            return record_run(run, pipeline, output, resume=resume, progress=progress, **options)
     except KeyboardInterrupt as error:
         console = make_error_console()
         partial = partial_of(output)

@@ -1,4 +1,4 @@
-"""`kgverify trace`: check, repair and join traces on disk."""
+"""`kgverify trace`: check, repair, join, convert and export recorded traces."""
 
 from enum import IntEnum
 from pathlib import Path
@@ -10,6 +10,8 @@ from rich.console import Console
 
 from kgverify.cli import options
 from kgverify.cli.progress import check_writable, make_result_console, print_lines, write_result
+from kgverify.cli.trace_convert import convert
+from kgverify.cli.trace_export import export
 from kgverify.errors import UserError
 from kgverify.trace.check import WHOLE, CheckReport, check_trace
 from kgverify.trace.repair import RepairReport, repair_trace
@@ -26,9 +28,12 @@ class TraceExit(IntEnum):
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Check, repair and join traces on disk.",
+    help="Check, repair, join, convert and export recorded traces.",
     epilog="Exit codes: 0 whole, 1 something is wrong, missing, lost or unfinished, 2 no trace, or nothing can be kept.",
 )
+
+app.command()(convert)
+app.command()(export)
 
 Place = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of shards.")]
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from kgverify.diff.locate import canonical
 from kgverify.diff.result import DifferenceClass, Divergence
+from kgverify.diff.sharing import DIGEST
 from kgverify.diff.view import StepView
 from kgverify.logic.atoms import Atom, Goal
 from kgverify.logic.outcomes import GoalKind, Origin
@@ -54,6 +55,10 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
         return _of_candidate(divergence, around.draw)
     if divergence.field == "candidates.num_steps":
         return _of_step_count(around)
+    if divergence.field == DIGEST:
+        return Finding(
+            DifferenceClass.CONTENT, "the digests of the step differ, and a trace keeps no goals to say more", 0.5
+        )
     if divergence.field.startswith("candidates."):
         is_outcome = divergence.field == "candidates.outcome" or stage is Stage.RECYCLE
         kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
@@ -232,7 +237,7 @@ def _of_scores(around: Surroundings) -> Finding:
 
 def _of_choice(around: Surroundings) -> Finding:
     expected, actual = around.expected, around.actual
-    if expected is None or actual is None or not 0 <= actual.choice < len(expected.resolvents):
+    if expected is None or actual is None or expected.chosen is None or actual.chosen is None:
         return Finding(DifferenceClass.NUMBER, "the choice is no index of a resolvent", 0.9)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
     own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score

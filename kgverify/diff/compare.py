@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.align import align_candidates
-from kgverify.diff.fields import SymbolMap, column_names, share_fields, share_symbols
+from kgverify.diff.by_digest import differing_columns, digest_difference, is_decidable, level_without_goals, tie_gap
+from kgverify.diff.fields import column_names
 from kgverify.diff.locate import Difference, is_close, level_of_step, locate_difference
+from kgverify.diff.numbering import Numbering
 from kgverify.diff.preconditions import check_preconditions
 from kgverify.diff.result import (
     Comparison,
@@ -21,9 +23,10 @@ from kgverify.diff.result import (
     Verdict,
     highest_level,
 )
+from kgverify.diff.sharing import DIGEST, share
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.logic.stages import Stage
-from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
+from kgverify.trace.columns import CandidateSet, expand_rows, starts_of
 from kgverify.trace.trace import Trace
 
 
@@ -47,15 +50,16 @@ def compare_traces(expected: Trace, actual: Trace, *, lockstep: bool = False) ->
 class Comparer:
     """Compares two traces; keeps what it read, so that a divergence can be looked at again.
 
-    symbols: how the actual trace's ids become the expected ones', where that is known; of parts of one pair of traces
+    numbering: how both traces' ids become the same, where that is known; of parts of one pair of traces
     """
 
     def __init__(
-        self, expected: Trace, actual: Trace, *, lockstep: bool = False, symbols: SymbolMap | None = None
+        self, expected: Trace, actual: Trace, *, lockstep: bool = False, numbering: Numbering | None = None
     ) -> None:
-        self.reasons = check_preconditions(expected, actual)
-        converted = symbols.convert(actual) if symbols is not None else share_symbols(expected, actual)
-        self.expected, self.actual, self.not_compared = share_fields(expected, converted)
+        shared = share(expected, actual, numbering)
+        self.reasons = (*check_preconditions(expected, actual), *shared.reasons)
+        self.expected, self.actual, self.not_compared = shared.expected, shared.actual, shared.not_compared
+        self.by_digest, self._full = shared.by_digest, shared.full
         has_scores = "resolvents.score" in expected.fields
         self.expected_scores = expected.columns.resolvents.score.astype(np.float64) if has_scores else None
         self.has_actual_scores = "resolvents.score" in actual.fields
@@ -82,8 +86,8 @@ class Comparer:
             if self.score_tolerance
             else "equal",
         }
-        every = sorted(column_names(self.expected.columns) - set(self.not_compared))
-        return tuple(FieldRule(field, rules.get(field, "equal")) for field in every)
+        rules[DIGEST] = "equal: 64 bits of goal, resolvents, counts, choice, outcome and depth"
+        return tuple(FieldRule(field, rules.get(field, "equal")) for field in self._compared_fields())
 
     def compare(self) -> Comparison:
         """The verdict, with everything it rests on."""
@@ -92,7 +96,11 @@ class Comparer:
         divergences = [*self.unpaired_candidates(), *found]
         divergences.sort(key=lambda each: (each.candidate, each.step))
         coverage = self._coverage(pairs.expected[is_compared])
-        reasons = [*self.reasons, *lacking_coverage(coverage)]
+        reasons = [
+            *self.reasons,
+            *self.undecided(sum(each.field == DIGEST for each in divergences)),
+            *lacking_coverage(coverage),
+        ]
         level = highest_level([each.level for each in divergences])
         if level is None and self._bits_differ(pairs.expected[is_compared], pairs.actual[is_compared]):
             level = Level.BITS
@@ -130,6 +138,11 @@ class Comparer:
         differs: NDArray[np.bool_] = (
             self.expected.digests.sequence[pairs.expected] != self.actual.digests.sequence[pairs.actual]
         )
+        if "steps.num_resolvents" not in self.expected.fields & self.actual.fields:
+            return differs
+        if self.not_compared:
+            rows = pairs.expected, pairs.actual
+            differs |= differing_columns(self.expected.columns, self.actual.columns, rows)
         same = np.flatnonzero(~differs)
         e, a = self.expected.columns, self.actual.columns
         rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
@@ -161,15 +174,27 @@ class Comparer:
             step_e, step_a = self.step_views(pairs, i)
             step = self._step_number(owner, int(pairs.expected[i]))
             difference = locate_difference(step_e, step_a, self.names, step == 0, self.score_tolerance)
+            rows = int(pairs.expected[i]), int(pairs.actual[i])
+            digests = int(self.expected.digests.sequence[rows[0]]), int(self.actual.digests.sequence[rows[1]])
+            is_digest_alone = difference is None and self.by_digest and digests[0] != digests[1]
+            if is_digest_alone:
+                difference = digest_difference(*digests)
             if difference is None:
                 continue
             decided[owner] = i
-            gap = self._tie_gap(int(pairs.expected[i]), step_e, step_a, difference)
+            if is_digest_alone:
+                gap = tie_gap(self._full, rows, digests, self.score_tolerance)
+            else:
+                gap = self._tie_gap(rows[0], step_e, step_a, difference)
             if gap is not None:
                 near_ties.append(self._near_tie(owner, step, gap, difference))
             else:
                 self.views[int(self.alignment.expected[owner]), step] = step_e, step_a
                 level = level_of_step(step_e, step_a, difference)
+                if is_digest_alone:
+                    level = Level.RENAMING
+                elif self.by_digest:
+                    level = level_without_goals(step_e, step_a, level, is_same_digest=digests[0] == digests[1])
                 divergences.append(self._divergence(owner, step, difference, level, step_e))
         rest = (owner for owner in range(len(self.alignment.expected)) if owner not in decided)
         divergences += filter(None, map(self._whole_candidate, rest))
@@ -314,14 +339,29 @@ class Comparer:
     def _facts(self) -> set[tuple[int, ...]]:
         return set() if self.expected.facts is None else {tuple(fact) for fact in self.expected.facts.tolist()}
 
+    def _compared_fields(self) -> list[str]:
+        compared = column_names(self.expected.columns) - set(self.not_compared)
+        return sorted(compared | {DIGEST}) if self.by_digest else sorted(compared)
+
+    def undecided(self, num: int) -> list[str]:
+        """Why digests alone cannot decide: scores have an error bound, and no trace tells which choices it excuses.
+
+        num: divergences in a digest
+        """
+        if not num or not self.score_tolerance or any(map(is_decidable, self._full)):
+            return []
+        return [
+            f"{num} candidates part in a digest, which scores within their error bound {self.score_tolerance:.3g} may"
+            " explain; no trace keeps the goals that would tell: record one at level steps"
+        ]
+
     def _coverage(self, steps: NDArray[np.int64]) -> Coverage:
         """steps: rows of the expected steps compared."""
-        compared = column_names(self.expected.columns) - set(self.not_compared)
         return Coverage(
             candidates=len(self.alignment.expected),
             steps=len(steps),
             resolvents=int(self.expected.columns.steps.num_resolvents[steps].sum()),
-            fields=tuple(sorted(compared)),
+            fields=tuple(self._compared_fields()),
             not_compared=self.not_compared,
             candidates_expected=len(self.expected.columns.candidates.query),
             candidates_actual=len(self.actual.columns.candidates.query),
@@ -353,18 +393,3 @@ def _group_atoms(trace: Trace, rows: NDArray[np.int64]) -> dict[tuple[int, int],
     for query, side, atom in zip(*(c[rows].tolist() for c in candidates[:3]), strict=True):
         groups.setdefault((query, side), set()).add(tuple(atom))
     return groups
-
-
-def lockstep_columns(columns: Columns) -> Columns:
-    """A trace's steps as positions, one candidate with one step each: what lockstep compares with."""
-    owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
-    candidates = columns.candidates._replace(
-        query=columns.candidates.query[owner],
-        side=columns.candidates.side[owner],
-        atom=columns.candidates.atom[owner],
-        num_steps=np.ones(len(owner), np.uint32),
-        outcome=columns.steps.outcome,
-        is_limited=((columns.steps.dropped_atoms > 0) | (columns.steps.dropped_resolvents > 0)).astype(np.uint8),
-        log_probability=np.zeros(len(owner)),
-    )
-    return columns._replace(candidates=candidates)

@@ -43,8 +43,9 @@ class DifferenceClass(StrEnum):
 
     missing, extra: something that one side lacks; reordered; renamed: other variable names; substituted: the same clause
     gave other atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
-    arithmetic's error; tie: another argmax at equal scores; limit: what the limits dropped; outcome, rank, metric: each of
-    these alone; number: a score or a sum beyond its tolerance; unclassified: a defect of kgverify.
+    arithmetic's error; tie: another argmax at equal scores; content: the steps' digests differ, and more is not known;
+    limit: what the limits dropped; outcome, rank, metric: each of these alone; number: a score or a sum beyond its
+    tolerance; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"
@@ -56,6 +57,7 @@ class DifferenceClass(StrEnum):
     FOREIGN = "foreign"
     ROUNDING = "rounding"
     TIE = "tie"
+    CONTENT = "content"
     LIMIT = "limit"
     NUMBER = "number"
     OUTCOME = "outcome"

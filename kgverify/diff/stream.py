@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from kgverify.diff.align import Alignment
 from kgverify.diff.classify import Finding
 from kgverify.diff.compare import Comparer, lacking_coverage
-from kgverify.diff.fields import SymbolMap
+from kgverify.diff.fields import column_names
+from kgverify.diff.numbering import Numbering
 from kgverify.diff.result import Comparison, Coverage, Level, Verdict, highest_level
+from kgverify.diff.sharing import counts_alike
 from kgverify.diff.stream_align import Side, align_sides, rows_to_judge
 from kgverify.diff.stream_blocks import (
     Pairs,
@@ -27,11 +29,14 @@ from kgverify.diff.stream_blocks import (
     sums_agree,
     without_steps,
 )
-from kgverify.diff.stream_columns import differing_ranges
+from kgverify.diff.stream_columns import differing_ranges, has_same_bytes
 from kgverify.diff.stream_findings import Gathered, find_goals
+from kgverify.diff.stream_goals import Rebuilding, Rebuilds, find_rebuilds
+from kgverify.trace.columns import Columns
 from kgverify.trace.content import verify_content
 from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.mapped_file import COUNTS
+from kgverify.trace.mapped_file import COUNTS, MappedFile
+from kgverify.trace.trace import Trace
 
 VERIFIED_STEPS: Final = 1_000_000
 """Up to here every value and digest is verified, which takes longer than to compare."""
@@ -51,11 +56,12 @@ Progress = Callable[[int], None]
 
 
 class StreamedComparison(NamedTuple):
-    """A comparison with the class of each divergence listed, and how many there are in all."""
+    """A comparison with the class of each divergence listed, how many there are in all, and what goals were rebuilt."""
 
     comparison: Comparison
     findings: tuple[Finding, ...]
     num_divergences: int
+    rebuilds: Rebuilds
 
 
 def compare_streams(
@@ -65,13 +71,16 @@ def compare_streams(
     lockstep: bool = False,
     verifies_content: bool | None = None,
     kept: int = KEPT,
+    rebuilding: Rebuilding | None = None,
     progress: Progress = lambda num_bytes: None,
 ) -> StreamedComparison:
-    """Compare two recorded traces: files, or folders of shards.
+    """Compare two recorded traces of whatever levels: files, or folders of shards.
 
     verifies_content: whether to verify every value and digest first, as `read_trace` does; None: of traces with at most
-                      `VERIFIED_STEPS` steps. The checksum of every dataset is verified in any case.
+                      `VERIFIED_STEPS` steps. The checksum of every dataset is verified in any case, and the digests of a
+                      trace with goals where the other has none and only they can be compared.
     kept:             divergences listed at most; the verdict, the level and the coverage are those of all
+    rebuilding:       how compact traces that differ get their goals; None to compare them by their digests
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
     """
@@ -79,7 +88,7 @@ def compare_streams(
         each if isinstance(each, MappedTrace) else MappedTrace(each, tolerates_shards=True)
         for each in (expected, actual)
     ]
-    return _StreamComparer(traces[0], traces[1], lockstep, verifies_content, kept, progress).compare()
+    return _StreamComparer(traces[0], traces[1], lockstep, verifies_content, kept, rebuilding, progress).compare()
 
 
 class _StreamComparer:
@@ -90,14 +99,17 @@ class _StreamComparer:
         lockstep: bool,
         verifies_content: bool | None,
         kept: int,
+        rebuilding: Rebuilding | None,
         progress: Progress,
     ) -> None:
         self._expected, self._actual = self._traces = expected, actual
         self._lockstep = lockstep
         self._progress = progress
+        self._has_goals = expected.has_goals and actual.has_goals
+        is_small = [trace.num_steps <= VERIFIED_STEPS for trace in self._traces]
         self._is_verified = [
-            trace.num_steps <= VERIFIED_STEPS if verifies_content is None else verifies_content
-            for trace in self._traces
+            (each if verifies_content is None else verifies_content) or (trace.has_goals and not self._has_goals)
+            for trace, each in zip(self._traces, is_small, strict=True)
         ]
         for trace, is_wanted in zip(self._traces, self._is_verified, strict=True):
             if is_wanted:
@@ -105,10 +117,14 @@ class _StreamComparer:
             else:
                 trace.verify("header", "symbols/", "program/", "rankings/", "shard/")
         actual.share_symbols(expected)
-        shells = shell_of(expected), shell_of(actual)
-        self._symbols = None if shells[0].symbols == shells[1].symbols else SymbolMap(*shells)
-        self._shell = Comparer(*shells, lockstep=lockstep, symbols=self._symbols)
+        self._rebuilds = find_rebuilds(expected, actual, rebuilding)
+        shells = [self._rebuilds.apply(side, shell_of(trace)) for side, trace in enumerate(self._traces)]
+        self._numbering = Numbering(*shells)
+        self._shell = Comparer(*shells, lockstep=lockstep, numbering=self._numbering)
         self._ignored = frozenset(self._shell.not_compared)
+        self._lacking = column_names(shells[0].columns) - (expected.fields & actual.fields)
+        # Stored digests tell of equal steps where they are of the same numbers and count the same columns.
+        self._has_like_digests = self._numbering.is_same and counts_alike(*shells)
         self._gathered = Gathered(kept)
         self._num_steps = self._num_resolvents = 0
         self._bit_ranges: list[Range] = []
@@ -127,11 +143,12 @@ class _StreamComparer:
         reasons = [
             *(f"a shard is not there: {fault}" for trace in self._traces for fault in trace.faults),
             *self._shell.reasons,
+            *self._shell.undecided(self._gathered.num_by_digest),
             *lacking_coverage(coverage),
         ]
         gathered = self._gathered
         wanted = gathered.wanted_goals
-        known = find_goals(self._expected, self._actual, self._symbols, wanted) if wanted else frozenset()
+        known = find_goals(*self._traces, self._numbering, self._rebuilds.expected, wanted) if wanted else frozenset()
         divergences, findings = gathered.finish(known, 2 * self._shell.score_tolerance)
         level = highest_level(list(gathered.levels))
         if level is None and (self._has_other_bits or self._bits_differ(ranges)):
@@ -154,27 +171,30 @@ class _StreamComparer:
             equality=self._shell.equality(),
             notes=notes,
         )
-        return StreamedComparison(comparison, findings, gathered.num)
+        return StreamedComparison(comparison, findings, gathered.num, self._rebuilds)
 
     def _find_suspects(self) -> tuple[Pairs, list[Range], Alignment | None]:
         """The pairs of candidates, those that may differ, and the alignment where it is not one to one in order."""
         expected, actual = self._traces
         num = expected.num_candidates
         done: set[str] = set()
-        if self._symbols is None and actual.num_candidates == num:
+        stored = [frozenset(trace.files[0].stored) for trace in self._traces]
+        # Where a trace has no goals, the digests of steps must tell what their columns do not.
+        is_told = self._has_goals or (self._has_like_digests and "digests/sequence" in stored[0] & stored[1])
+        if self._numbering.is_same and is_told and actual.num_candidates == num:
             same = [not self._differing(name, done) for name in _IDENTITY]
             pairs = Pairs(None, None, num)
             if all(same):
+                counts = [name for name in COUNTS if name in stored[0] & stored[1]]
                 is_even = all(
-                    expected.length(name) == actual.length(name) and not self._differing(name, done) for name in COUNTS
-                ) and all(expected.length(name) == actual.length(name) for name in COUNTS.values())
+                    expected.length(name) == actual.length(name) and not self._differing(name, done) for name in counts
+                ) and all(expected.length(COUNTS[name]) == actual.length(COUNTS[name]) for name in counts)
                 if is_even:
                     return pairs, self._compare_flat(done), None
                 self._verify_rest(done)
                 return pairs, [(0, num)], None
         self._verify_rest(done)
-        convert = None if self._symbols is None else self._symbols.convert_atoms
-        alignment = align_sides(Side(expected), Side(actual, convert))
+        alignment = align_sides(*self._sides())
         num = len(alignment.expected)
         return Pairs(alignment.expected, alignment.actual, num), [(0, num)], alignment
 
@@ -185,9 +205,7 @@ class _StreamComparer:
         is_divided_alike = lengths[0] == lengths[1]
         # Equal counts add up alike where the files are divided alike.
         for file in expected.files if is_divided_alike else (*expected.files, *actual.files):
-            for name in COUNTS:
-                file.offsets(name).build()
-            file.release()
+            _add_up(file)
         suspects: list[Range] = []
         names = {*expected.files[0].stored, *actual.files[0].stored}
         levels = ("candidates/", "steps/", "resolvents/", "digests/")
@@ -199,19 +217,19 @@ class _StreamComparer:
                         trace.verify(name)
                 continue
             found = self._differing(name, done)
-            is_counted = name.replace("/", ".") not in self._ignored and not (
-                name.startswith("digests/") and self._ignored
-            )
-            if is_counted:
+            if self._has_like_digests or not name.startswith("digests/"):
                 suspects += [self._candidates_of(name, each) for each in found]
         ranges = _join(suspects)
-        self._num_steps = expected.num_steps
-        self._num_resolvents = expected.num_resolvents
+        self._count(expected.num_steps, expected.num_resolvents)
         for begin, end in ranges:
             columns = expected.read_candidates(begin, end)
-            self._num_steps -= len(columns.steps.depth)
-            self._num_resolvents -= len(columns.resolvents.kind)
+            self._count(-len(columns.steps.depth), -len(columns.resolvents.kind))
         return ranges
+
+    def _count(self, num_steps: int, num_resolvents: int) -> None:
+        """Count what was compared; resolvents where both traces tell them."""
+        self._num_steps += num_steps
+        self._num_resolvents += 0 if "steps.num_resolvents" in self._ignored else num_resolvents
 
     def _differing(self, name: str, done: set[str]) -> list[Range]:
         """The rows of a column that may differ; its checksums verified unless all was verified before."""
@@ -254,38 +272,61 @@ class _StreamComparer:
                         file.verify(name)
                 file.release()
             for file in trace.files:
-                for name in COUNTS:
-                    file.offsets(name).build()
+                _add_up(file)
 
     def _compare_block(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
         """Some pairs of candidates: at once if they are equal, else step by step."""
         expected, actual = self._traces
         columns = read_rows(expected, rows), read_rows(actual, others)
         self._progress(sum(column.nbytes for side in columns for level in side for column in level))
-        if self._symbols is not None and not self._is_verified[1]:
-            # Ids are looked up in the other trace's.
-            load_block(actual, columns[1], others)
-        converted = convert_columns(actual, columns[1], self._symbols)
-        is_equal, has_other_bits = agrees_at_once(columns[0], converted, self._ignored, self._shell.score_tolerance)
-        has_own_digests = self._symbols is not None or self._ignored
-        if is_equal and (has_own_digests or has_same_digests(expected, actual, rows, others)):
-            self._num_steps += len(columns[0].steps.depth)
-            self._num_resolvents += len(columns[0].resolvents.kind)
+        blocks = None if self._has_goals else self._load(columns, rows, others)
+        is_equal, has_other_bits = (
+            self._agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)
+        )
+        if is_equal:
+            self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
             self._has_other_bits |= has_other_bits
             return
-        blocks = load_block(expected, columns[0], rows), load_block(actual, columns[1], others)
-        comparer = Comparer(*blocks, lockstep=self._lockstep, symbols=self._symbols)
+        blocks = blocks or self._load(columns, rows, others)
+        full = [self._rebuilds.apply(side, block) for side, block in enumerate(blocks)]
+        comparer = Comparer(*full, lockstep=self._lockstep, numbering=self._numbering)
         comparison = comparer.compare()
         self._num_steps += comparison.coverage.steps
         self._num_resolvents += comparison.coverage.resolvents
         self._has_other_bits |= comparison.level is Level.BITS
         self._gathered.add(comparer, comparison, rows)
 
+    def _load(
+        self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> tuple[Trace, Trace]:
+        return load_block(self._expected, columns[0], rows), load_block(self._actual, columns[1], others)
+
+    def _agrees(
+        self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> tuple[bool, bool]:
+        """Whether two blocks with goals agree in every column; and whether scores then differ in bits all the same."""
+        if not self._numbering.is_same and not self._is_verified[1]:
+            # Ids are looked up in the other trace's.
+            load_block(self._actual, columns[1], others)
+        left, right = (convert_columns(self._traces[side], columns[side], self._numbering, side) for side in (0, 1))
+        found = agrees_at_once(left, right, self._ignored, self._shell.score_tolerance)
+        if found[0] and self._has_like_digests and not has_same_digests(*self._traces, rows, others):
+            return False, False
+        return found
+
+    def _agrees_by_digest(self, columns: tuple[Columns, Columns], blocks: tuple[Trace, Trace]) -> tuple[bool, bool]:
+        """As `_agrees` of two blocks one of which has no goals: in the columns that both have, and in the digests."""
+        if not self._has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
+            return False, False
+        return agrees_at_once(*columns, self._lacking, self._shell.score_tolerance)
+
+    def _sides(self) -> tuple[Side, Side]:
+        return Side(self._expected, self._numbering.converter(0)), Side(self._actual, self._numbering.converter(1))
+
     def _judge_unpaired(self, alignment: Alignment) -> None:
         """Candidates that only one trace has, as the comparer in memory judges them, among the pairs that it looks at."""
         if not len(alignment.missing) and not len(alignment.extra):
             return
-        convert = None if self._symbols is None else self._symbols.convert_atoms
         # Each of them may become a divergence, and so many are not kept.
         self._gathered.num += sum(
             max(0, len(rows) - self._gathered.kept) for rows in (alignment.missing, alignment.extra)
@@ -293,9 +334,9 @@ class _StreamComparer:
         kept = alignment._replace(
             missing=alignment.missing[: self._gathered.kept], extra=alignment.extra[: self._gathered.kept]
         )
-        rows, others = rows_to_judge(Side(self._expected), Side(self._actual, convert), kept)
+        rows, others = rows_to_judge(*self._sides(), kept)
         blocks = without_steps(self._expected, rows), without_steps(self._actual, others)
-        comparer = Comparer(*blocks, lockstep=self._lockstep, symbols=self._symbols)
+        comparer = Comparer(*blocks, lockstep=self._lockstep, numbering=self._numbering)
         self._gathered.add_unpaired(comparer, rows, others)
 
     def _bits_differ(self, ranges: list[Range]) -> bool:
@@ -319,6 +360,14 @@ class _StreamComparer:
             candidates_expected=self._expected.num_candidates,
             candidates_actual=self._actual.num_candidates,
         )
+
+
+def _add_up(file: MappedFile) -> None:
+    """UserError unless the counts of a file add up."""
+    for name in COUNTS:
+        if name in file.stored:
+            file.offsets(name).build()
+    file.release()
 
 
 def _join(ranges: list[Range]) -> list[Range]:

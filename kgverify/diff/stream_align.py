@@ -1,12 +1,13 @@
 """Which candidate of one mapped trace is which of the other, without loading the candidates."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.align import Alignment, align_candidates
+from kgverify.diff.numbering import Convert
 from kgverify.trace.columns import Candidates, CandidateSet
 from kgverify.trace.digests import Words, candidate_keys, fold, words_of
 from kgverify.trace.mapped import MappedTrace
@@ -14,12 +15,9 @@ from kgverify.trace.mapped import MappedTrace
 ROWS: Final = 1 << 16
 IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
 
-Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
-"""Atoms of one trace in the ids of the other."""
-
 
 class Side(NamedTuple):
-    """A trace whose candidates are to be aligned, with the ids of the other."""
+    """A trace whose candidates are to be aligned, with the ids that both are to have."""
 
     trace: MappedTrace
     convert: Convert | None = None

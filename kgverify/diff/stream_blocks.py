@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.diff.fields import SymbolMap
+from kgverify.diff.numbering import Numbering
 from kgverify.diff.stream_columns import has_same_bytes
 from kgverify.trace.columns import Candidates, Columns, Digests
 from kgverify.trace.content import BLOCK_STEPS, check_block
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.mapped import MappedTrace
+from kgverify.trace.mapped_file import StoredDigests
 from kgverify.trace.trace import Trace
 
 Range = tuple[int, int]
@@ -115,17 +116,18 @@ def sums_agree(
         return bool(((expected == actual) | (np.abs(expected - actual) <= tolerance)).all())
 
 
-def convert_columns(trace: MappedTrace, columns: Columns, symbols: SymbolMap | None) -> Columns:
-    """Columns in the ids of the other trace."""
-    return columns if symbols is None else symbols.convert(block_of(trace, columns)).columns
+def convert_columns(trace: MappedTrace, columns: Columns, numbering: Numbering, side: int) -> Columns:
+    """Columns of one side in the ids that both are to have."""
+    return columns if numbering.converter(side) is None else numbering.convert(side, block_of(trace, columns)).columns
 
 
 def shell_of(trace: MappedTrace, candidates: Candidates | None = None) -> Trace:
     """The trace without its steps: with no candidates, or with these."""
     columns = trace.files[0].read_steps(0, 0)
+    digests = compute_digests(columns)
     if candidates is not None:
         columns = columns._replace(candidates=candidates)
-    return trace.around(columns, compute_digests(columns), trace.rankings)
+    return trace.around(columns, digests, trace.rankings)
 
 
 def without_steps(trace: MappedTrace, rows: NDArray[np.int64]) -> Trace:
@@ -140,18 +142,15 @@ def has_same_digests(
 ) -> bool:
     """Whether no stored digest of two blocks differs; of equal steps one that does is wrong."""
     left, right = _stored_digests(expected, rows), _stored_digests(actual, others)
-    return left is None or right is None or all(has_same_bytes(left[i], right[i]) for i in range(len(left)))
+    return all(has_same_bytes(left[name], right[name]) for name in left.keys() & right.keys())
 
 
-def _stored_digests(trace: MappedTrace, rows: NDArray[np.int64]) -> Digests | None:
+def _stored_digests(trace: MappedTrace, rows: NDArray[np.int64]) -> StoredDigests:
     """The stored digests of all steps of some candidates."""
     # Runs of neighbours are one piece of a file.
     ends = np.flatnonzero(np.diff(rows, append=-2) != 1)
     begins = np.concatenate(([0], ends[:-1] + 1))
-    parts: list[Digests | None] = []
+    parts: list[StoredDigests] = []
     for begin, end in zip(rows[begins].tolist(), rows[ends].tolist(), strict=True) if len(rows) else ():
         parts.extend(trace.read_digests(begin, end + 1))
-    held = [part for part in parts if part is not None]
-    if not held:
-        return None
-    return Digests(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
+    return {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}

@@ -1,7 +1,9 @@
 """Comparing columns as they lie on disk, some rows at a time, and hashing them in the same pass."""
 
 import ctypes
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import xxhash
@@ -14,6 +16,9 @@ PIECE_BYTES: Final = 1 << 20
 """Fits the caches, so that hashing does not fetch the bytes again."""
 
 _RELEASE_BYTES: Final = 128 << 20
+
+_THREADS: Final = 2
+_AHEAD: Final = 8
 
 Range = tuple[int, int]
 Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]
@@ -59,9 +64,7 @@ def differing_ranges(
     found: list[Range] = []
     left, right = _Checks(verifies), _Checks(verifies)
     num_passed = 0
-    for begin, end, a, b in column_pieces(expected, actual, name):
-        x, y = a[0].read(name, a[1], a[1] + end - begin), b[0].read(name, b[1], b[1] + end - begin)
-        is_same = has_same_bytes(x, y)
+    for begin, end, a, b, x, y, is_same in _compared_pieces(expected, actual, name):
         if verifies:
             left.enter(*a, name)
             right.enter(*b, name, twin=left)
@@ -91,6 +94,27 @@ def differing_ranges(
                 if name in file.stored and not file.length(name):
                     file.verify(name)
     return found
+
+
+def _compared_pieces(
+    expected: MappedTrace, actual: MappedTrace, name: str
+) -> Iterator[tuple[int, int, "Place", "Place", NDArray[Any], NDArray[Any], bool]]:
+    """The pieces of a column with their rows and whether their bytes are the same, in order; compared some ahead."""
+
+    def read(begin: int, end: int, a: Place, b: Place) -> tuple[NDArray[Any], NDArray[Any]]:
+        return a[0].read(name, a[1], a[1] + end - begin), b[0].read(name, b[1], b[1] + end - begin)
+
+    # To compare is to wait for memory, and one core cannot wait for all of it.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        ahead: deque[Any] = deque()
+        for begin, end, a, b in column_pieces(expected, actual, name):
+            x, y = read(begin, end, a, b)
+            ahead.append((begin, end, a, b, x, y, pool.submit(has_same_bytes, x, y)))
+            if len(ahead) > _AHEAD:
+                *piece, answer = ahead.popleft()
+                yield *piece, answer.result()
+        for *piece, answer in ahead:
+            yield *piece, answer.result()
 
 
 class _Checks:

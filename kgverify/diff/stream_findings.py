@@ -8,13 +8,16 @@ from numpy.typing import NDArray
 
 from kgverify.diff.classify import Finding, Surroundings, classify
 from kgverify.diff.compare import Comparer
-from kgverify.diff.fields import SymbolMap
+from kgverify.diff.numbering import Numbering
 from kgverify.diff.result import Comparison, Divergence, Level, NearTie
+from kgverify.diff.sharing import DIGEST
+from kgverify.diff.stream_blocks import load_block
+from kgverify.diff.stream_goals import Rebuild
 from kgverify.diff.view import StepView
 from kgverify.logic.atoms import Atom, Goal
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import starts_of
-from kgverify.trace.content import split_candidates
+from kgverify.trace.content import split_trace
 from kgverify.trace.digests import Words, fold, words_of
 from kgverify.trace.mapped import MappedTrace
 
@@ -36,6 +39,7 @@ class Gathered:
         self.kept = kept
         self.num = 0
         self.num_ties = 0
+        self.num_by_digest = 0
         self.near_ties: list[NearTie] = []
         self.levels: set[Level] = set()
         self._found: list[_Found] = []
@@ -45,6 +49,7 @@ class Gathered:
         """What one block has; rows: of its candidates in the whole expected trace."""
         self.num += len(comparison.divergences)
         self.num_ties += len(comparison.near_ties)
+        self.num_by_digest += sum(each.field == DIGEST for each in comparison.divergences)
         self.levels |= {each.level for each in comparison.divergences}
         room = max(0, self.kept - len(self.near_ties))
         self.near_ties += [_moved(tie, rows) for tie in comparison.near_ties[:room]]
@@ -112,27 +117,29 @@ def surroundings_of(divergence: Divergence, comparer: Comparer) -> Surroundings:
 def find_goals(
     expected: MappedTrace,
     actual: MappedTrace,
-    symbols: SymbolMap | None,
+    numbering: Numbering,
+    rebuild: Rebuild | None,
     wanted: frozenset[Goal],
 ) -> frozenset[Goal]:
-    """Those of the wanted goals that a step of the expected trace has, or that are a query of the actual one."""
+    """Those of the wanted goals that a step of the expected trace has, or that are a query of the actual one.
+
+    rebuild: how the expected trace gets its goals, where it keeps none
+    """
     known = np.unique(_hash_views(wanted))
     found: set[Goal] = set()
-    for file in expected.files:
-        for begin, end in split_candidates(file):
-            first = file.offsets("candidates/num_steps")
-            low, high = first.at(begin), first.at(end)
-            goal_starts = file.offsets("steps/num_atoms")
-            atoms = file.read("steps/goal_atoms", goal_starts.at(low), goal_starts.at(high))
-            starts = starts_of(file.read("steps/num_atoms", low, high))
-            hits = np.flatnonzero(np.isin(_hash_goals(atoms, starts), known))
-            found |= {_goal(atoms[starts[i] : starts[i + 1]]) for i in hits.tolist()} & wanted
-        file.release()
+    for begin, end in split_trace(expected):
+        columns = expected.read_candidates(begin, end)
+        if rebuild is not None:
+            columns = rebuild(load_block(expected, columns, np.arange(begin, end))).columns
+        atoms, starts = columns.steps.goal_atoms, starts_of(columns.steps.num_atoms)
+        hits = np.flatnonzero(np.isin(_hash_goals(atoms, starts), known))
+        found |= {_goal(atoms[starts[i] : starts[i + 1]]) for i in hits.tolist()} & wanted
+    convert = numbering.converter(1)
     queries = {goal[0] for goal in wanted if len(goal) == 1}
     for begin in range(0, actual.num_candidates, 1 << 16) if queries else ():
         atoms = actual.candidate_columns(begin, min(begin + (1 << 16), actual.num_candidates)).atom
-        if symbols is not None:
-            atoms = symbols.convert_atoms(atoms)
+        if convert is not None:
+            atoms = convert(atoms)
         hits = np.flatnonzero(np.isin(_hash_goals(atoms, np.arange(len(atoms) + 1)), known))
         found |= {_goal(atoms[i : i + 1]) for i in hits.tolist()} & wanted
     return frozenset(found)

@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.diff.compare import Comparer, lockstep_columns
+from kgverify.diff.compare import Comparer
+from kgverify.diff.positions import lockstep_columns
 from kgverify.diff.result import Comparison, Divergence, NearTie, Verdict, highest_level
 from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError

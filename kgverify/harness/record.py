@@ -11,6 +11,7 @@ from kgverify.errors import UserError
 from kgverify.harness.run import Pipeline, Run, build_header
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import Candidates, CandidateSet
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.pending import join_candidates
 from kgverify.trace.reader import partial_of
 from kgverify.trace.writer import TraceWriter
@@ -44,27 +45,40 @@ def record(
     progress: Progress = no_progress,
     shard_steps: int = SHARD_STEPS,
     journal_seconds: float = JOURNAL_SECONDS,
+    level: str = "steps",
+    is_archived: bool = False,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
     Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. What was
     proved is journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
     cannot be written, or a `.partial` of another run.
+
+    level:       a `TraceLevel`: which columns are kept
+    is_archived: packed as small as HDF5's own filters can
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
     proved: list[Candidates] = []
     with TraceWriter(
         path,
-        build_header(run, pipeline.engine),
+        build_header(run, pipeline.engine, level),
         program.symbols,
         facts=program.facts,
         fact_lines=program.fact_lines,
         shard_steps=shard_steps,
         resume=resume,
         journal_seconds=journal_seconds,
+        is_archived=is_archived,
+        rules=program.rules,
     ) as writer:
         resumed = writer.num_appended
+        if resumed and level == TraceLevel.DIGESTS:
+            raise UserError(
+                "holds no log-probabilities at this level, and candidates cannot be ranked without them",
+                where=str(partial_of(path)),
+                fix="delete it and record again, or record at level compact, which can be resumed",
+            )
         proved.append(writer.committed_candidates())
         if resumed:
             _check_resumed(candidates, proved[0], path)

@@ -206,4 +206,5 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
         fields=frozenset(fields),
         is_complete=True,
         source="",
+        rules=program.rules,
     )

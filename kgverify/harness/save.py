@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.harness.rebuild import rebuild_for_comparison
 from kgverify.harness.verify import RecordedComparison, Verification
 from kgverify.report.report import Report, encode_report
 from kgverify.trace.manifest import put_in_place, remove_trace
 from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import OPTIONAL_COLUMNS
+from kgverify.trace.rewrite import write_again
 from kgverify.trace.trace import Trace
-from kgverify.trace.writer import write_trace
 
 EXPECTED = "expected.h5"
 ACTUAL = "actual.h5"
@@ -69,17 +69,8 @@ def check_folder(folder: Path) -> None:
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace that is in memory."""
-    write_trace(
-        path,
-        trace.header,
-        trace.symbols,
-        trace.columns,
-        trace.rankings,
-        facts=trace.facts,
-        fact_lines=trace.fact_lines,
-        absent=OPTIONAL_COLUMNS - trace.fields,
-    )
+    """Write a trace that is in memory, at its own level."""
+    write_again(trace, path)
 
 
 def read_run(folder: Path) -> Verification:
@@ -98,12 +89,9 @@ def read_run(folder: Path) -> Verification:
     _check_indices(report, str(path))
     # Runs saved by earlier versions do not have the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
-    return Verification(
-        report,
-        read_trace(folder / EXPECTED),
-        read_trace(folder / ACTUAL),
-        read_trace(folder / LOCKSTEP) if has_steps else None,
-    )
+    # As they were compared: compact traces with their goals.
+    traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
+    return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
 
 
 def _check_indices(report: Report, where: str) -> None:

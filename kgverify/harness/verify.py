@@ -17,13 +17,15 @@ from kgverify.diff.compare import Comparer
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Comparison, Verdict
 from kgverify.diff.stream import KEPT, compare_streams
-from kgverify.diff.stream_blocks import shell_of
+from kgverify.diff.stream_blocks import load_block, shell_of
+from kgverify.diff.stream_goals import Rebuilds
 from kgverify.diff.view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.harness.attribute import attribute_loss
 from kgverify.harness.explain import Explainer
 from kgverify.harness.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.harness.phases import Phase, silent_phase
+from kgverify.harness.rebuild import Rebuilder, rebuild_for_comparison
 from kgverify.harness.replay import Replayed
 from kgverify.harness.run import Pipeline, Run, build_trace
 from kgverify.logic.outcomes import Outcome
@@ -31,7 +33,7 @@ from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
 from kgverify.trace.columns import Candidates, Columns, Rankings
-from kgverify.trace.digests import compute_digests
+from kgverify.trace.levels import has_goals
 from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.reader import read_trace
 from kgverify.trace.trace import Trace
@@ -119,27 +121,29 @@ class RecordedComparison:
 
     stepped: Trace | None = None
 
-    def __init__(self, report: Report, traces: tuple[MappedTrace, MappedTrace]) -> None:
+    def __init__(self, report: Report, traces: tuple[MappedTrace, MappedTrace], rebuilds: Rebuilds) -> None:
         self.report = report
         self.traces = traces
+        self._rebuilds = rebuilds
 
     @cached_property
     def expected(self) -> Trace:
-        """The whole expected trace in memory, read when it is first asked for."""
-        return read_trace(self.traces[0].path)
+        """The whole expected trace in memory, as it was compared; read when it is first asked for."""
+        return self._rebuilds.apply(0, read_trace(self.traces[0].path))
 
     @cached_property
     def actual(self) -> Trace:
-        """The whole actual trace in memory, read when it is first asked for."""
-        return read_trace(self.traces[1].path)
+        """The whole actual trace in memory, as it was compared; read when it is first asked for."""
+        return self._rebuilds.apply(1, read_trace(self.traces[1].path))
 
     def first_candidate(self) -> Trace | None:
-        """The expected trace with nothing but the candidate of the first divergence; None where it has none."""
+        """The expected trace with nothing but the candidate of the first divergence; None without it or its goals."""
         first, expected = self.report.first_cause, self.traces[0]
         if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
             return None
         columns = expected.read_candidates(first.candidate, first.candidate + 1)
-        return expected.around(columns, compute_digests(columns))
+        block = self._rebuilds.apply(0, load_block(expected, columns, np.array([first.candidate])))
+        return block if has_goals(block.header.level) else None
 
 
 def compare_recorded(
@@ -150,9 +154,14 @@ def compare_recorded(
     kept: int = KEPT,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
-    """Compare two recorded traces by streaming; needs no engine, nor memory for the traces. See `compare_streams`."""
+    """Compare two recorded traces by streaming; needs no engine, nor memory for the traces. See `compare_streams`.
+
+    Compact traces that differ are compared goal by goal, where their clauses lead to the goals they had.
+    """
     mapped = MappedTrace(expected, tolerates_shards=True), MappedTrace(actual, tolerates_shards=True)
-    streamed = compare_streams(*mapped, verifies_content=verifies_content, kept=kept, progress=progress)
+    streamed = compare_streams(
+        *mapped, verifies_content=verifies_content, kept=kept, rebuilding=Rebuilder, progress=progress
+    )
     comparison = _compare_recorded_rankings(_admit_unfollowed(streamed.comparison), *mapped)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(streamed.findings) :]
@@ -168,11 +177,12 @@ def compare_recorded(
         causes=causes,
         outcomes=outcomes,
     )
-    return RecordedComparison(report, mapped)
+    return RecordedComparison(report, mapped, streamed.rebuilds)
 
 
 def compare_loaded(expected: Trace, actual: Trace) -> Verification:
     """Compare two traces that are in memory; needs no engine. What is found is what `compare_recorded` finds."""
+    expected, actual = rebuild_for_comparison(expected, actual)
     comparer = Comparer(expected, actual)
     comparison = compare_rankings(_admit_unfollowed(comparer.compare()), expected, actual)
     explainer = Explainer(comparer.expected, comparer, comparer.views)
@@ -236,7 +246,7 @@ def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
 
 
 def _count_mapped(trace: MappedTrace) -> dict[str, int]:
-    return _count(np.concatenate([file.whole("candidates/outcome") for file in trace.files]))
+    return _count(np.concatenate([file.read_all("candidates/outcome") for file in trace.files]))
 
 
 def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:

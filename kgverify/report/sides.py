@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.diff.align import align_candidates
-from kgverify.diff.compare import Comparer, lockstep_columns
+from kgverify.diff.compare import Comparer
 from kgverify.diff.fields import share_symbols
+from kgverify.diff.positions import lockstep_columns
 from kgverify.diff.result import Divergence
 from kgverify.diff.view import Names, StepReader, StepView
 from kgverify.trace.trace import Trace

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
-from kgverify.trace.columns import Candidates, Digests
+from kgverify.trace.columns import Candidates
 from kgverify.trace.content import stored_root
 from kgverify.trace.digests import compute_digests
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.schema import RECORD_AGAIN
 from kgverify.trace.trace import Trace
@@ -62,6 +63,15 @@ class TraceView:
                 f"candidate {candidate} has {num_steps} steps, expected a step from 0 to {num_steps - 1}, found {step}",
                 where=self.trace.source,
                 fix="choose a step that the candidate has",
+            )
+        level = self.trace.header.level
+        if "steps.goal_atoms" not in self.trace.fields:
+            raise UserError(
+                f"the trace is of level {level!r}, which keeps no goals: there is no step to show",
+                where=self.trace.source,
+                fix="kgverify trace convert TRACE OUT --level steps rebuilds the goals of a compact trace"
+                if level == TraceLevel.COMPACT
+                else "record it again at level steps",
             )
         return self._read(candidate, step)
 
@@ -144,7 +154,8 @@ class MappedTraceView(TraceView):
     def _read(self, candidate: int, step: int) -> StepView:
         columns, stored = self._mapped.read_step(candidate, step)
         computed = compute_digests(columns)
-        for name, found, expected in zip(Digests._fields, stored or (), computed, strict=False):
+        for name, found in stored.items():
+            expected = getattr(computed, name)
             if expected.tolist() != found.tolist():
                 raise UserError(
                     f"step {step} of candidate {candidate} has digest {int(found[0]):016x},"

@@ -10,7 +10,7 @@ from kgverify.trace.columns import Candidates, Columns, Digests
 from kgverify.trace.digests import compute_digests, root_digest
 from kgverify.trace.manifest import check_shard, render_hash
 from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.mapped_file import COUNTS, MappedFile
+from kgverify.trace.mapped_file import COUNTS, MappedFile, StoredDigests
 from kgverify.trace.schema import RECORD_AGAIN
 from kgverify.trace.validate import check_columns
 
@@ -50,16 +50,20 @@ def stored_root(trace: MappedTrace) -> int:
             first = file.offsets("candidates/num_steps")
             candidates = Candidates(*(file.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
             stored = file.read_digests(first.at(begin), first.at(end))
-            digests = stored if stored is not None else compute_digests(file.read_candidates(begin, end))
-            root += root_digest(candidates, digests.sequence)
+            if "sequence" not in stored:
+                stored = compute_digests(file.read_candidates(begin, end))._asdict()
+            root += root_digest(candidates, stored["sequence"])
         file.release()
     return root % (1 << 64)
 
 
 def check_block(
-    trace: MappedTrace, columns: Columns, stored: Digests | None, where: str, first_step: int = 0
+    trace: MappedTrace, columns: Columns, stored: StoredDigests, where: str, first_step: int = 0
 ) -> Digests:
-    """The digests of some columns. UserError unless their values are possible and their digests those stored."""
+    """The digests of some columns. UserError unless their values are possible and their digests those stored.
+
+    Of a level without goals they are those stored, and zeros for those that are not.
+    """
     facts = trace.program.get("program/facts")
     check_columns(
         columns,
@@ -68,8 +72,12 @@ def check_block(
         num_rules=len(trace.header.clauses.rules) or None,
         num_facts=None if facts is None else len(facts),
     )
+    if not trace.has_goals:
+        zeros = np.zeros(len(columns.steps.depth), np.uint64)
+        return Digests(*(stored.get(name, zeros) for name in Digests._fields))
     digests = compute_digests(columns)
-    for name, found, expected in zip(Digests._fields, stored or (), digests, strict=False):
+    for name, found in stored.items():
+        expected = getattr(digests, name)
         if (found != expected).any():
             step = int(np.argmax(found != expected))
             raise UserError(
@@ -79,6 +87,14 @@ def check_block(
                 fix="write the digests that docs/trace-format.md defines, or none",
             )
     return digests
+
+
+def split_trace(trace: MappedTrace) -> Iterator[tuple[int, int]]:
+    """Ranges of candidates of the whole trace, each in one file, as `split_candidates` has them."""
+    for file, first in zip(trace.files, trace.candidate_starts.tolist(), strict=False):
+        for begin, end in split_candidates(file):
+            yield first + begin, first + end
+        file.release()
 
 
 def split_candidates(file: MappedFile) -> Iterator[tuple[int, int]]:

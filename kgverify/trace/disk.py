@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 Buffer = bytes | memoryview
@@ -20,6 +21,20 @@ _MAX_BYTES: Final = 1 << 30
 def bytes_of(array: NDArray[Any]) -> memoryview:
     """The bytes of an array, not copied if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def little_endian(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """An array, or its parts, as they lie on disk."""
+    pieces = [given] if isinstance(given, np.ndarray) else given
+    return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
+
+
+def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
+    """xxh3 of the bytes of parts that lie one after the other."""
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        digest.update(bytes_of(piece))
+    return digest.intdigest()
 
 
 @contextmanager

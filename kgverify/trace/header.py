@@ -6,7 +6,10 @@ import msgspec
 
 from kgverify.logic.limits import Limits
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""What is written. Version 2 has levels, the rules in ids, and digests of the sequence alone."""
+
+READABLE_VERSIONS: Final = (1, 2)
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -70,7 +73,12 @@ class ClauseTexts(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The header of a trace; unknown fields of a later minor version are ignored on reading."""
+    """The header of a trace; unknown fields are kept beside it, in `Trace.unknown`.
+
+    level:  a `TraceLevel`: which columns the trace holds
+    absent: columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; said only
+            at a level that leaves such columns out by itself
+    """
 
     engine: EngineInfo
     limits: Limits
@@ -81,4 +89,10 @@ class Header(msgspec.Struct, frozen=True):
     clauses: ClauseTexts = ClauseTexts()
     creator: str = ""
     level: str = "steps"
+    absent: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+
+def expected_versions() -> str:
+    """The schema versions that can be read, as a person reads them."""
+    return " or ".join(map(str, READABLE_VERSIONS))

@@ -1,11 +1,16 @@
 """What HDF5 writes of a file beside the data, kept in memory until it is written to disk by us."""
 
 import io
+import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import xxhash
+
+from kgverify.trace.disk import Buffer, opened, sync, write_all
 
 _PAGE: Final = 4096
 _WRITTEN: Final = re.compile(b"\1+")
@@ -36,6 +41,18 @@ class MetadataImage(io.RawIOBase):
         for number, (content, mask) in sorted(self._pages.items()):
             for found in _WRITTEN.finditer(mask):
                 yield number * _PAGE + found.start(), bytes(content[found.start() : found.end()])
+
+    def write_out(
+        self, descriptor: int, placed: Sequence[tuple[int, Sequence[Buffer]]], hasher: ThreadPoolExecutor
+    ) -> Written:
+        """Complete a file on the disk, and force it there. placed: the data that were written to it already."""
+        os.ftruncate(descriptor, self.size)
+        runs: list[tuple[int, Sequence[Buffer]]] = [(offset, [content]) for offset, content in self.runs()]
+        for offset, buffers in runs:
+            write_all(descriptor, buffers, offset)
+        hashed = hasher.submit(hash_pieces, [*placed, *runs], self.size)
+        sync(descriptor)
+        return Written(self.size, hashed.result())
 
     def seekable(self) -> bool:
         """Yes."""
@@ -85,7 +102,15 @@ class MetadataImage(io.RawIOBase):
             begin += high - low
 
 
-def hash_pieces(pieces: Sequence[tuple[int, Sequence[bytes | memoryview]]], size: int) -> str:
+def write_bytes(path: Path, content: Buffer) -> Written:
+    """Write a file at once, and force it to disk."""
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_all(descriptor, [content], 0)
+        sync(descriptor)
+    return Written(len(content), hash_pieces([(0, [content])], len(content)))
+
+
+def hash_pieces(pieces: Sequence[tuple[int, Sequence[Buffer]]], size: int) -> str:
     """xxh3 of a file of this size with these buffers at these offsets and zeros between, as 16 hexadecimal digits."""
     digest = xxhash.xxh3_64()
     position = 0

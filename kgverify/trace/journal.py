@@ -49,11 +49,13 @@ class Start(msgspec.Struct, frozen=True):
 
     shard:  number of the shard that its batches are to become
     absent: columns that are not written, named as in `Trace.fields`
+    is_archived: the shard will be packed as small as HDF5's own filters can
     """
 
     shard: int
     creator: str
     absent: tuple[str, ...]
+    is_archived: bool = False
 
 
 class _Directory(msgspec.Struct, frozen=True):

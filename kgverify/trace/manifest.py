@@ -12,7 +12,7 @@ import xxhash
 
 from kgverify.errors import UserError
 from kgverify.trace.disk import opened, sync_file, sync_folder, write_all
-from kgverify.trace.header import SCHEMA_VERSION
+from kgverify.trace.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.journal import journal_name
 from kgverify.trace.schema import FORMAT, RECORD_AGAIN
 
@@ -111,6 +111,7 @@ def read_manifest(folder: Path) -> Manifest:
     UserError if there is none or it cannot be believed.
     """
     path = folder / MANIFEST
+    check_no_link(path)
     if not path.is_file() and (folder / journal_name(0)).is_file():
         return list_shards((), is_complete=False, creator="")
     if not path.is_file():
@@ -124,8 +125,8 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         raw = msgspec.json.decode(path.read_bytes())
         version = raw.get("schema_version") if isinstance(raw, dict) else None
-        if isinstance(raw, dict) and raw.get("format") == FORMAT and version != SCHEMA_VERSION:
-            raise _refuse(path, f"schema version is {version}, expected {SCHEMA_VERSION}")
+        if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
+            raise _refuse(path, f"schema version is {version}, expected {expected_versions()}")
         manifest = msgspec.convert(raw, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _refuse(path, f"not a manifest: {error}") from error
@@ -151,7 +152,7 @@ def read_manifest(folder: Path) -> Manifest:
         part=manifest.part,
         has_gaps=manifest.has_gaps,
     )
-    if total != manifest:
+    if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
         raise _refuse(
             path,
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
@@ -163,6 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
 def check_shard(folder: Path, shard: Shard) -> None:
     """ShardError unless the shard's file is there with the size and checksum of the manifest."""
     path = folder / shard.name
+    check_no_link(path)
     if not path.is_file():
         raise ShardError(
             "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
@@ -174,6 +176,14 @@ def check_shard(folder: Path, shard: Shard) -> None:
         message = f"checksum is {found}, expected {shard.xxh3}: the file was altered"
     if message:
         raise ShardError(message, name=shard.name, reason="altered", where=str(path))
+
+
+def check_no_link(path: Path) -> None:
+    """UserError for a link: a folder that came from elsewhere could point to any file of this machine."""
+    if path.is_symlink():
+        raise UserError(
+            "is a link, expected the file itself", where=str(path), fix="copy what it points to into the folder"
+        )
 
 
 def hash_file(path: Path) -> str:

@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.logic.program import Symbols
+from kgverify.logic.program import Rule, Symbols
 from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
 from kgverify.trace.header import Header
 from kgverify.trace.lazy_names import LazyNames
-from kgverify.trace.manifest import Manifest, Shard, read_manifest
-from kgverify.trace.mapped_file import MappedFile
+from kgverify.trace.levels import has_goals
+from kgverify.trace.manifest import Manifest, Shard, check_no_link, read_manifest
+from kgverify.trace.mapped_file import MappedFile, StoredDigests
+from kgverify.trace.packed import ChunkCache
 from kgverify.trace.reader import decode_header, partial_of
-from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_symbols
+from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_rules, decode_symbols
 from kgverify.trace.trace import Trace
-from kgverify.trace.validate import check_facts, check_rankings
+from kgverify.trace.validate import check_facts, check_rankings, check_rules
 
 SHARED: Final = ("header", "symbols/", "program/")
 """What every shard repeats."""
@@ -40,13 +42,14 @@ class MappedTrace:
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self._tolerates_shards = tolerates_shards
+        self._cache = ChunkCache()
         if self.path.is_dir() and is_lazy:
             self._list_folder()
             return
         if self.path.is_dir():
             self._open_folder()
         elif self.path.is_file():
-            self.files: Sequence[MappedFile] = [MappedFile(self.path)]
+            self.files: Sequence[MappedFile] = [self._open(self.path)]
             self.is_complete = "shard/index" not in self.files[0].stored
         else:
             partial = partial_of(self.path)
@@ -67,6 +70,11 @@ class MappedTrace:
         file = self.files[0]
         return decode_header({"header": file.small("header")}, str(file.path))
 
+    @property
+    def has_goals(self) -> bool:
+        """Whether it is of a level that keeps the atoms of its goals."""
+        return has_goals(self.header.level)
+
     @cached_property
     def symbols(self) -> Symbols:
         """The names of predicates and constants."""
@@ -78,7 +86,13 @@ class MappedTrace:
         arrays = self.files[0].read_group("program/")
         facts, lines = arrays.get("program/facts"), arrays.get("program/fact_lines")
         check_facts(facts, lines, self.symbols, str(self.files[0].path))
+        check_rules(arrays, self.symbols, str(self.files[0].path))
         return arrays
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...] | None:
+        """The program's rules; None where the trace holds none."""
+        return decode_rules(self.program)
 
     @cached_property
     def rankings(self) -> Rankings | None:
@@ -119,6 +133,7 @@ class MappedTrace:
             fields=self.fields,
             is_complete=self.is_complete,
             source=self.source,
+            rules=self.rules,
         )
 
     def look(self) -> Trace:
@@ -127,11 +142,11 @@ class MappedTrace:
         opened = self.files.opened if isinstance(self.files, _Shards) else None
         file = opened or self.files[0]
         names: Any = [
-            LazyNames(file.whole(f"symbols/{kind}_bytes"), file.whole(f"symbols/{kind}_offsets"))
+            LazyNames(*(file.read_all(f"symbols/{kind}_{part}") for part in ("bytes", "offsets")))
             for kind in ("predicates", "constants")
         ]
         facts, lines = (
-            file.whole(name) if name in file.stored else None for name in ("program/facts", "program/fact_lines")
+            file.read_all(name) if name in file.stored else None for name in ("program/facts", "program/fact_lines")
         )
         columns = file.read_steps(0, 0)
         return Trace(
@@ -142,7 +157,7 @@ class MappedTrace:
             rankings=None,
             facts=facts,
             fact_lines=lines,
-            fields=frozenset(),
+            fields=self.fields,
             is_complete=self.is_complete,
             source=self.source,
         )
@@ -181,10 +196,10 @@ class MappedTrace:
         found = np.empty((len(rows), *like.shape[1:]), like.dtype)
         for i in np.unique(shard).tolist():
             place = shard == i
-            found[place] = self.files[i].whole(name)[rows[place] - self.candidate_starts[i]]
+            found[place] = self.files[i].take(name, rows[place] - self.candidate_starts[i])
         return found
 
-    def read_step(self, candidate: int, step: int) -> tuple[Columns, Digests | None]:
+    def read_step(self, candidate: int, step: int) -> tuple[Columns, StoredDigests]:
         """One step of a candidate, with the candidate, and its stored digests. IndexError if there is none."""
         ((file, row, end),) = self._split(self.candidate_starts, candidate, candidate + 1)
         num_steps = int(file.read("candidates/num_steps", row, end)[0])
@@ -194,7 +209,7 @@ class MappedTrace:
         candidates = Candidates(*(file.read(f"candidates/{name}", row, end) for name in Candidates._fields))
         return file.read_steps(first, first + 1)._replace(candidates=candidates), file.read_digests(first, first + 1)
 
-    def read_digests(self, begin: int, end: int) -> list[Digests | None]:
+    def read_digests(self, begin: int, end: int) -> list[StoredDigests]:
         """The stored digests of all steps of some neighbouring candidates, file by file."""
         found = []
         for file, low, high in self._split(self.candidate_starts, begin, end):
@@ -276,7 +291,7 @@ class MappedTrace:
         path = self.path / shard.name
         if not path.is_file():
             raise UserError("missing, expected because the manifest lists it", where=str(path), fix=RECORD_AGAIN)
-        file = MappedFile(path)
+        file = self._open(path)
         stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
         if stored != [index]:
             raise UserError(f"found {stored}, expected [{index}]", where=f"{path}:shard/index", fix=RECORD_AGAIN)
@@ -288,10 +303,10 @@ class MappedTrace:
         files, kept, faults = [], [], []
         for index, shard in enumerate(manifest.shards):
             path = self.path / shard.name
-            if not path.is_file():
+            if not path.exists() and not path.is_symlink():
                 faults.append(f"{path} is missing, and the manifest lists it")
                 continue
-            file = MappedFile(path)
+            file = self._open(path)
             stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
             if stored != [index]:
                 if stored is not None and len(stored) == 1 and stored[0] < len(manifest.shards):
@@ -307,6 +322,11 @@ class MappedTrace:
             raise UserError("; ".join(faults), where=self.source, fix=RECORD_AGAIN)
         for file in self.files[1:]:
             self._check_like_first(file)
+
+    def _open(self, path: Path) -> MappedFile:
+        if path != self.path:
+            check_no_link(path)
+        return MappedFile(path, self._cache)
 
     def _check_shard(self, file: MappedFile, shard: Shard) -> None:
         if (size := file.path.stat().st_size) != shard.size:

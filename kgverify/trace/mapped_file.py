@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.columns import Candidates, Columns, Digests, Resolvents, Steps, expand_rows
-from kgverify.trace.hdf5 import ChunkReader, locate_arrays
+from kgverify.trace.hdf5 import locate_arrays
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.offsets import Offsets
-from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays
-from kgverify.trace.stored import StoredArray
+from kgverify.trace.packed import ChunkCache, PackedReader
+from kgverify.trace.presence import check_level, level_of
+from kgverify.trace.schema import FIELD_OF, Arrays, absent_column, num_rows
+from kgverify.trace.storage import Place
+from kgverify.trace.stored import check_checksum, open_again
 
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -25,34 +29,42 @@ COUNTS: Final = {
     "steps/num_atoms": "steps/goal_atoms",
     "resolvents/num_atoms": "resolvents/atoms",
 }
-_LENGTH_FROM: Final = {
-    "candidates": "candidates/num_steps",
-    "steps": "steps/num_atoms",
-    "resolvents": "resolvents/num_atoms",
-    "digests": "steps/num_atoms",
-}
 RAGGED: Final = ("steps/goal_atoms", "resolvents/atoms")
 
 
-class MappedFile:
-    """A trace file whose structure was checked. Arrays that it gives are views of the file: read-only.
+StoredDigests = dict[str, NDArray[np.uint64]]
+"""By their names in `Digests`, those that a file holds."""
 
-    UserError for what `docs/trace-format.md` refuses, as far as links, types, shapes, storage and lengths tell.
+
+class MappedFile:
+    """A trace file of any level whose structure was checked. Of what is contiguous the arrays are views: read-only.
+
+    cache: of the chunks of what is packed
+
+    UserError for what `docs/trace-format.md` refuses, as far as links, types, shapes, storage, level and lengths tell.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cache: ChunkCache | None = None) -> None:
         self.path = path
-        self.stored = locate_arrays(path)
-        self.num_candidates = self.length("candidates/num_steps")
-        self.num_steps = self.length("steps/num_atoms")
-        self.num_resolvents = self.length("resolvents/num_atoms")
+        self.stored, self._identity = locate_arrays(path)
+        self._packed = PackedReader(path, self._identity, cache or ChunkCache())
+        check_level(self.stored, self.level, str(path))
+        self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
+        self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
+        self._num_rows["digests"] = self.num_steps
         self._check_lengths()
         self._offsets: dict[str, Offsets] = {}
 
+    @cached_property
+    def level(self) -> TraceLevel:
+        """How much of each step it keeps."""
+        return level_of(self.small("header"), str(self.path))
+
     def length(self, name: str) -> int:
-        """Rows of a dataset; of an absent one, of its level."""
-        stored = self.stored.get(name) or self.stored[_LENGTH_FROM[name.split("/")[0]]]
-        return stored.shape[0]
+        """Rows of a dataset; of an absent one, of its level, and no atoms."""
+        if name in self.stored:
+            return self.stored[name].shape[0]
+        return 0 if FIELD_OF[name].width else self._num_rows[name.split("/")[0]]
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """The type of a dataset, or that an absent one is given in."""
@@ -62,23 +74,28 @@ class MappedFile:
         """Rows of a dataset: a view where it is contiguous, else read; zeros where it is absent."""
         stored = self.stored.get(name)
         if stored is None:
-            return np.zeros(end - begin, FIELD_OF[name].dtypes[-1])
-        if stored.offset is None:
-            return self._read_chunks(name, stored, begin, end)
-        return self._view(stored)[begin:end]
+            return absent_column(name, end - begin)
+        if stored.place.offset < 0:
+            return self._packed.read(stored.place, begin, end)
+        return self._view(stored.place)[begin:end]
 
-    def whole(self, name: str) -> NDArray[Any]:
-        """All rows; what is not contiguous is loaded, and kept."""
+    def take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Rows of a dataset in any order, as `read` gives them."""
         stored = self.stored.get(name)
-        if stored is None or stored.offset is not None:
-            return self.read(name, 0, self.length(name))
-        if name not in self._loaded:
-            self._loaded[name] = self.read(name, 0, stored.shape[0])
-        return self._loaded[name]
+        if stored is None:
+            return absent_column(name, len(rows))
+        if stored.place.offset < 0:
+            return self._packed.take(stored.place, rows)
+        taken: NDArray[Any] = self._view(stored.place)[rows]
+        return taken
+
+    def read_all(self, name: str) -> NDArray[Any]:
+        """All rows, as `read` gives them."""
+        return self.read(name, 0, self.length(name))
 
     def small(self, name: str) -> NDArray[Any]:
         """A dataset that is not large, its checksum verified."""
-        array = self.read(name, 0, self.length(name))
+        array = self.read_all(name)
         self.check_sum(name, xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).data))
         return array
 
@@ -93,19 +110,20 @@ class MappedFile:
 
     def check_sum(self, name: str, found: int) -> None:
         """UserError unless this is the checksum stored with a dataset."""
-        if found != self.stored[name].checksum:
-            raise UserError(
-                f"checksum is {found:016x}, expected {self.stored[name].checksum:016x}: the data were altered",
-                where=f"{self.path}:{name}",
-                fix=RECORD_AGAIN,
-            )
+        check_checksum(found, self.stored[name].checksum, f"{self.path}:{name}")
 
     def offsets(self, name: str) -> Offsets:
         """Where the rows below begin, for a column of counts."""
         if name not in self._offsets:
             length, total = self.length(name), self.length(COUNTS[name])
             place = f"{self.path}:{name}"
-            self._offsets[name] = Offsets(lambda begin, end: self.read(name, begin, end), length, total, place)
+            self._offsets[name] = Offsets(
+                lambda begin, end: self.read(name, begin, end),
+                lambda rows: self.take(name, rows),
+                length,
+                total,
+                place,
+            )
         return self._offsets[name]
 
     def read_candidates(self, begin: int, end: int) -> Columns:
@@ -131,9 +149,8 @@ class MappedFile:
         """Candidates in any order, with all their steps."""
 
         def below(name: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-            counts = self.whole(name)
-            first = self.offsets(name).of(chosen, counts)
-            bounds = np.stack((first, first + counts[chosen]), axis=1).reshape(-1)
+            first = self.offsets(name).of(chosen)
+            bounds = np.stack((first, first + self.take(name, chosen)), axis=1).reshape(-1)
             return expand_rows(bounds, np.arange(0, len(bounds), 2))
 
         steps = below("candidates/num_steps", rows)
@@ -143,7 +160,7 @@ class MappedFile:
 
         def take(level: str, names: tuple[str, ...]) -> list[NDArray[Any]]:
             paths = [f"{level}/{name}" for name in names]
-            return [self.whole(path)[ragged.get(path, elements[level])] for path in paths]
+            return [self.take(path, ragged.get(path, elements[level])) for path in paths]
 
         return Columns(
             Candidates(*take("candidates", Candidates._fields)),
@@ -151,11 +168,10 @@ class MappedFile:
             Resolvents(*take("resolvents", Resolvents._fields)),
         )
 
-    def read_digests(self, begin: int, end: int) -> Digests | None:
-        """The stored digests of some steps; None where the file has none."""
-        if "digests/sequence" not in self.stored:
-            return None
-        return Digests(*(self.read(f"digests/{name}", begin, end) for name in Digests._fields))
+    def read_digests(self, begin: int, end: int) -> StoredDigests:
+        """The digests of some steps that the file holds: none, that of the sequence, or all."""
+        held = [name for name in Digests._fields if f"digests/{name}" in self.stored]
+        return {name: self.read(f"digests/{name}", begin, end) for name in held}
 
     def read_group(self, *prefixes: str) -> Arrays:
         """Small datasets by path, their checksums verified."""
@@ -168,34 +184,21 @@ class MappedFile:
 
     @cached_property
     def _map(self) -> mmap.mmap:
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with open_again(self.path, self._identity) as descriptor:
+            return mmap.mmap(descriptor, self._identity[2], access=mmap.ACCESS_READ)
 
-    @cached_property
-    def _chunks(self) -> ChunkReader:
-        return ChunkReader(self.path)
-
-    @cached_property
-    def _loaded(self) -> Arrays:
-        return {}
-
-    def _view(self, stored: StoredArray) -> NDArray[Any]:
-        # numpy.memmap would map the file once for each dataset.
-        return np.ndarray(stored.shape, stored.dtype, buffer=self._map, offset=stored.offset or 0)
-
-    def _read_chunks(self, name: str, stored: StoredArray, begin: int, end: int) -> NDArray[Any]:
-        if begin == end:
-            return np.zeros((0, *stored.shape[1:]), stored.dtype)
-        return self._chunks.read(name, stored, begin, end)
+    def _view(self, place: Place) -> NDArray[Any]:
+        # That it lies within the file was checked. numpy.memmap would map the file once for each dataset.
+        return np.ndarray(place.shape, place.dtype, buffer=self._map, offset=place.offset)
 
     def _check_lengths(self) -> None:
-        for group, key in (*_LENGTH_FROM.items(), ("rankings", "rankings/query")):
+        for group in (*self._num_rows, "rankings"):
             members = {
                 name.partition("/")[2]: stored.shape[0]
                 for name, stored in self.stored.items()
                 if name.startswith(f"{group}/") and name not in RAGGED
             }
-            expected = self.stored[key].shape[0] if members else 0
+            expected = self._num_rows.get(group, next(iter(members.values()), 0))
             if any(length != expected for length in members.values()):
                 raise UserError(
                     f"lengths differ: {', '.join(f'{n} {length}' for n, length in members.items())}",

@@ -21,14 +21,23 @@ class Offsets:
     """The offsets that belong to a column of counts.
 
     read:  gives the counts from one row to another
+    take:  gives the counts of rows in any order
     total: rows of the level below, which the counts add up to
 
     A single offset is summed from the nearest one known, so that the first look into a large file reads a part of one
     column; what was summed is remembered. `build` sums everything once, a number for every 64 rows.
     """
 
-    def __init__(self, read: Callable[[int, int], NDArray[Any]], num_rows: int, total: int, place: str) -> None:
+    def __init__(
+        self,
+        read: Callable[[int, int], NDArray[Any]],
+        take: Callable[[NDArray[np.int64]], NDArray[Any]],
+        num_rows: int,
+        total: int,
+        place: str,
+    ) -> None:
         self._read = read
+        self._take = take
         self._num_rows = num_rows
         self._total = total
         self._place = place
@@ -75,8 +84,8 @@ class Offsets:
             self._starts = starts
         return self._starts
 
-    def of(self, rows: NDArray[np.int64], counts: NDArray[Any]) -> NDArray[np.int64]:
-        """int64 [n]: where each of the given rows begins. counts: the whole column."""
+    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [n]: where each of the given rows begins."""
         starts = self.build()
         block = rows // _BLOCK
         first = block * _BLOCK
@@ -84,7 +93,7 @@ class Offsets:
         # Each pair of bounds as one ragged row of a single array of starts.
         elements = expand_rows(bounds, np.arange(0, len(bounds), 2))
         running = np.zeros(len(elements) + 1, np.int64)
-        np.cumsum(counts[elements], out=running[1:])
+        np.cumsum(self._take(elements), out=running[1:])
         ends = np.cumsum(rows - first)
         found: NDArray[np.int64] = starts[block] + running[ends] - running[ends - (rows - first)]
         return found

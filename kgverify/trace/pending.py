@@ -13,6 +13,9 @@ from kgverify.errors import UserError
 from kgverify.trace.columns import Candidates, Columns, Digests, concatenate, empty_columns
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.journal import Journal, journal_name, read_journal
+from kgverify.trace.levels import is_kept
+from kgverify.trace.manifest import check_no_link
+from kgverify.trace.presence import level_of
 from kgverify.trace.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, Arrays, decode_columns, encode_columns, encode_level
 
 _MAX_THREADS: Final = 4
@@ -82,6 +85,7 @@ def join_candidates(parts: Sequence[Candidates]) -> Candidates:
 def open_journal(folder: Path, shard: int) -> Journal | None:
     """The journal of the shard to come; None if there is none. UserError if what was committed to it was altered."""
     path = folder / journal_name(shard)
+    check_no_link(path)
     if not path.is_file():
         return None
     journal = read_journal(path)
@@ -107,11 +111,13 @@ def read_pending(folder: Path, shard: int) -> Arrays | None:
 
 
 def gather(journal: Journal) -> Arrays:
-    """The batches of a journal with what every shard repeats, and digests."""
+    """The batches of a journal with what every shard repeats, and digests: what the level of its header keeps of them."""
     columns = columns_of(journal)
     absent = {name for name in OPTIONAL_COLUMNS if name.replace(".", "/") not in journal.batches[0].arrays}
     digests = encode_level("digests", compute_digests(columns))
-    return journal.shared | encode_columns(columns, absent) | digests
+    arrays = journal.shared | encode_columns(columns, absent) | digests
+    level = level_of(journal.shared["header"], str(journal.path))
+    return {name: array for name, array in arrays.items() if is_kept(name, level)}
 
 
 def columns_of(journal: Journal) -> Columns:

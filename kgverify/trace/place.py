@@ -6,6 +6,7 @@ import numpy as np
 
 from kgverify.errors import UserError
 from kgverify.trace.journal import list_journals
+from kgverify.trace.levels import TraceLevel, optional_columns_of
 from kgverify.trace.manifest import MANIFEST, Manifest, Part, read_manifest
 from kgverify.trace.pending import open_journal
 from kgverify.trace.schema import OPTIONAL_COLUMNS, Arrays
@@ -50,8 +51,8 @@ def check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> Non
         )
 
 
-def check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], path: Path) -> None:
-    """UserError unless the arrays of a file are of the run with these shared arrays and absent columns."""
+def check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], level: TraceLevel, path: Path) -> None:
+    """UserError unless the arrays of a file are of the run with these shared arrays, absent columns and level."""
     own = {name for name in arrays if name in shared or name.startswith("program/")}
     for name in sorted(own | shared.keys()):
         found, expected = arrays.get(name), shared.get(name)
@@ -61,7 +62,11 @@ def check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], path:
                 where=f"{path}:{name}",
                 fix=f"resume with the same program, options and versions, or delete {path.parent}",
             )
-    if odd := sorted(name for name in OPTIONAL_COLUMNS if (name.replace(".", "/") in arrays) == (name in absent)):
+    if odd := sorted(
+        name
+        for name in optional_columns_of(level, OPTIONAL_COLUMNS)
+        if (name.replace(".", "/") in arrays) == (name in absent)
+    ):
         raise UserError(
             f"{odd[0]} is in the shards or in this run, not in both",
             where=str(path),

@@ -10,14 +10,18 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.trace.columns import Digests, Rankings, concatenate
 from kgverify.trace.digests import compute_digests
-from kgverify.trace.hdf5 import read_arrays
-from kgverify.trace.header import SCHEMA_VERSION, Header
+from kgverify.trace.hdf5 import read_file
+from kgverify.trace.header import READABLE_VERSIONS, Header, expected_versions
 from kgverify.trace.journal import journal_name
+from kgverify.trace.levels import TraceLevel, has_goals
 from kgverify.trace.manifest import Manifest, Shard, ShardError, check_shard, read_manifest, render_hash
 from kgverify.trace.pending import read_pending
-from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_columns, decode_symbols
+from kgverify.trace.presence import check_level
+from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_columns, decode_rules, decode_symbols
+from kgverify.trace.stored import FileContent
 from kgverify.trace.trace import Trace
-from kgverify.trace.validate import check_columns, check_facts, check_rankings
+from kgverify.trace.unknown import find_unknown, join_unknown
+from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_rules
 
 # Every shard repeats these.
 _SHARED = ("header", "symbols/", "program/")
@@ -41,7 +45,7 @@ def read_trace(path: Path | str, *, verify_digests: bool = True) -> Trace:
             where=str(path),
             fix=f"its recording did not finish: resume it, or read {partial}" if partial.is_dir() else "check the path",
         )
-    return _decode(read_arrays(path), str(path), verify_digests)
+    return decode_trace(read_file(path), str(path), verify_digests=verify_digests)
 
 
 def partial_of(path: Path) -> Path:
@@ -60,21 +64,26 @@ def decode_header(arrays: Arrays, where: str) -> Header:
         ) from error
     except UserError as error:
         raise UserError(error.message, where=place, fix=error.fix) from error
-    if header.schema_version != SCHEMA_VERSION:
+    if header.schema_version not in READABLE_VERSIONS:
         raise UserError(
-            f"schema version is {header.schema_version}, expected {SCHEMA_VERSION}",
+            f"schema version is {header.schema_version}, expected {expected_versions()}",
             where=place,
             fix=RECORD_AGAIN,
         )
-    return header
+    # Version 1 gave the level no meaning.
+    return header if header.schema_version > 1 else msgspec.structs.replace(header, level=TraceLevel.STEPS.value)
 
 
-def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
+def decode_trace(content: FileContent, where: str, *, verify_digests: bool = True) -> Trace:
+    """The trace that a file holds. UserError where its datasets do not fit together."""
+    arrays = content.arrays
     header = decode_header(arrays, where)
+    check_level(arrays, header.level, where)
     symbols = decode_symbols(arrays, where)
     columns = decode_columns(arrays)
     facts, fact_lines = arrays.get("program/facts"), arrays.get("program/fact_lines")
     check_facts(facts, fact_lines, symbols, where)
+    check_rules(arrays, symbols, where)
     check_columns(
         columns,
         symbols,
@@ -82,13 +91,14 @@ def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
         num_rules=len(header.clauses.rules) or None,
         num_facts=None if facts is None else len(facts),
     )
-    digests = decode_digests(arrays, where)
-    if digests is None:
-        digests = compute_digests(columns)
-    else:
-        check_lengths(digests, len(columns.steps.depth), where)
-    if verify_digests and "digests/sequence" in arrays:
-        _check_digests(digests, compute_digests(columns), where)
+    digests = _decode_digests(arrays, where, len(columns.steps.depth))
+    if has_goals(header.level):
+        is_whole = "digests/multiset" in arrays
+        if verify_digests or not is_whole:
+            computed = compute_digests(columns)
+            if verify_digests:
+                _check_digests(arrays, computed, where)
+            digests = digests if is_whole else computed
     rankings = None
     if "rankings/query" in arrays:
         rankings = Rankings(*(arrays[f"rankings/{name}"] for name in Rankings._fields))
@@ -104,21 +114,37 @@ def _decode(arrays: Arrays, where: str, verify_digests: bool) -> Trace:
         fields=frozenset(FIELD_OF[p].name for p in arrays if not p.startswith(("header", "symbols/", "shard/"))),
         is_complete="shard/index" not in arrays,
         source=where,
+        rules=decode_rules(arrays),
+        unknown=find_unknown(content, header),
     )
 
 
 def decode_digests(arrays: Arrays, where: str) -> Digests | None:
-    """The digests, None if there are none. UserError if their lengths differ."""
+    """All digests, None if there are none. UserError if their lengths differ."""
     if "digests/sequence" not in arrays:
         return None
     digests = Digests(*(arrays[f"digests/{name}"] for name in Digests._fields))
-    if len({len(d) for d in digests}) > 1:
+    check_lengths(digests, len(digests.sequence), where)
+    return digests
+
+
+def _decode_digests(arrays: Arrays, where: str, num_steps: int) -> Digests:
+    """The digests that the file holds; those that it does not are zeros."""
+    stored = [arrays.get(f"digests/{name}") for name in Digests._fields]
+    lengths = {name: len(d) for name, d in zip(Digests._fields, stored, strict=True) if d is not None}
+    if len(set(lengths.values())) > 1:
         raise UserError(
-            f"lengths differ: {', '.join(f'{n} {len(d)}' for n, d in digests._asdict().items())}",
+            f"lengths differ: {', '.join(f'{n} {length}' for n, length in lengths.items())}",
             where=f"{where}:digests/sequence",
             fix="write one digest of each kind for each step, or none",
         )
-    return digests
+    if lengths and set(lengths.values()) != {num_steps}:
+        raise UserError(
+            f"found {lengths['sequence']} digests for {num_steps} steps",
+            where=f"{where}:digests/sequence",
+            fix="write one digest of each kind for each step, or none",
+        )
+    return Digests(*(np.zeros(num_steps, np.uint64) if d is None else d for d in stored))
 
 
 def check_lengths(digests: Digests, num_steps: int, where: str) -> None:
@@ -131,8 +157,11 @@ def check_lengths(digests: Digests, num_steps: int, where: str) -> None:
         )
 
 
-def _check_digests(stored: Digests, computed: Digests, where: str) -> None:
-    for name, found, expected in zip(Digests._fields, stored, computed, strict=True):
+def _check_digests(arrays: Arrays, computed: Digests, where: str) -> None:
+    for name, expected in zip(Digests._fields, computed, strict=True):
+        found = arrays.get(f"digests/{name}")
+        if found is None:
+            continue
         differs: NDArray[Any] = found != expected
         if differs.any():
             step = int(np.argmax(differs))
@@ -162,11 +191,12 @@ def read_shard(
     """Read a shard of a folder. `shared`, what every shard repeats, is filled by the first. UserError as `read_trace`."""
     check_shard(folder, shard)
     where = str(folder / shard.name)
-    arrays = read_arrays(folder / shard.name)
+    content = read_file(folder / shard.name)
+    arrays = content.arrays
     shared.update(shared or shared_of(arrays))
     check_shared(shared, arrays, "the shards before", where)
     _check_index(arrays, index, where)
-    trace = _decode(arrays, where, verify_digests)
+    trace = decode_trace(content, where, verify_digests=verify_digests)
     _check_counts(trace, shard, where)
     return trace
 
@@ -180,7 +210,7 @@ def read_journal_part(folder: Path, manifest: Manifest, shared: dict[str, bytes]
     where = str(folder / journal_name(index))
     shared.update(shared or shared_of(pending))
     check_shared(shared, pending, "the shards before", where)
-    return _decode(pending, where, verify_digests=False)
+    return decode_trace(FileContent(pending, {}, ()), where, verify_digests=False)
 
 
 def shared_of(arrays: Arrays) -> dict[str, bytes]:
@@ -238,6 +268,8 @@ def _join(parts: list[Trace], folder: Path, manifest: Manifest) -> Trace:
         fields=last.fields,
         is_complete=manifest.is_complete and not folder.name.endswith(".partial"),
         source=str(folder),
+        rules=first.rules,
+        unknown=join_unknown([part.unknown for part in parts]),
     )
 
 

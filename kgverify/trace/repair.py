@@ -15,6 +15,7 @@ from kgverify.trace.check import UNFINISHED, WHOLE, check_trace
 from kgverify.trace.disk import make_folder, sync_folder
 from kgverify.trace.hdf5 import write_arrays
 from kgverify.trace.journal import Journal, list_journals, read_journal
+from kgverify.trace.levels import Packing, packing_of
 from kgverify.trace.manifest import (
     MANIFEST,
     Manifest,
@@ -27,6 +28,7 @@ from kgverify.trace.manifest import (
     write_manifest,
 )
 from kgverify.trace.pending import gather
+from kgverify.trace.presence import level_of
 from kgverify.trace.reader import check_shared, read_shard, read_trace, shared_of
 from kgverify.trace.salvage import Salvage, salvage
 from kgverify.trace.schema import Arrays
@@ -104,7 +106,7 @@ def _repair_file(path: Path, repaired: Path) -> RepairReport:
         # What lacks candidates is no whole trace.
         arrays["shard/index"] = np.zeros(1, np.uint64)
     creator = "kgverify trace repair"
-    write_at_once(repaired, lambda temporary: write_arrays(temporary, arrays, creator))
+    write_at_once(repaired, lambda temporary: write_arrays(temporary, arrays, creator, found.packing))
     read_trace(repaired)
     losses = () if loss is None else (loss,)
     original = _swap(path, repaired, has_losses=True)
@@ -140,21 +142,21 @@ class _Rebuilt:
         else:
             found = salvage(path)
             assert found.arrays is not None
-            self._write(found.arrays)
+            self._write(found.arrays, found.packing)
 
-    def keep(self, arrays: Arrays) -> None:
+    def keep(self, arrays: Arrays, packing: Packing) -> None:
         """Keep arrays as the next shard. UserError if they are of another run."""
         check_shared(self.shared or shared_of(arrays), arrays, "the shards before", str(self.source))
         self.shared = self.shared or shared_of(arrays)
         self._follow()
-        self._write(arrays)
+        self._write(arrays, packing)
 
     def _follow(self) -> None:
         self.has_gaps = self.has_gaps or self.has_lost
 
-    def _write(self, arrays: Arrays) -> None:
+    def _write(self, arrays: Arrays, packing: Packing) -> None:
         parts = {name: [array] for name, array in arrays.items() if name != "shard/index"}
-        self.shards.append(write_shard(self.folder, len(self.shards), parts, self.creator))
+        self.shards.append(write_shard(self.folder, len(self.shards), parts, self.creator, packing))
 
 
 def _repair_folder(path: Path, repaired: Path) -> RepairReport:
@@ -216,7 +218,7 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
         rebuilt.keep_file(path, index, shard)
         return
     lost_all = Loss(shard.name, reason, shard.num_candidates, shard.num_steps)
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         rebuilt.lose(lost_all)
         return
     found = salvage(path)
@@ -237,7 +239,7 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
     else:
         rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all that it held is vouched for, and kept")
     try:
-        rebuilt.keep(found.arrays)
+        rebuilt.keep(found.arrays, found.packing)
     except UserError as error:
         rebuilt.lose(msgspec.structs.replace(lost_all, reason=error.message))
 
@@ -266,8 +268,11 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
         if journal.batches:
             if journal.start is None:
                 journal.shared = _shared_arrays(rebuilt)
+            is_archived = journal.start.is_archived if journal.start else _is_archived(rebuilt)
             try:
-                rebuilt.keep(gather(journal))
+                level = level_of(journal.shared["header"], str(path))
+                packing = packing_of(level, is_archived=is_archived)
+                rebuilt.keep(gather(journal), packing)
             except (UserError, ValueError, LookupError, TypeError) as error:
                 rebuilt.lose(Loss(path.name, str(error), *kept))
 
@@ -291,6 +296,10 @@ def _shared_arrays(rebuilt: _Rebuilt) -> Arrays:
     return {name: array for name, array in (found.arrays or {}).items() if name in shared_of(found.arrays or {})}
 
 
+def _is_archived(rebuilt: _Rebuilt) -> bool:
+    return bool(rebuilt.shards) and salvage(rebuilt.folder / rebuilt.shards[0].name).is_archived
+
+
 def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
     """Without a manifest: shards in order of their numbers, then the journal of the one after the last."""
     index = 0
@@ -298,7 +307,7 @@ def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
     last = max(files, default=-1)
     journals = {int(p.name[8:]) for p in list_journals(rebuilt.source)}
     for index in range(last + 1):
-        if index not in files:
+        if index not in files or files[index].is_symlink():
             rebuilt.lose(Loss(f"shard-{index:05d}.h5", "missing"))
             continue
         found = salvage(files[index])
@@ -312,7 +321,7 @@ def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
         if (loss := _loss_of(files[index].name, found)) is not None:
             rebuilt.lose(loss)
         try:
-            rebuilt.keep(found.arrays)
+            rebuilt.keep(found.arrays, found.packing)
         except UserError as error:
             rebuilt.lose(Loss(files[index].name, error.message, *_counts(found)))
     _rebuild_journal(rebuilt, last + 1)

@@ -1,7 +1,8 @@
-"""The datasets of a trace file, schema version 1: paths, types, shapes, and how names lie in them."""
+"""The datasets of a trace file, schema version 2: paths, types, shapes, and how names lie in them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -9,7 +10,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.logic.program import Symbols
+from kgverify.logic.atoms import Atom
+from kgverify.logic.program import Rule, Symbols
 from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, Resolvents, Steps
 
 FORMAT: Final = "kgverify-trace"
@@ -63,7 +65,7 @@ FIELDS: Final = (
     *_fields("digests", False, sequence="<u8", multiset="<u8", renaming="<u8"),
     *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
     *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
-    *_fields("program", False, facts="<i4*3", fact_lines="<i4"),
+    *_fields("program", False, facts="<i4*3", fact_lines="<i4", rule_atoms="<i4*3", rule_lengths="<u2"),
     *_fields("shard", False, index="<u8"),
 )
 
@@ -73,7 +75,8 @@ FIELD_OF: Final[Mapping[str, Field]] = {field.path: field for field in FIELDS}
 TOGETHER: Final = (
     ("resolvents/origin_kind", "resolvents/origin"),
     ("steps/dropped_atoms", "steps/dropped_resolvents"),
-    tuple(f"digests/{name}" for name in Digests._fields),
+    ("digests/multiset", "digests/renaming"),
+    ("program/rule_atoms", "program/rule_lengths"),
     tuple(f"rankings/{name}" for name in Rankings._fields),
 )
 
@@ -122,24 +125,57 @@ def encode_columns(columns: Columns, absent: Iterable[str] = ()) -> Arrays:
     return arrays
 
 
+def encode_rules(rules: Sequence[Rule]) -> Arrays:
+    """The atoms of the rules, each head first, and how many each rule has."""
+    atoms = [atom for rule in rules for atom in (rule.clause_head, *rule.body)]
+    return {
+        "program/rule_atoms": np.array(atoms, np.int32).reshape(-1, 3),
+        "program/rule_lengths": np.array([1 + len(rule.body) for rule in rules], np.uint16),
+    }
+
+
+def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
+    """The reverse of `encode_rules`; None where the file has none. The lengths are to be checked before."""
+    if "program/rule_lengths" not in arrays:
+        return None
+    atoms = iter([Atom(*row) for row in arrays["program/rule_atoms"].tolist()])
+    return tuple(
+        Rule(next(atoms), tuple(islice(atoms, length - 1))) for length in arrays["program/rule_lengths"].tolist()
+    )
+
+
 def decode_columns(arrays: Arrays) -> Columns:
-    """Columns out of what a file held; an absent column is zeros."""
-    lengths = {group: len(arrays[path]) for group, path in _LENGTH_FROM.items()}
+    """Columns out of what a file held; an absent column is zeros, absent atoms are none."""
+    lengths = num_rows({path: len(array) for path, array in arrays.items()})
 
     def column(group: str, name: str) -> NDArray[Any]:
         path = f"{group}/{name}"
         if path in arrays:
             return arrays[path]
-        return np.zeros(lengths[group], FIELD_OF[path].dtypes[-1])
+        return absent_column(path, lengths[group])
 
     return Columns(*(level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()))
 
 
+# A level without atoms counts its steps and resolvents by what it has.
 _LENGTH_FROM: Final = {
-    "candidates": "candidates/num_steps",
-    "steps": "steps/num_atoms",
-    "resolvents": "resolvents/num_atoms",
+    "candidates": ("candidates/num_steps",),
+    "steps": ("steps/num_atoms", "steps/num_resolvents", "digests/sequence"),
+    "resolvents": ("resolvents/num_atoms", "resolvents/kind"),
 }
+
+
+def num_rows(lengths: Mapping[str, int]) -> dict[str, int]:
+    """How many candidates, steps and resolvents a file with datasets of these lengths has."""
+    return {
+        group: next((lengths[path] for path in paths if path in lengths), 0) for group, paths in _LENGTH_FROM.items()
+    }
+
+
+def absent_column(path: str, length: int) -> NDArray[Any]:
+    """What stands for a dataset that a file does not hold: zeros for each row of its level, or no atoms at all."""
+    field = FIELD_OF[path]
+    return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
 
 
 def encode_symbols(symbols: Symbols, where: str) -> Arrays:

@@ -10,10 +10,11 @@ import numpy as np
 from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.trace.check import find_doubled, name_candidate
-from kgverify.trace.columns import Candidates, Rankings
+from kgverify.trace.columns import Candidates, Digests, Rankings
 from kgverify.trace.digests import candidate_keys, compute_digests
 from kgverify.trace.disk import make_folder
-from kgverify.trace.hdf5 import read_arrays
+from kgverify.trace.hdf5 import read_file
+from kgverify.trace.levels import Packing, packing_of
 from kgverify.trace.manifest import (
     Manifest,
     Shard,
@@ -25,12 +26,15 @@ from kgverify.trace.manifest import (
 )
 from kgverify.trace.pending import join_candidates
 from kgverify.trace.place import check_no_partial, check_place
+from kgverify.trace.presence import level_of
 from kgverify.trace.reader import check_shared, partial_of, read_trace, shared_of
 from kgverify.trace.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_level
 from kgverify.trace.shards import write_shard
 
 _SHOWN = 10
 """Candidates named in a message."""
+
+_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {f"digests/{name}" for name in Digests._fields}
 
 
 class PartsError(UserError):
@@ -144,10 +148,10 @@ def _write(
     candidates: list[Candidates] = []
     rankings: list[tuple[Path, Arrays]] = []
     shards: list[Shard] = []
-    held: Arrays | None = None
+    held: tuple[Arrays, Packing] | None = None
     creator = f"kgverify {__version__}"
     for path, shard in files:
-        arrays = _read(path, shard)
+        arrays, packing = _read(path, shard)
         shared = shared or shared_of(arrays)
         check_shared(shared, arrays, str(files[0][0]), str(path))
         if any(name.startswith("rankings/") for name in arrays):
@@ -155,7 +159,7 @@ def _write(
         columns = decode_columns(arrays).candidates
         if not len(columns.query) and (held is not None or path != files[-1][0]):
             continue
-        kind = frozenset(arrays) & {name.replace(".", "/") for name in OPTIONAL_COLUMNS}, _score_type(arrays)
+        kind = frozenset(arrays) & _MAY_DIFFER, _score_type(arrays)
         if kinds is not None and kind != kinds:
             raise UserError(
                 "has other columns, or another type of score, than the traces before",
@@ -165,35 +169,36 @@ def _write(
         kinds = kind
         candidates.append(columns)
         if held is not None:
-            shards.append(_put(partial, len(shards), held, creator))
-        held = arrays
+            shards.append(_put(partial, len(shards), *held, creator))
+        held = arrays, packing
     _check_candidates(candidates, [path for path, _ in files], expected)
     assert held is not None
     if rankings and not drop_rankings:
-        held |= _join_rankings(rankings)
-    shards.append(_put(partial, len(shards), held, creator))
+        held = held[0] | _join_rankings(rankings), held[1]
+    shards.append(_put(partial, len(shards), *held, creator))
     manifest = list_shards(tuple(shards), is_complete=True, creator=creator)
     write_manifest(partial, manifest)
     return manifest
 
 
-def _read(path: Path, shard: Shard | None) -> Arrays:
+def _read(path: Path, shard: Shard | None) -> tuple[Arrays, Packing]:
     if shard is not None:
         check_shard(path.parent, shard)
-    arrays = read_arrays(path)
+    content = read_file(path, with_unknown=False)
+    arrays = content.arrays
     if (arrays.pop("shard/index", None) is None) != (shard is None):
         raise UserError("is a shard, not a whole trace", where=str(path), fix="give the folder that it belongs to")
     if "digests/sequence" not in arrays:
         arrays |= encode_level("digests", compute_digests(decode_columns(arrays)))
-    return arrays
+    return arrays, packing_of(level_of(arrays["header"], str(path)), is_archived=content.is_archived)
 
 
 def _score_type(arrays: Arrays) -> Any:
     return arrays["resolvents/score"].dtype if "resolvents/score" in arrays else None
 
 
-def _put(partial: Path, index: int, arrays: Arrays, creator: str) -> Shard:
-    return write_shard(partial, index, {name: [array] for name, array in arrays.items()}, creator)
+def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: str) -> Shard:
+    return write_shard(partial, index, {name: [array] for name, array in arrays.items()}, creator, packing)
 
 
 def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expected: Candidates | None) -> None:

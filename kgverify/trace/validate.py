@@ -143,6 +143,22 @@ def check_facts(
             )
 
 
+def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
+    """UserError unless rules in ids, where there are any, have a head and a body of known symbols."""
+    if "program/rule_lengths" not in arrays:
+        return
+    lengths, atoms = arrays["program/rule_lengths"], arrays["program/rule_atoms"]
+    total = int(lengths.sum(dtype=np.uint64))
+    if total != len(atoms) or (len(lengths) and int(lengths.min()) < 2):
+        raise UserError(
+            f"lengths add up to {total}, and the least is {min(lengths.tolist(), default=0)}; there are {len(atoms)}"
+            " atoms, and a rule has a head and one or more atoms in its body",
+            where=f"{where}:program/rule_lengths",
+            fix=_ADD_UP,
+        )
+    _check_atoms(f"{where}:program/rule_atoms", atoms, symbols)
+
+
 def check_types(arrays: Arrays, where: str) -> None:
     """`check_array` for every array, by path."""
     for path, array in arrays.items():

@@ -1,23 +1,23 @@
 """Writing a trace: one file if it is small, else shards that are safe on disk once committed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify import __version__
 from kgverify.errors import UserError
-from kgverify.logic.program import Symbols
+from kgverify.logic.program import Rule, Symbols
 from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, empty_columns
 from kgverify.trace.disk import make_folder
 from kgverify.trace.hdf5 import read_arrays, write_arrays
-from kgverify.trace.header import SCHEMA_VERSION, Header
+from kgverify.trace.header import Header
 from kgverify.trace.journal import JournalWriter, Start, journal_name, list_journals
+from kgverify.trace.levels import is_kept, packing_of, parse_level
 from kgverify.trace.manifest import (
     MANIFEST,
     Manifest,
@@ -42,8 +42,15 @@ from kgverify.trace.place import (
     remove_partial,
 )
 from kgverify.trace.reader import check_lengths, decode_digests, partial_of
-from kgverify.trace.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_columns, encode_level, encode_symbols
+from kgverify.trace.repeated import check_writable, encode_repeated
+from kgverify.trace.schema import (
+    OPTIONAL_COLUMNS,
+    decode_columns,
+    encode_columns,
+    encode_level,
+)
 from kgverify.trace.shards import write_shard
+from kgverify.trace.trace import NOTHING_UNKNOWN, Unknown
 from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_types
 
 _WHOLE: Final = 1 << 62
@@ -53,12 +60,16 @@ _WHOLE: Final = 1 << 62
 class TraceWriter:
     """A context manager that writes a trace at `path`, where nothing appears before the trace is complete.
 
-    header:          must say `schema_version` 1
+    header:          must say the `schema_version` that is written
     facts:           int32 [F, 3]  the program's facts; optional
     fact_lines:      int32 [F]     their lines; optional
     shard_steps:     steps held in memory before they are committed as a shard in `<path>.partial`
     shard_bytes:     bytes of columns held in memory before the same; no more than these and one batch are ever held
     absent:          columns that the prover does not know, named as in `Trace.fields`; not written
+    level:           a `TraceLevel`: which columns are kept; None for that of the header
+    is_archived:     packed as small as HDF5's own filters can
+    rules:           the program's rules, for goals to be rebuilt where the level leaves them out; optional
+    unknown:         what a trace that is written again held beyond this schema
     resume:          go on with a `<path>.partial` left behind: skip the first `num_appended` candidates
     part:            this is one writer of several, each with a path of its own; `unite` makes one trace of theirs
     journal_seconds: what `append` took in survives the end of the process at any moment, in a journal; a crash of the
@@ -81,6 +92,10 @@ class TraceWriter:
         shard_steps: int = 1_000_000,
         shard_bytes: int = 1 << 30,
         absent: Iterable[str] = (),
+        level: str | None = None,
+        is_archived: bool = False,
+        rules: Sequence[Rule] | None = None,
+        unknown: Unknown = NOTHING_UNKNOWN,
         resume: bool = False,
         part: Part | None = None,
         journal_seconds: float = 5.0,
@@ -97,29 +112,19 @@ class TraceWriter:
         self._has_journal = has_journal
         self._journal_seconds, self._journal_bytes = journal_seconds, journal_bytes
         self._absent = frozenset(absent)
-        if header.schema_version != SCHEMA_VERSION:
-            raise UserError(
-                f"schema version is {header.schema_version}, expected {SCHEMA_VERSION}",
-                where=f"{path}:header",
-                fix=f"write schema version {SCHEMA_VERSION}",
-            )
-        if unknown := sorted(self._absent - OPTIONAL_COLUMNS):
-            raise UserError(
-                f"{unknown[0]} may not be absent, only {', '.join(sorted(OPTIONAL_COLUMNS))}",
-                where=self._where,
-                fix="write the column",
-            )
+        self._level = parse_level(level or header.level, self._where)
+        self._is_archived = is_archived
+        self._packing = packing_of(self._level, is_archived=is_archived)
+        self._unknown = unknown
+        check_writable(header, self._absent, self._where)
         if facts is not None and fact_lines is not None and not len(fact_lines):
             fact_lines = None
         check_facts(facts, fact_lines, symbols, self._where)
         self._num_rules = len(header.clauses.rules) or None
         self._num_facts = None if facts is None else len(facts)
-        self._shared: Arrays = {"header": np.frombuffer(_encode_header(header, self._where), np.uint8)}
-        self._shared |= encode_symbols(symbols, self._where)
-        if facts is not None:
-            self._shared["program/facts"] = facts
-        if fact_lines is not None:
-            self._shared["program/fact_lines"] = fact_lines
+        self._shared = encode_repeated(
+            header, self._level, self._absent, symbols, facts, fact_lines, rules, unknown, self._where
+        )
         self._pending = Pending()
         self._rankings: Rankings | None = None
         self._score_dtype: np.dtype[np.floating] | None = None
@@ -206,7 +211,7 @@ class TraceWriter:
         with self._telling_what_is_safe("the trace"):
             if not self._manifest.shards and self._part is None:
                 arrays = self._encode(has_rankings=True)
-                write_at_once(self._path, lambda path: write_arrays(path, arrays, self._creator))
+                write_at_once(self._path, lambda path: write_arrays(path, arrays, self._creator, self._packing))
                 self._end_journal()
                 remove_partial(self._partial)
             else:
@@ -266,7 +271,7 @@ class TraceWriter:
         shard = len(self._manifest.shards)
         make_folder(self._partial)
         self._journal = journal = self._open_journal(shard)
-        journal.begin(Start(shard, self._creator, tuple(sorted(self._absent))), self._shared)
+        journal.begin(Start(shard, self._creator, tuple(sorted(self._absent)), self._is_archived), self._shared)
         return journal
 
     def _open_journal(self, shard: int) -> JournalWriter:
@@ -295,10 +300,11 @@ class TraceWriter:
             check_shard(self._partial, shard)
             arrays = read_arrays(self._partial / shard.name)
             if shard.name == shard_name(0):
-                check_same_run(arrays, self._shared, self._absent, self._partial / shard.name)
+                check_same_run(arrays, self._shared, self._absent, self._level, self._partial / shard.name)
             columns = decode_columns(arrays)
             self._committed.append(columns.candidates)
-            self._score_dtype = columns.resolvents.score.dtype
+            if "resolvents/score" in arrays:
+                self._score_dtype = columns.resolvents.score.dtype
         if not manifest.is_complete:
             self._manifest = manifest
             self._resume_journal(len(manifest.shards))
@@ -311,7 +317,7 @@ class TraceWriter:
             return
         path = journal.path
         stated = {name.replace(".", "/"): np.zeros(0) for name in OPTIONAL_COLUMNS - {*journal.start.absent}}
-        check_same_run(journal.shared | stated, self._shared, self._absent, path)
+        check_same_run(journal.shared | stated, self._shared, self._absent, self._level, path)
         if self._has_journal:
             self._journal = self._open_journal(shard)
             with self._telling_what_is_safe("the journal"):
@@ -329,13 +335,16 @@ class TraceWriter:
         whole = self._shared
         if has_rankings and self._rankings is not None:
             whole = whole | encode_level("rankings", self._rankings)
-        return {name: [array] for name, array in whole.items()} | self._pending.encode(self._absent, empty)
+        pending = self._pending.encode(self._absent, empty)
+        kept = {n: p for n, p in pending.items() if is_kept(n, self._level)}
+        return {name: [array] for name, array in (whole | dict(self._unknown.arrays)).items()} | kept
 
     def _commit(self, *, is_complete: bool) -> None:
         """Write what is pending as the next shard: first the file, then the manifest that lists it."""
         index = len(self._manifest.shards)
         make_folder(self._partial)
-        shard = write_shard(self._partial, index, self._encode(has_rankings=is_complete), self._creator)
+        parts = self._encode(has_rankings=is_complete)
+        shard = write_shard(self._partial, index, parts, self._creator, self._packing)
         manifest = self._list((*self._manifest.shards, shard), is_complete=is_complete)
         write_manifest(self._partial, manifest)
         self._manifest = manifest
@@ -354,6 +363,10 @@ def write_trace(
     facts: NDArray[np.int32] | None = None,
     fact_lines: NDArray[np.int32] | None = None,
     absent: Iterable[str] = (),
+    level: str | None = None,
+    is_archived: bool = False,
+    rules: Sequence[Rule] | None = None,
+    unknown: Unknown = NOTHING_UNKNOWN,
 ) -> None:
     """Write a whole trace as one file, at once. UserError for what cannot be written."""
     with TraceWriter(
@@ -366,18 +379,11 @@ def write_trace(
         shard_bytes=_WHOLE,
         has_journal=False,
         absent=absent,
+        level=level,
+        is_archived=is_archived,
+        rules=rules,
+        unknown=unknown,
     ) as writer:
         writer.append(columns)
         if rankings is not None:
             writer.set_rankings(rankings)
-
-
-def _encode_header(header: Header, where: str) -> bytes:
-    try:
-        return msgspec.json.encode(header)
-    except UnicodeEncodeError as error:
-        raise UserError(
-            "holds text that UTF-8 cannot encode",
-            where=f"{where}:header",
-            fix="decode the input files as UTF-8",
-        ) from error

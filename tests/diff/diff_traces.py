@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kgverify.diff.compare import lockstep_columns
+from kgverify.diff.positions import lockstep_columns
 from kgverify.harness.run import Run, build_trace, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.ranking.rank import RANK_TOLERANCE

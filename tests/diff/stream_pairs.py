@@ -168,7 +168,15 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-def store(trace: Trace, path: Path, *, shard_steps: int = 1 << 40, is_chunked: bool = False) -> Path:
+def store(
+    trace: Trace,
+    path: Path,
+    *,
+    shard_steps: int = 1 << 40,
+    is_chunked: bool = False,
+    level: str = "steps",
+    is_archived: bool = False,
+) -> Path:
     """Write a trace: one file, or a folder of shards with so many steps; chunked as a third party may write it."""
     absent = OPTIONAL_COLUMNS - trace.fields
     with TraceWriter(
@@ -179,6 +187,9 @@ def store(trace: Trace, path: Path, *, shard_steps: int = 1 << 40, is_chunked: b
         fact_lines=trace.fact_lines,
         shard_steps=shard_steps,
         absent=absent,
+        level=level,
+        is_archived=is_archived,
+        rules=trace.rules,
     ) as writer:
         for i in range(_rows(trace)) if shard_steps < 1 << 40 else ():
             writer.append(select_candidates(trace.columns, np.array([i])))

@@ -6,8 +6,9 @@ import numpy as np
 from diff_traces import column_of, first_step_with, small_trace, with_columns, with_element
 from test_diff_verdicts import renumbered, without_columns
 
-from kgverify.diff.compare import compare_traces, lockstep_columns
+from kgverify.diff.compare import compare_traces
 from kgverify.diff.fields import share_symbols
+from kgverify.diff.positions import lockstep_columns
 from kgverify.diff.result import Verdict
 from kgverify.logic.outcomes import Origin
 from kgverify.logic.program import Symbols

@@ -235,6 +235,7 @@ def test_choices_are_judged_by_the_gap_of_their_scores():
     none = Finding(K.NUMBER, "the choice is no index of a resolvent", 0.9)
     for choice in (-1, 2):
         assert finding("choose", scored(2.0, 1.5), scored(2.0, 1.5, choice=choice)) == none
+        assert finding("choose", scored(2.0, 1.5, choice=choice), scored(2.0, 1.5)) == none
 
 
 def test_goals_are_stale_foreign_renamed_or_others():

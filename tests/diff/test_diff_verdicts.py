@@ -18,7 +18,8 @@ from diff_traces import (
     with_rankings,
 )
 
-from kgverify.diff.compare import compare_traces, lockstep_columns
+from kgverify.diff.compare import compare_traces
+from kgverify.diff.positions import lockstep_columns
 from kgverify.diff.rankings import compare_rankings
 from kgverify.diff.result import Level, Verdict, highest_level
 from kgverify.logic.limits import Limits

@@ -14,10 +14,11 @@ from harness_engines import assert_same_columns
 
 import kgverify
 from kgverify.cli import main
-from kgverify.diff.fields import column_names
 from kgverify.diff.result import Verdict
 from kgverify.harness.verify import compare_recorded
-from kgverify.trace.header import SCHEMA_VERSION
+from kgverify.trace.convert import convert_trace
+from kgverify.trace.header import READABLE_VERSIONS
+from kgverify.trace.levels import TraceLevel, columns_kept
 from kgverify.trace.reader import read_trace
 
 TRACES = Path(kgverify.__file__).parents[1] / "traces"
@@ -37,9 +38,9 @@ def test_a_golden_trace_is_the_one_of_the_manifest(entry: dict):
     assert hashlib.sha256(content).hexdigest() == entry["sha256"]
     assert len(content) < 200_000
     trace = read_trace(TRACES / entry["file"])
-    assert trace.header.schema_version == entry["schema_version"] == SCHEMA_VERSION
+    assert trace.header.schema_version == entry["schema_version"] in READABLE_VERSIONS
     assert trace.is_complete
-    assert column_names(trace.columns) <= trace.fields
+    assert columns_kept(TraceLevel(trace.header.level)) <= trace.fields
     assert len(trace.columns.candidates.query) == 22
 
 
@@ -67,9 +68,34 @@ def test_the_command_makes_the_golden_trace_again(entry: dict, tmp_path: Path, m
 
     def without_versions(header):
         engine = msgspec.structs.replace(header.engine, versions={})
-        return msgspec.structs.replace(header, engine=engine, creator="")
+        return msgspec.structs.replace(header, engine=engine, creator="", schema_version=0)
 
     assert without_versions(again.header) == without_versions(golden.header)
+
+
+def test_there_is_a_golden_trace_of_every_version_and_level():
+    assert {entry["schema_version"] for entry in ENTRIES} == set(READABLE_VERSIONS)
+    newest = [entry["file"] for entry in ENTRIES if entry["schema_version"] == max(READABLE_VERSIONS)]
+    assert {read_trace(TRACES / name).header.level for name in newest} == set(TraceLevel)
+
+
+@of_every_trace
+def test_a_golden_trace_agrees_with_the_first_one(entry: dict):
+    report = compare_recorded(TRACES / ENTRIES[0]["file"], TRACES / entry["file"]).report
+    assert report.verdict is Verdict.AGREE
+    assert report.coverage.candidates == 22
+
+
+@of_every_trace
+def test_a_golden_trace_is_converted_to_the_newest_version(entry: dict, tmp_path: Path):
+    golden = read_trace(TRACES / entry["file"])
+    convert_trace(TRACES / entry["file"], tmp_path / "new.h5")
+    converted = read_trace(tmp_path / "new.h5")
+    assert converted.header.schema_version == max(READABLE_VERSIONS)
+    assert_same_columns(golden.columns, converted.columns)
+    assert converted.root == golden.root
+    # The digests that follow from the columns are written no more.
+    assert golden.fields - {"digests.multiset", "digests.renaming"} <= converted.fields
 
 
 def test_the_golden_traces_agree():

@@ -158,7 +158,7 @@ def test_digests_that_came_with_the_columns_are_taken_as_they_are(tmp_path):
         pytest.raises(UserError, match="found 3 digests for"),
     ):
         writer.append(COLUMNS, type(digests)(*(each[:3] for each in digests)))
-    wrong = digests._replace(renaming=digests.renaming + np.uint64(1))
+    wrong = digests._replace(sequence=digests.sequence + np.uint64(1))
     with TraceWriter(tmp_path / "c", HEADER, SYMBOLS) as writer:
         writer.append(COLUMNS, wrong)
     with pytest.raises(UserError, match="step 0 has digest"):

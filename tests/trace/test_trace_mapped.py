@@ -140,25 +140,25 @@ def test_offsets_are_the_sums_of_counts(dtype, most):
     counts = random.integers(0, most, 70_000).astype(dtype)
     starts = starts_of(counts)
     assert sum_counts(counts) == starts[-1]
-    offsets = Offsets(lambda a, b: counts[a:b], len(counts), int(starts[-1]), "x")
+    offsets = Offsets(lambda a, b: counts[a:b], counts.__getitem__, len(counts), int(starts[-1]), "x")
     for row in random.integers(0, len(counts) + 1, 200).tolist():
         assert offsets.at(row) == starts[row]
     rows = random.integers(0, len(counts) + 1, 500)
-    np.testing.assert_array_equal(offsets.of(rows, counts), starts[rows])
+    np.testing.assert_array_equal(offsets.of(rows), starts[rows])
     for element in random.integers(0, starts[-1], 200).tolist():
         assert offsets.row_of(element) == np.searchsorted(starts, element, side="right") - 1
 
 
 def test_counts_that_do_not_add_up_are_refused():
     counts = np.full(1000, 3, np.uint16)
-    offsets = Offsets(lambda a, b: counts[a:b], 1000, 2999, "x")
+    offsets = Offsets(lambda a, b: counts[a:b], counts.__getitem__, 1000, 2999, "x")
     with pytest.raises(UserError, match="add up to 3000, but there are 2999"):
         offsets.build()
-    small = Offsets(lambda a, b: counts[a:b], 1000, 10, "x")
+    small = Offsets(lambda a, b: counts[a:b], counts.__getitem__, 1000, 10, "x")
     with pytest.raises(UserError, match="lead outside"):
         small.at(400)
     with pytest.raises(UserError, match="add up to 0, but there are 1"):
-        Offsets(lambda a, b: counts[a:b], 0, 1, "x")
+        Offsets(lambda a, b: counts[a:b], counts.__getitem__, 0, 1, "x")
 
 
 def test_parts_of_a_folder_join_as_columns_do(tmp_path):

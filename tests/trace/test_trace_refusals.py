@@ -88,13 +88,13 @@ def test_an_hdf5_file_that_is_no_trace(tmp_path):
     refuse(tmp_path / "a", "'anndata', expected 'kgverify-trace'")
 
 
-@pytest.mark.parametrize(("version", "fix"), [(0, "record"), (2, "newer"), (None, "record")])
+@pytest.mark.parametrize(("version", "fix"), [(0, "record"), (3, "newer"), (None, "record")])
 def test_another_schema_version(path, version, fix):
     with h5py.File(path, "r+") as file:
         del file.attrs["schema_version"]
         if version is not None:
             file.attrs["schema_version"] = np.int64(version)
-    assert fix in refuse(path, f"schema version is {version}, expected 1").fix
+    assert fix in refuse(path, f"schema version is {version}, expected 1 or 2").fix
 
 
 def test_attributes_of_variable_length(path):
@@ -249,7 +249,9 @@ def test_names_that_are_not_unique(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"schema_version": 2}, "schema version is 2"),
+        ({"schema_version": 3}, "schema version is 3, expected 1 or 2"),
+        ({"level": "all"}, "unknown level 'all'"),
+        ({"level": 3}, "not a header"),
         ({"engine": None}, "not a header"),
         ({"limits": {"max_depth": 0}}, "max_depth is 0"),
         ({"limits": {"max_width": 1}}, "not a header"),

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from kgverify.logic.atoms import Atom
 from kgverify.logic.limits import Limits
-from kgverify.logic.program import Symbols
+from kgverify.logic.program import Rule, Symbols
 from kgverify.trace.columns import Candidates, Columns, Rankings, Resolvents, Steps
 from kgverify.trace.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
 from kgverify.trace.trace import Trace
@@ -21,6 +22,7 @@ HEADER = Header(
     clauses=ClauseTexts(rules=("r0", "r1", "r2"), rule_sources=("rules.txt:1",) * 3, facts_file="train.txt"),
 )
 FACTS = np.array([[i % NUM_PREDICATES, i, i + 1] for i in range(NUM_FACTS)], np.int32)
+RULES = tuple(Rule(Atom(i, -1, -2), (Atom(i + 1, -1, -3), Atom(i + 2, -3, -2))[: 1 + i]) for i in range(NUM_RULES))
 FACT_LINES = np.arange(1, NUM_FACTS + 1, dtype=np.int32)
 RANKINGS = Rankings(
     np.array([0, 0, 1], np.int32),

@@ -1,0 +1,114 @@
+"""`kgverify trace convert` and `export`, and `record --level`."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_runs import Command
+
+from kgverify.harness.record import record
+from kgverify.harness.run import Run, reference_pipeline
+from kgverify.kg.load import load_graph
+from kgverify.trace.levels import TraceLevel
+from kgverify.trace.reader import read_trace
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    run = Run(load_graph("countries"), num_queries=1, num_corruptions=3)
+    for level in TraceLevel:
+        record(run, reference_pipeline(run), folder / f"{level.value}.h5", level=level.value)
+    return folder
+
+
+@pytest.mark.parametrize("level", list(TraceLevel))
+def test_a_converted_trace_is_the_recorded_one_and_agrees(
+    command: Command, recorded: Path, tmp_path: Path, level: TraceLevel
+):
+    done = command("trace", "convert", str(recorded / "steps.h5"), str(tmp_path / "a.h5"), "--level", level.value)
+    assert done.code == 0
+    assert "bytes a step" in done.out
+    assert (tmp_path / "a.h5").read_bytes() == (recorded / f"{level.value}.h5").read_bytes()
+    done = command("diff", str(recorded / "steps.h5"), str(tmp_path / "a.h5"), "--json", "-")
+    report = json.loads(done.out)
+    assert (done.code, report["verdict"]) == (0, "AGREE")
+    assert ("digests.sequence" in report["coverage"]["fields"]) == (level is not TraceLevel.STEPS)
+    assert bool(report["coverage"]["not_compared"]) == (level is not TraceLevel.STEPS)
+
+
+def test_a_compact_trace_is_raised_and_digests_are_not(command: Command, recorded: Path, tmp_path: Path):
+    path = tmp_path / "a.h5"
+    assert command("trace", "convert", str(recorded / "compact.h5"), str(path), "--level", "steps").code == 0
+    assert path.read_bytes() == (recorded / "steps.h5").read_bytes()
+    done = command("trace", "convert", str(recorded / "digests.h5"), str(tmp_path / "b.h5"), "--level", "steps")
+    assert (done.code, "cannot be had back" in done.err) == (2, True)
+    done = command("trace", "convert", str(recorded / "digests.h5"), str(path))
+    assert (done.code, "--force" in done.err) == (2, True)
+    assert command("trace", "convert", str(recorded / "steps.h5"), str(path), "--archive", "--force").code == 0
+    assert path.stat().st_size < (recorded / "steps.h5").stat().st_size / 2
+    done = command("trace", "convert", str(recorded / "steps.h5"), str(path), "--force", "--level", "step")
+    assert (done.code, "steps" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("level", list(TraceLevel))
+def test_an_export_has_a_row_for_each_step(command: Command, recorded: Path, tmp_path: Path, level: TraceLevel):
+    trace = read_trace(recorded / "steps.h5")
+    counts = trace.columns.candidates.num_steps[[0, 2, 3]]
+    for suffix in ("jsonl", "csv", "npz"):
+        path = tmp_path / f"a.{suffix}"
+        source = str(recorded / f"{level.value}.h5")
+        done = command("trace", "export", source, "--candidates", "0,2-3", "--to", str(path))
+        assert done.code == 0, done.err
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [row["candidate"] for row in rows] == np.repeat([0, 2, 3], counts).tolist()
+    assert [row["digest"] for row in rows[: counts[0]]] == [f"{d:016x}" for d in trace.digests.sequence[: counts[0]]]
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(rows)
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert arrays["candidates.num_steps"].tolist() == counts.tolist()
+        assert ("resolvents.atoms" in arrays) == ("goal" in rows[0]) == (level is not TraceLevel.DIGESTS)
+    if level is not TraceLevel.DIGESTS:
+        assert len(rows[0]["resolvents"]) == int(trace.columns.steps.num_resolvents[0])
+        assert rows[0]["goal"] == [rows[0]["atom"]]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "name", "match"),
+    [
+        ("0,99", "a.jsonl", "expected candidates from 0 to"),
+        ("2-", "a.jsonl", "numbers and ranges"),
+        ("x", "a.jsonl", "numbers and ranges"),
+        ("", "a.jsonl", "numbers and ranges"),
+        ("3-1", "a.jsonl", "expected candidates"),
+        ("all", "a.xls", "unknown format"),
+        ("all", "no/folder/a.csv", "cannot be written"),
+    ],
+)
+def test_what_cannot_be_exported(
+    command: Command, recorded: Path, tmp_path: Path, candidates: str, name: str, match: str
+):
+    done = command(
+        "trace", "export", str(recorded / "steps.h5"), "--candidates", candidates, "--to", str(tmp_path / name)
+    )
+    assert done.code == 2
+    assert match in done.err
+    assert "fix:" in done.err
+
+
+def test_a_level_can_be_recorded(command: Command, recorded: Path, tmp_path: Path):
+    words = ("record", "--engine", "reference", "--queries", 1, "--corruptions", 3)
+    assert command(*words, "--level", "compact", "-o", tmp_path / "a.h5").code == 0
+    assert read_trace(tmp_path / "a.h5").root == read_trace(recorded / "compact.h5").root
+    done = command(*words, "--level", "all", "-o", tmp_path / "b.h5")
+    assert (done.code, "unknown level 'all'" in done.err) == (2, True)
+
+
+def test_a_step_without_its_goals_is_not_shown(command: Command, recorded: Path):
+    for level in (TraceLevel.DIGESTS, TraceLevel.COMPACT):
+        path = recorded / f"{level.value}.h5"
+        assert command("show", path).code == 0
+        done = command("show", path, "--candidate", 0, "--step", 0)
+        assert (done.code, "keeps no goals" in done.err) == (2, True)
