@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
 from kgverify.trace.header import EngineInfo
+from kgverify.trace.levels import TraceLevel
 
 Progress = Callable[[int], None]
 """Called with the number of candidates finished since the last call."""
@@ -63,6 +64,30 @@ class Engine(Protocol):
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position; the columns hold one step for each, in the order given."""
+        ...
+
+
+class RecordedPart(Protocol):
+    """Candidates that were proved, with their steps on their way."""
+
+    def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
+        """The candidates with their steps, complete, and the digests of the steps if the engine took them."""
+        ...
+
+
+@runtime_checkable
+class RecordingEngine(Engine, Protocol):
+    """An engine that hands over what it proved part by part."""
+
+    @property
+    def proves_ahead(self) -> bool:
+        """Whether it proves the next part while one is on its way, so that large parts are worth while."""
+        ...
+
+    def record(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
+    ) -> Iterator[RecordedPart]:
+        """Run every candidate to its end, in the order given; of the steps at least what a trace of this level keeps."""
         ...
 
 

@@ -1,29 +1,38 @@
 """Recording a run to disk, piece by piece, so that a killed recording loses only what was not committed."""
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kgverify.engines.protocol import Progress, no_progress
+from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
 from kgverify.errors import UserError
 from kgverify.harness.run import Pipeline, Run, build_header
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.trace.columns import Candidates, CandidateSet
+from kgverify.trace.columns import Candidates, CandidateSet, Columns
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.pending import join_candidates
 from kgverify.trace.reader import partial_of
 from kgverify.trace.writer import TraceWriter
 
 CHUNK: Final = 512
-"""Candidates proved between two appends."""
+"""Candidates proved between two appends, by an engine that does not prove ahead."""
 
 JOURNAL_SECONDS: Final = 5.0
-"""A kill loses the chunk being proved; a crash of the machine no more than what was proved in this time, too."""
+"""A kill loses the part being proved and the one being appended; a crash of the machine no more than what was proved in this
+time, too."""
 
 SHARD_STEPS: Final = 1_000_000
 """Steps held in memory before they are committed as a shard."""
+
+
+_Part: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
+"""Candidates with their steps, and the digests of the steps if the engine took them."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +92,47 @@ def record(
         if resumed:
             _check_resumed(candidates, proved[0], path)
             progress(resumed)
-        for begin in range(resumed, len(candidates.query), CHUNK):
-            columns = pipeline.engine.prove(candidates.take(slice(begin, begin + CHUNK)), progress)
-            writer.append(columns)
-            proved.append(columns.candidates)
+        left = candidates.take(slice(resumed, None))
+        proved += _append_all(writer, _prove_parts(pipeline.engine, left, writer.level, progress))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
     return Recording(path, len(candidates.query), num_steps, resumed)
+
+
+def _prove_parts(
+    engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
+) -> Iterator[Callable[[], _Part]]:
+    """Part by part, how its columns and digests are read."""
+    if isinstance(engine, RecordingEngine) and engine.proves_ahead:
+        for recorded in engine.record(candidates, progress, level=level):
+            yield recorded.read
+        return
+    for begin in range(0, len(candidates.query), CHUNK):
+        columns = engine.prove(candidates.take(slice(begin, begin + CHUNK)), progress)
+        yield partial(_pair, columns)
+
+
+def _pair(columns: Columns) -> _Part:
+    return columns, None
+
+
+def _append_all(writer: TraceWriter, parts: Iterator[Callable[[], _Part]]) -> Iterator[Candidates]:
+    """Append each part while the next one is proved; an error in either ends both."""
+
+    def append(read: Callable[[], _Part]) -> Candidates:
+        columns, sequence = read()
+        writer.append(columns, sequence)
+        return columns.candidates
+
+    with ThreadPoolExecutor(1, thread_name_prefix="append") as pool:
+        last: Future[Candidates] | None = None
+        for read in parts:
+            if last is not None:
+                yield last.result()
+            last = pool.submit(append, read)
+        if last is not None:
+            yield last.result()
 
 
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import Candidates, Columns, Digests, concatenate, empty_columns
-from kgverify.trace.digests import compute_digests
+from kgverify.trace.columns import Candidates, Columns, concatenate, empty_columns
+from kgverify.trace.digests import Words, compute_sequence
 from kgverify.trace.journal import Journal, journal_name, read_journal
-from kgverify.trace.levels import is_kept
+from kgverify.trace.levels import TraceLevel, is_kept
 from kgverify.trace.manifest import check_no_link
 from kgverify.trace.presence import level_of
-from kgverify.trace.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, Arrays, decode_columns, encode_columns, encode_level
+from kgverify.trace.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, SEQUENCE, Arrays, decode_columns, encode_columns
 
 _MAX_THREADS: Final = 4
 
@@ -25,18 +25,23 @@ _GROUP_STEPS: Final = 1 << 16
 
 
 class Pending:
-    """Batches in memory, with the digests that came with them; counts of candidates, steps and bytes."""
+    """Batches in memory, with the digests of the steps that came with them; counts of candidates, steps and bytes."""
 
     def __init__(self) -> None:
-        self._batches: list[tuple[Columns, Digests | None]] = []
+        self._batches: list[tuple[Columns, Words | None]] = []
         self.num_candidates = self.num_steps = self.num_bytes = 0
 
-    def add(self, columns: Columns, digests: Digests | None) -> None:
+    def add(self, columns: Columns, sequence: Words | None) -> None:
         """Hold a batch; nothing is copied."""
-        self._batches.append((columns, digests))
+        self._batches.append((columns, sequence))
         self.num_candidates += len(columns.candidates.query)
         self.num_steps += len(columns.steps.depth)
-        self.num_bytes += sum(column.nbytes for level in columns for column in level)
+        self.num_bytes += _bytes_of(columns)
+
+    def exceeds(self, columns: Columns, max_steps: int, max_bytes: int) -> bool:
+        """Whether with these there would be more steps, or more bytes."""
+        num_steps = self.num_steps + len(columns.steps.depth)
+        return num_steps > max_steps or self.num_bytes + _bytes_of(columns) > max_bytes
 
     def candidates(self) -> Candidates:
         """Of all batches."""
@@ -45,13 +50,11 @@ class Pending:
     def encode(self, absent: Iterable[str], empty: Columns) -> dict[str, list[NDArray[Any]]]:
         """The columns and digests by path, in parts that lie one after the other; `empty` where there is no batch."""
 
-        def encode(group: tuple[Columns, Digests | None]) -> Arrays:
-            columns, digests = group
+        def encode(group: tuple[Columns, Words | None]) -> Arrays:
+            columns, sequence = group
             arrays = encode_columns(columns, absent)
-            if digests is None:
-                # Digests are those of what is read back.
-                digests = compute_digests(decode_columns(arrays) if absent else columns)
-            return arrays | encode_level("digests", digests)
+            arrays[SEQUENCE] = sequence_of(columns, absent) if sequence is None else sequence
+            return arrays
 
         groups = list(self._group()) if self._batches else [(empty, None)]
         # NumPy lets other threads run while it computes.
@@ -59,20 +62,37 @@ class Pending:
             encoded = list(pool.map(encode, groups))
         return {name: [arrays[name] for arrays in encoded] for name in encoded[0]}
 
-    def _group(self) -> Iterator[tuple[Columns, Digests | None]]:
+    def _group(self) -> Iterator[tuple[Columns, Words | None]]:
         group: list[Columns] = []
         num_steps = 0
-        for columns, digests in self._batches:
-            if group and (digests is not None or num_steps + len(columns.steps.depth) > _GROUP_STEPS):
+        for columns, sequence in self._batches:
+            if group and (sequence is not None or num_steps + len(columns.steps.depth) > _GROUP_STEPS):
                 yield concatenate(group), None
                 group, num_steps = [], 0
-            if digests is not None:
-                yield columns, digests
+            if sequence is not None:
+                yield columns, sequence
             else:
                 group.append(columns)
                 num_steps += len(columns.steps.depth)
         if group:
             yield concatenate(group), None
+
+
+def _bytes_of(columns: Columns) -> int:
+    return sum(column.nbytes for level in columns for column in level)
+
+
+def encode_batch(columns: Columns, sequence: Words | None, absent: Iterable[str], level: TraceLevel) -> Arrays:
+    """What the journal of a trace of this level holds of a batch."""
+    arrays = encode_columns(columns, absent)
+    if sequence is not None:
+        arrays[SEQUENCE] = sequence
+    return {name: array for name, array in arrays.items() if is_kept(name, level)}
+
+
+def sequence_of(columns: Columns, absent: Iterable[str] = ()) -> Words:
+    """The digests of the steps as they are read back, without the absent columns."""
+    return compute_sequence(decode_columns(encode_columns(columns, absent)) if absent else columns)
 
 
 def join_candidates(parts: Sequence[Candidates]) -> Candidates:
@@ -114,8 +134,12 @@ def gather(journal: Journal) -> Arrays:
     """The batches of a journal with what every shard repeats, and digests: what the level of its header keeps of them."""
     columns = columns_of(journal)
     absent = {name for name in OPTIONAL_COLUMNS if name.replace(".", "/") not in journal.batches[0].arrays}
-    digests = encode_level("digests", compute_digests(columns))
-    arrays = journal.shared | encode_columns(columns, absent) | digests
+    given = [batch.arrays.get(SEQUENCE) for batch in journal.batches]
+    parts = [
+        sequence_of(decode_columns(batch.arrays)) if sequence is None else sequence
+        for batch, sequence in zip(journal.batches, given, strict=True)
+    ]
+    arrays = journal.shared | encode_columns(columns, absent) | {SEQUENCE: np.concatenate(parts)}
     level = level_of(journal.shared["header"], str(journal.path))
     return {name: array for name, array in arrays.items() if is_kept(name, level)}
 

@@ -17,11 +17,11 @@ from kgverify.trace.levels import TraceLevel, has_goals
 from kgverify.trace.manifest import Manifest, Shard, ShardError, check_shard, read_manifest, render_hash
 from kgverify.trace.pending import read_pending
 from kgverify.trace.presence import check_level
-from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_columns, decode_rules, decode_symbols
+from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, SEQUENCE, Arrays, decode_columns, decode_rules, decode_symbols
 from kgverify.trace.stored import FileContent
 from kgverify.trace.trace import Trace
 from kgverify.trace.unknown import find_unknown, join_unknown
-from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_rules
+from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_rules, check_types
 
 # Every shard repeats these.
 _SHARED = ("header", "symbols/", "program/")
@@ -119,15 +119,6 @@ def decode_trace(content: FileContent, where: str, *, verify_digests: bool = Tru
     )
 
 
-def decode_digests(arrays: Arrays, where: str) -> Digests | None:
-    """All digests, None if there are none. UserError if their lengths differ."""
-    if "digests/sequence" not in arrays:
-        return None
-    digests = Digests(*(arrays[f"digests/{name}"] for name in Digests._fields))
-    check_lengths(digests, len(digests.sequence), where)
-    return digests
-
-
 def _decode_digests(arrays: Arrays, where: str, num_steps: int) -> Digests:
     """The digests that the file holds; those that it does not are zeros."""
     stored = [arrays.get(f"digests/{name}") for name in Digests._fields]
@@ -147,13 +138,14 @@ def _decode_digests(arrays: Arrays, where: str, num_steps: int) -> Digests:
     return Digests(*(np.zeros(num_steps, np.uint64) if d is None else d for d in stored))
 
 
-def check_lengths(digests: Digests, num_steps: int, where: str) -> None:
-    """UserError unless there is one digest of each kind for each step."""
-    if any(len(d) != num_steps for d in digests):
+def check_sequence(sequence: NDArray[np.uint64], num_steps: int, where: str) -> None:
+    """UserError unless there is one digest, uint64, for each step."""
+    check_types({SEQUENCE: sequence}, where)
+    if len(sequence) != num_steps:
         raise UserError(
-            f"found {len(digests[0])} digests for {num_steps} steps",
-            where=f"{where}:digests/sequence",
-            fix="write one digest of each kind for each step, or none",
+            f"found {len(sequence)} digests for {num_steps} steps",
+            where=f"{where}:{SEQUENCE}",
+            fix="write one digest for each step, or none",
         )
 
 

@@ -157,6 +157,9 @@ def decode_columns(arrays: Arrays) -> Columns:
     return Columns(*(level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()))
 
 
+SEQUENCE: Final = "digests/sequence"
+"""The digests of the steps that a writer writes."""
+
 # A level without atoms counts its steps and resolvents by what it has.
 _LENGTH_FROM: Final = {
     "candidates": ("candidates/num_steps",),

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.logic.program import Rule, Symbols
-from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, empty_columns
+from kgverify.trace.columns import Candidates, Columns, Rankings, empty_columns
 from kgverify.trace.disk import make_folder
 from kgverify.trace.hdf5 import read_arrays, write_arrays
 from kgverify.trace.header import Header
 from kgverify.trace.journal import JournalWriter, Start, journal_name, list_journals
-from kgverify.trace.levels import is_kept, packing_of, parse_level
+from kgverify.trace.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
 from kgverify.trace.manifest import (
     MANIFEST,
     Manifest,
@@ -31,7 +31,7 @@ from kgverify.trace.manifest import (
     write_at_once,
     write_manifest,
 )
-from kgverify.trace.pending import Pending, join_candidates, open_journal
+from kgverify.trace.pending import Pending, encode_batch, join_candidates, open_journal, sequence_of
 from kgverify.trace.place import (
     check_no_partial,
     check_place,
@@ -41,10 +41,11 @@ from kgverify.trace.place import (
     remove_left_over,
     remove_partial,
 )
-from kgverify.trace.reader import check_lengths, decode_digests, partial_of
+from kgverify.trace.reader import check_sequence, partial_of
 from kgverify.trace.repeated import check_writable, encode_repeated
 from kgverify.trace.schema import (
     OPTIONAL_COLUMNS,
+    SEQUENCE,
     decode_columns,
     encode_columns,
     encode_level,
@@ -60,7 +61,6 @@ _WHOLE: Final = 1 << 62
 class TraceWriter:
     """A context manager that writes a trace at `path`, where nothing appears before the trace is complete.
 
-    header:          must say the `schema_version` that is written
     facts:           int32 [F, 3]  the program's facts; optional
     fact_lines:      int32 [F]     their lines; optional
     shard_steps:     steps held in memory before they are committed as a shard in `<path>.partial`
@@ -102,8 +102,7 @@ class TraceWriter:
         journal_bytes: int = 64 << 20,
         has_journal: bool = True,
     ) -> None:
-        self._path = Path(path)
-        self._where = str(path)
+        self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
         self._symbols = symbols
         self._creator = header.creator or f"kgverify {__version__}"
@@ -130,6 +129,7 @@ class TraceWriter:
         self._score_dtype: np.dtype[np.floating] | None = None
         self._is_closed = False
         self._journal: JournalWriter | None = None
+        self._num_unsaved = 0  # of what is pending: being committed without having been journalled
         check_place(self._path)
         self._committed = [empty_columns().candidates]
         if resume:
@@ -141,6 +141,11 @@ class TraceWriter:
         self._num_safe = self.num_appended
 
     @property
+    def level(self) -> TraceLevel:
+        """Which columns are kept."""
+        return self._level
+
+    @property
     def num_committed(self) -> int:
         """Candidates that are safe on disk whatever happens, from the first on."""
         return self._num_safe
@@ -148,12 +153,15 @@ class TraceWriter:
     @property
     def num_appended(self) -> int:
         """Candidates in shards and in the journal, from the first on: the end of the process loses none of them."""
-        return self._manifest.num_candidates + self._pending.num_candidates
+        return self._manifest.num_candidates + self._pending.num_candidates - self._num_unsaved
 
-    def append(self, columns: Columns, digests: Digests | None = None) -> None:
+    def append(self, columns: Columns, sequence: NDArray[np.uint64] | None = None) -> None:
         """Add candidates with all their steps, in any order; the arrays may not change before the next `commit`.
 
-        digests: of these steps, where they were computed elsewhere; a reader compares them with the columns
+        A batch that fills a shard is committed at once instead of being journalled first.
+
+        sequence: uint64 [T], the digests of these steps, where they were computed elsewhere: a reader compares them with
+                  the columns. With them, atoms that the level leaves out need not be given
         """
         if self._is_closed:
             raise ValueError("the writer is closed")
@@ -164,20 +172,23 @@ class TraceWriter:
                 where=str(self._partial),
                 fix="skip the first `num_appended` candidates",
             )
-        self._check(columns, digests)
+        self._check(columns, sequence)
         if not num_candidates:
             return
-        arrays = encode_columns(columns, self._absent)
+        if sequence is None and not has_goals(self._level):
+            sequence = sequence_of(columns, self._absent)  # of what is kept they cannot be computed
+        if self._pending.exceeds(columns, self._shard_steps, self._shard_bytes):
+            self._num_unsaved = num_candidates
+            self._pending.add(columns, sequence)
+            self.commit()
+            return
         if self._has_journal:
-            if digests is not None:
-                arrays |= encode_level("digests", digests)
             with self._telling_what_is_safe("the journal"):
                 journal = self._journal or self._begin_journal()
-                if journal.append(arrays, num_candidates, num_steps):
+                batch = encode_batch(columns, sequence, self._absent, self._level)
+                if journal.append(batch, num_candidates, num_steps):
                     self._num_safe = self.num_appended + num_candidates
-        self._pending.add(columns, digests)
-        if self._pending.num_steps > self._shard_steps or self._pending.num_bytes > self._shard_bytes:
-            self.commit()
+        self._pending.add(columns, sequence)
 
     def sync(self) -> None:
         """Force the journal to disk: what was appended is then safe whatever happens. Without a journal, `commit`."""
@@ -252,12 +263,11 @@ class TraceWriter:
                 + (f", or keep what there is: kgverify trace repair {self._partial}" if num_safe else ""),
             ) from error
 
-    def _check(self, columns: Columns, digests: Digests | None) -> None:
+    def _check(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
         check_types(encode_columns(columns), self._where)
         check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
-        if digests is not None:
-            check_types(encode_level("digests", digests), self._where)
-            check_lengths(digests, len(columns.steps.depth), self._where)
+        if sequence is not None:
+            check_sequence(sequence, len(columns.steps.depth), self._where)
         dtype = columns.resolvents.score.dtype
         if self._score_dtype is not None and self._score_dtype != dtype:
             raise UserError(
@@ -324,9 +334,9 @@ class TraceWriter:
                 self._journal.go_on(journal)
         for batch in journal.batches:
             columns = decode_columns(batch.arrays)
-            digests = decode_digests(batch.arrays, str(path))
-            self._check(columns, digests)
-            self._pending.add(columns, digests)
+            sequence = batch.arrays.get(SEQUENCE)
+            self._check(columns, sequence)
+            self._pending.add(columns, sequence)
 
     def _encode(self, *, has_rankings: bool) -> dict[str, list[NDArray[Any]]]:
         """What is pending, by path, in parts that need not be joined; digests included."""
@@ -349,6 +359,7 @@ class TraceWriter:
         write_manifest(self._partial, manifest)
         self._manifest = manifest
         self._pending = Pending()
+        self._num_unsaved = 0
         self._num_safe = manifest.num_candidates
         self._end_journal()
 

@@ -28,6 +28,7 @@ from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
 from kgverify.trace.columns import CandidateSet, concatenate
 from kgverify.trace.digests import compute_digests
+from kgverify.trace.levels import TraceLevel
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -162,21 +163,26 @@ def test_digests_without_steps_are_those_of_the_steps() -> None:
     assert len(columns.steps.depth) > len(candidates.query) > layout.pool
 
 
-@pytest.mark.parametrize("has_atoms", [True, False])
-def test_what_is_recorded_pool_by_pool_is_what_is_proved(has_atoms: bool) -> None:
+@pytest.mark.parametrize("level", list(TraceLevel))
+def test_what_is_recorded_pool_by_pool_is_what_is_proved(level: TraceLevel) -> None:
     run = small_run("shortest")
     candidates = reference_pipeline(run).draw_for(run)
     layout = choose_layout(run.limits, slots=3, pool=3)
     engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
     expected = engine.prove(candidates)
     ended: list[int] = []
-    parts = [each.read() for each in engine.record(candidates, ended.append, has_atoms=has_atoms)]
+    parts = [each.read() for each in engine.record(candidates, ended.append, level=level)]
     assert len(parts) > 1
     assert sum(ended) == len(candidates.query)
     columns = concatenate([part for part, _ in parts])
-    sequence = np.concatenate([digests.sequence for _, digests in parts if digests is not None])
+    sequence = np.concatenate([digests for _, digests in parts if digests is not None])
     np.testing.assert_array_equal(sequence, compute_digests(expected).sequence)
-    if not has_atoms:
+    if level is TraceLevel.DIGESTS:
+        for name, found in columns.candidates._asdict().items():
+            np.testing.assert_array_equal(found, getattr(expected.candidates, name), name)
+        assert len(columns.steps.depth) == len(expected.steps.depth)
+        return
+    if level is TraceLevel.COMPACT:
         assert not columns.steps.goal_atoms.size
         assert not columns.resolvents.num_atoms.any()
         without = expected.resolvents.num_atoms * 0, expected.resolvents.atoms[:0]
@@ -197,7 +203,7 @@ def test_stages_record_with_atoms_and_without_digests() -> None:
     candidates = reference_pipeline(run).draw_for(run)
     layout = choose_layout(run.limits, slots=3, pool=3)
     engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="eager", device="cpu", layout=layout)
-    parts = [each.read() for each in engine.record(candidates, has_atoms=False)]
+    parts = [each.read() for each in engine.record(candidates, level=TraceLevel.DIGESTS)]
     assert {digests for _, digests in parts} == {None}
     columns = concatenate([part for part, _ in parts])
     assert columns.resolvents.atoms.tolist() == engine.prove(candidates).resolvents.atoms.tolist()

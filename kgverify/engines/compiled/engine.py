@@ -39,6 +39,7 @@ from kgverify.logic.limits import Limits
 from kgverify.logic.program import Program
 from kgverify.trace.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.header import EngineInfo
+from kgverify.trace.levels import TraceLevel
 
 
 class CompiledEngine:
@@ -140,6 +141,11 @@ class CompiledEngine:
         return self._reasons
 
     @property
+    def proves_ahead(self) -> bool:
+        """Whether `record` proves a pool while the steps of the one before are on their way."""
+        return self._mode == FUSED
+
+    @property
     def caches(self) -> CompilerCaches:
         """What of this engine came out of the compiler's caches, so far."""
         return describe_caches(self._mode, self._counts)
@@ -167,17 +173,24 @@ class CompiledEngine:
             return self._prove(candidates, progress)
 
     def record(
-        self, candidates: CandidateSet, progress: Progress = no_progress, *, has_atoms: bool = True
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
     ) -> Iterator[Recorded]:
         """Run every candidate to its end, pool by pool; the steps of one are on their way while the next one is proved.
 
-        In mode `fused` with the steps' digests, taken on the device, and, if so asked, without the atoms of goals and
-        resolvents; in the other modes with atoms and without digests. Read a part before the part after the next is asked for.
+        level: what is wanted of the steps. Mode `fused` gives that, the rest zeros, with the digests of the steps, taken on
+               the device; the other modes give everything, without digests
         """
-        is_fused = self._mode == FUSED
         for part in self._split(candidates):
             with on_device(self._device, self._has_products):
-                recorded = self._record_pool(part, progress, has_atoms=has_atoms or not is_fused, has_digests=is_fused)
+                if not self.proves_ahead:
+                    recorded = self._record_pool(part, progress)
+                elif level is TraceLevel.DIGESTS:
+                    self._run_pool(part, progress, has_digests=True)
+                    num = len(part.query)
+                    recorded = Recorded(part, None, self._send_results(num), self._ticks.send_digests(num))
+                else:
+                    has_atoms = level is not TraceLevel.COMPACT
+                    recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=True)
             yield recorded
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
@@ -201,12 +214,7 @@ class CompiledEngine:
         self._ticks.clear_gaps()
         with on_device(self._device, self._has_products):
             for part in self._split(candidates):
-                self._fill_pool(part)
-                done = 0
-                for num_given in self._ticks.run(has_digests=has_digests):
-                    progress(num_given - done)
-                    done = num_given
-                progress(len(part.query) - done)
+                self._run_pool(part, progress, has_digests=has_digests)
                 if has_digests:
                     digests.append(self._ticks.send_digests(len(part.query)).wait())
                 parts.append(self._send_results(len(part.query)).wait())
@@ -236,6 +244,14 @@ class CompiledEngine:
     def _nothing(self, candidates: CandidateSet) -> Columns:
         return collect_columns(candidates, [], no_results())
 
+    def _run_pool(self, candidates: CandidateSet, progress: Progress, *, has_digests: bool) -> None:
+        self._fill_pool(candidates)
+        done = 0
+        for num_given in self._ticks.run(has_digests=has_digests):
+            progress(num_given - done)
+            done = num_given
+        progress(len(candidates.query) - done)
+
     def _record_pool(
         self, candidates: CandidateSet, progress: Progress, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Recorded:
@@ -250,7 +266,7 @@ class CompiledEngine:
             done = num_given
         progress(num - done)
         digests = self._ticks.send_digests(num) if has_digests else None
-        return Recorded(candidates, chunks, self._send_results(num), digests, has_atoms=has_atoms)
+        return Recorded(candidates, chunks, self._send_results(num), digests)
 
     def _fill_pool(self, candidates: CandidateSet) -> None:
         num = len(candidates.query)

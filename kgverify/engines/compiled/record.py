@@ -1,7 +1,7 @@
 """From the taken steps of each tick to ragged columns on the host."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -136,27 +136,29 @@ def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
 
 
 class Recorded:
-    """Candidates proved with all their steps, on their way to the host.
-
-    has_atoms: whether goals and resolvents have their atoms; if not, `num_atoms` are zeros
-    """
+    """Candidates proved with all their steps, on their way to the host. chunks: None where the steps have digests alone"""
 
     def __init__(
         self,
         candidates: CandidateSet,
-        chunks: Sequence[Sent[Chunk]],
+        chunks: Sequence[Sent[Chunk]] | None,
         results: Sent[Results],
         digests: Sent[StepDigests] | None,
-        *,
-        has_atoms: bool,
     ) -> None:
-        self.candidates, self.has_atoms = candidates, has_atoms
-        self._chunks, self._results, self._digests = chunks, results, digests
+        self._candidates, self._chunks, self._results, self._digests = candidates, chunks, results, digests
 
-    def read(self) -> tuple[Columns, Digests | None]:
-        """The candidates with their steps, in the order given, and the steps' digests where they were noted."""
-        columns = collect_columns(self.candidates, [chunk.wait() for chunk in self._chunks], self._results.wait())
-        return columns, None if self._digests is None else self._digests.wait().digests
+    def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
+        """The candidates with their steps, in the order given, and the digest of each step where they were noted."""
+        digests = None if self._digests is None else self._digests.wait()
+        sequence = None if digests is None else digests.digests.sequence
+        results = self._results.wait()
+        if self._chunks is not None:
+            return collect_columns(self._candidates, [chunk.wait() for chunk in self._chunks], results), sequence
+        num_steps = np.zeros(0, np.uint32) if digests is None else digests.num_steps
+        empty = empty_columns(np.float32)
+        zeros: list[Any] = [np.zeros(int(num_steps.sum(dtype=np.int64)), column.dtype) for column in empty.steps[:-1]]
+        steps = Steps(*[*zeros, empty.steps.goal_atoms])
+        return Columns(_ended(self._candidates, num_steps, results), steps, empty.resolvents), sequence
 
 
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
@@ -167,16 +169,19 @@ def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Resu
     in_time = parts[0] if len(parts) == 1 else concatenate([empty, *parts])
     is_ordered = bool((np.diff(place) >= 0).all())
     ordered = in_time if is_ordered else select_steps(in_time, np.argsort(place, kind="stable"))
-    return ordered._replace(
-        candidates=Candidates(
-            candidates.query,
-            candidates.side,
-            candidates.atom,
-            np.bincount(place, minlength=len(candidates.query)).astype(np.uint32),
-            results.outcome.astype(np.int8),
-            results.is_limited.astype(np.uint8),
-            results.log_probability,
-        )
+    num_steps = np.bincount(place, minlength=len(candidates.query)).astype(np.uint32)
+    return ordered._replace(candidates=_ended(candidates, num_steps, results))
+
+
+def _ended(candidates: CandidateSet, num_steps: NDArray[np.uint32], results: Results) -> Candidates:
+    return Candidates(
+        candidates.query,
+        candidates.side,
+        candidates.atom,
+        num_steps,
+        results.outcome.astype(np.int8),
+        results.is_limited.astype(np.uint8),
+        results.log_probability,
     )
 
 
