@@ -107,8 +107,7 @@ class MappedTrace:
     @property
     def fields(self) -> frozenset[str]:
         """The columns that the files held."""
-        held = self.files[-1].stored
-        return frozenset(FIELD_OF[p].name for p in held if not p.startswith(("header", "symbols/", "shard/")))
+        return self.files[-1].fields
 
     def share_symbols(self, other: "MappedTrace") -> None:
         """Take the names of another trace where they are the same, byte for byte, rather than decode them again."""
@@ -157,7 +156,7 @@ class MappedTrace:
             rankings=None,
             facts=facts,
             fact_lines=lines,
-            fields=self.fields,
+            fields=file.fields,
             is_complete=self.is_complete,
             source=self.source,
         )
