@@ -42,10 +42,10 @@ def compare_arrays(expected: MappedTrace, actual: MappedTrace) -> None:
     """`numpy.array_equal` of every column, memory-mapped: the least that a comparison can read."""
     for left, right in zip(expected.files, actual.files, strict=True):
         for name, stored in left.stored.items():
-            if stored.offset is None:
+            if stored.place.offset < 0:
                 continue
             pair = [
-                np.memmap(file.path, stored.dtype, "r", file.stored[name].offset or 0, stored.shape)
+                np.memmap(file.path, stored.dtype, "r", file.stored[name].place.offset, stored.shape)
                 for file in (left, right)
             ]
             assert np.array_equal(pair[0], pair[1])
@@ -82,7 +82,7 @@ def plant(source: Path, path: Path, seed: int) -> tuple[int, int]:
     digests = compute_digests(columns)
     with h5py.File(path, "r+") as changed:
         changed["steps/choice"][row] = columns.steps.choice[0]
-        for name in digests._fields:
+        for name in changed["digests"]:
             changed[f"digests/{name}"][row] = getattr(digests, name)[0]
         correct_checksums(changed)
     return candidate, row - trace.first_step(candidate)

@@ -5,7 +5,8 @@
 
 Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that reads
 must be the very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not say
-AGREE. Prints a Markdown table; exit code 1 if anything but refusals and true readings occurred.
+AGREE. It is read into memory, and mapped; both must come to the same. Prints a Markdown table; exit code 1 if anything
+but refusals and true readings occurred.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +33,9 @@ from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, 
 from kgverify.diff.compare import compare_traces
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
+from kgverify.trace.content import check_block, verify_content
 from kgverify.trace.levels import TraceLevel
+from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.reader import read_trace
 from kgverify.trace.trace import Trace
 from kgverify.trace.writer import write_trace
@@ -39,7 +43,7 @@ from kgverify.trace.writer import write_trace
 SECONDS = 20.0
 """A file that takes longer to read counts as one that hangs."""
 
-BAD = ("wrong read", "wrong AGREE", "crash", "hang", "another error")
+BAD = ("wrong read", "wrong AGREE", "crash", "hang", "another error", "other when mapped")
 
 
 class Job(NamedTuple):
@@ -130,10 +134,25 @@ def is_same(found: Trace, expected: Trace) -> bool:
     )
 
 
+def read_mapped(path: Path) -> Trace:
+    """The trace as the mapped path has it, every value and digest verified."""
+    mapped = MappedTrace(path)
+    verify_content(mapped)
+    columns = mapped.read_candidates(0, mapped.num_candidates)
+    parts = mapped.read_digests(0, mapped.num_candidates)
+    stored = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+    return replace(mapped.around(columns, check_block(mapped, columns, stored, str(path))), rankings=mapped.rankings)
+
+
 def judge(path: Path, expected: Trace) -> str:
-    """What becomes of one file."""
+    """What becomes of one file: read into memory, and mapped; both must say the same."""
+    result, mapped = (_judge(path, expected, read) for read in (read_trace, read_mapped))
+    return result if result == mapped else f"other when mapped: {mapped}, in memory {result}"
+
+
+def _judge(path: Path, expected: Trace, read: Callable[[Path], Trace]) -> str:
     try:
-        found = read_trace(path)
+        found = read(path)
     except UserError:
         return "refused"
     except Exception as error:

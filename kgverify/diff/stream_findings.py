@@ -12,12 +12,12 @@ from kgverify.diff.numbering import Numbering
 from kgverify.diff.result import Comparison, Divergence, Level, NearTie
 from kgverify.diff.sharing import DIGEST
 from kgverify.diff.stream_blocks import load_block
-from kgverify.diff.stream_goals import Rebuild
 from kgverify.diff.view import StepView
 from kgverify.logic.atoms import Atom, Goal
 from kgverify.logic.stages import Stage
 from kgverify.trace.columns import starts_of
 from kgverify.trace.content import split_trace
+from kgverify.trace.convert import Rebuild
 from kgverify.trace.digests import Words, fold, words_of
 from kgverify.trace.mapped import MappedTrace
 

@@ -9,12 +9,10 @@ import xxhash
 from kgverify.diff.stream_blocks import load_block, shell_of
 from kgverify.errors import UserError
 from kgverify.trace.content import split_trace
+from kgverify.trace.convert import Rebuild
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.trace import Trace
-
-Rebuild = Callable[[Trace], Trace]
-"""Gives some candidates of a compact trace their goals. UserError where their clauses do not lead to their digests."""
 
 Rebuilding = Callable[[Trace], Rebuild]
 """How candidates of a trace are rebuilt by its program. UserError where it holds no clauses or no program."""

@@ -6,7 +6,7 @@ gave is what the recorded prover had. A prover that resolves wrongly is thus fou
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,11 @@ Triple = tuple[int, int, int]
 Triples = tuple[Triple, ...]
 
 _ATOM_COLUMNS = frozenset({"steps.num_atoms", "steps.goal_atoms", "resolvents.num_atoms", "resolvents.atoms"})
+
+
+_MOST_ATOMS: Final = 1 << 22
+_MOST_ATOMS_EACH: Final = 32
+"""Atoms of goals and bodies taken up for a resolvent, on average: a small file could ask for any number of them."""
 
 
 class Rebuilt(NamedTuple):
@@ -88,6 +93,7 @@ class Rebuilder:
         bounds = starts_of(columns.steps.num_resolvents).tolist()
         goals: list[Triples] = []
         resolvents: list[Triples] = []
+        left = max(_MOST_ATOMS, _MOST_ATOMS_EACH * len(kinds))
         step = 0
         for atom, num_steps in zip(
             columns.candidates.atom.tolist(), columns.candidates.num_steps.tolist(), strict=True
@@ -97,10 +103,13 @@ class Rebuilder:
             goal: Triples = canonical((query,))
             for _ in range(num_steps):
                 begin, end = bounds[step], bounds[step + 1]
-                made = [
-                    resolve.resolve(goal, origin_kinds[i], origins[i], excluded) if kinds[i] == GoalKind.GOAL else ()
-                    for i in range(begin, end)
-                ]
+                made: list[Triples] = []
+                for i in range(begin, end):
+                    left -= resolve.num_taken_up(goal, origin_kinds[i], origins[i])
+                    if left < 0:
+                        raise _too_many_atoms(trace)
+                    is_goal = kinds[i] == GoalKind.GOAL
+                    made.append(resolve.resolve(goal, origin_kinds[i], origins[i], excluded) if is_goal else ())
                 goals.append(goal)
                 resolvents += made
                 if 0 <= choices[step] < len(made):
@@ -135,6 +144,14 @@ def try_rebuilding(trace: Trace) -> Rebuilt:
     return Rebuilder(trace).try_rebuilding(trace)
 
 
+def _too_many_atoms(trace: Trace) -> UserError:
+    return UserError(
+        f"its clauses take up more than {_MOST_ATOMS_EACH} atoms a resolvent: its goals are not rebuilt",
+        where=trace.source,
+        fix="record it again at level steps",
+    )
+
+
 def canonical(atoms: Triples) -> Triples:
     """The atoms with their variables numbered by first appearance."""
     numbers: dict[int, int] = {}
@@ -160,6 +177,10 @@ class _Resolution:
                 raise UserError(
                     "a resolvent names a clause that the program lacks", where=trace.source, fix=RECORD_AGAIN
                 )
+
+    def num_taken_up(self, goal: Triples, origin_kind: int, origin: int) -> int:
+        """Atoms that are looked at to resolve a goal with a clause."""
+        return len(goal) + (len(self._rules[origin].body) if origin_kind == Origin.RULE else 0)
 
     def resolve(self, goal: Triples, origin_kind: int, origin: int, excluded: Triple | None) -> Triples:
         """The atoms of the resolvent of a goal with a clause; none where the clause does not fit or is none."""

@@ -51,9 +51,13 @@ class TraceView:
             "side": side_name(int(c.side[row])),
             "outcome": outcome_name(int(c.outcome[row])),
             "is_limited": bool(c.is_limited[row]),
-            "log_probability": float(c.log_probability[row]),
+            "log_probability": float(c.log_probability[row]) if self._has_sums else None,
             "num_steps": int(c.num_steps[row]),
         }
+
+    @property
+    def _has_sums(self) -> bool:
+        return "candidates.log_probability" in self.trace.fields
 
     def view(self, candidate: int, step: int) -> StepView:
         """A step of a candidate."""
@@ -187,11 +191,16 @@ def render_trace(view: TraceView) -> RenderableType:
     for i in range(min(MOST_CANDIDATES, view.num_candidates)):
         c = view.candidate(i)
         outcome = c["outcome"] + (" limited" if c["is_limited"] else "")
-        number = f"{c['log_probability']:.4f}"
+        number = _number(c["log_probability"])
         table.add_row(str(i), escape(c["atom"]), str(c["query"]), c["side"], outcome, str(c["num_steps"]), number)
     more = view.num_candidates - MOST_CANDIDATES
     rest = [Text(f"... and {more:,} more; show one with --candidate N", style="dim")] if more > 0 else []
     return Group(lines, table, *rest)
+
+
+def _number(value: float | None) -> str:
+    """A sum of log-probabilities, which not every trace holds."""
+    return "not recorded" if value is None else f"{value:.4f}"
 
 
 def render_derivation(view: TraceView, candidate: int) -> RenderableType:
@@ -200,7 +209,7 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
     title = Text(f"candidate {candidate}: {c['atom']}", style="bold")
     title.append(
         f"   query {c['query']}, {c['side']} side, {c['outcome']}{', limited' if c['is_limited'] else ''},"
-        f" log-probability {c['log_probability']:.4f}",
+        f" log-probability {_number(c['log_probability'])}",
         style="default",
     )
     table = Table(box=None, padding=(0, 2, 0, 0))

@@ -31,7 +31,7 @@ from kgverify.trace.stored import FileContent
 from kgverify.trace.trace import Trace
 
 Rebuild = Callable[[Trace], Trace]
-"""Gives a compact trace its goals, or raises UserError."""
+"""Gives a compact trace, or some candidates of it, its goals. UserError where its clauses do not lead to its digests."""
 
 
 class Conversion(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,10 @@ from kgverify.trace.levels import has_goals
 from kgverify.trace.manifest import Manifest, Shard, check_no_link, read_manifest
 from kgverify.trace.mapped_file import MappedFile, StoredDigests
 from kgverify.trace.packed import ChunkCache
-from kgverify.trace.reader import decode_header, partial_of
+from kgverify.trace.reader import SHARED, decode_header, partial_of
 from kgverify.trace.schema import FIELD_OF, RECORD_AGAIN, Arrays, decode_rules, decode_symbols
 from kgverify.trace.trace import Trace
 from kgverify.trace.validate import check_facts, check_rankings, check_rules
-
-SHARED: Final = ("header", "symbols/", "program/")
-"""What every shard repeats."""
 
 
 class MappedTrace:
@@ -107,8 +104,7 @@ class MappedTrace:
     @property
     def fields(self) -> frozenset[str]:
         """The columns that the files held."""
-        held = self.files[-1].stored
-        return frozenset(FIELD_OF[p].name for p in held if not p.startswith(("header", "symbols/", "shard/")))
+        return self.files[-1].fields
 
     def share_symbols(self, other: "MappedTrace") -> None:
         """Take the names of another trace where they are the same, byte for byte, rather than decode them again."""
@@ -157,7 +153,7 @@ class MappedTrace:
             rankings=None,
             facts=facts,
             fact_lines=lines,
-            fields=self.fields,
+            fields=file.fields,
             is_complete=self.is_complete,
             source=self.source,
         )

@@ -60,6 +60,12 @@ class MappedFile:
         """How much of each step it keeps."""
         return level_of(self.small("header"), str(self.path))
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """The columns that it holds, as `Trace.fields` names them."""
+        shared = ("header", "symbols/", "shard/")
+        return frozenset(FIELD_OF[path].name for path in self.stored if not path.startswith(shared))
+
     def length(self, name: str) -> int:
         """Rows of a dataset; of an absent one, of its level, and no atoms."""
         if name in self.stored:

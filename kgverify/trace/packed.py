@@ -15,20 +15,23 @@ _KEPT_BYTES: Final = 64 << 20
 
 
 class ChunkCache:
-    """The chunks unpacked last, of whatever files of one trace: 64 MiB, or one chunk where that is more."""
+    """The chunks unpacked last, of whatever files of one trace: 64 MiB, or one chunk where that is more.
+
+    num_bytes: of the chunks kept
+    """
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[tuple[Identity, int], NDArray[Any]] = OrderedDict()
-        self._num_bytes = 0
+        self.num_bytes = 0
 
     def get(self, key: tuple[Identity, int], unpack: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """The chunk of a file at an offset; `unpack` gives it where it is not kept."""
         found = self._chunks.pop(key, None)
         if found is None:
             found = unpack()
-            self._num_bytes += found.nbytes
-            while self._chunks and self._num_bytes > _KEPT_BYTES:
-                self._num_bytes -= self._chunks.popitem(last=False)[1].nbytes
+            self.num_bytes += found.nbytes
+            while self._chunks and self.num_bytes > _KEPT_BYTES:
+                self.num_bytes -= self._chunks.popitem(last=False)[1].nbytes
         self._chunks[key] = found
         return found
 

@@ -1,7 +1,7 @@
 """Reading a trace, whoever wrote it: everything is checked, nothing is repaired."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -23,8 +23,8 @@ from kgverify.trace.trace import Trace
 from kgverify.trace.unknown import find_unknown, join_unknown
 from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_rules, check_types
 
-# Every shard repeats these.
-_SHARED = ("header", "symbols/", "program/")
+SHARED: Final = ("header", "symbols/", "program/")
+"""What every shard repeats."""
 
 
 def read_trace(path: Path | str, *, verify_digests: bool = True) -> Trace:
@@ -207,7 +207,7 @@ def read_journal_part(folder: Path, manifest: Manifest, shared: dict[str, bytes]
 
 def shared_of(arrays: Arrays) -> dict[str, bytes]:
     """What every shard repeats."""
-    return {name: array.tobytes() for name, array in arrays.items() if name.startswith(_SHARED)}
+    return {name: array.tobytes() for name, array in arrays.items() if name.startswith(SHARED)}
 
 
 def check_shared(expected: dict[str, bytes], arrays: Arrays, name: str, where: str) -> None:

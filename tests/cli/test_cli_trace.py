@@ -2,17 +2,22 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from cli_runs import Command
 
 from kgverify.harness.record import record
-from kgverify.harness.run import Run, reference_pipeline
+from kgverify.harness.run import Run, build_trace, reference_pipeline
 from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.trace.convert import convert_trace
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.reader import read_trace
+from kgverify.trace.rewrite import write_again
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +117,40 @@ def test_a_step_without_its_goals_is_not_shown(command: Command, recorded: Path)
         assert command("show", path).code == 0
         done = command("show", path, "--candidate", 0, "--step", 0)
         assert (done.code, "keeps no goals" in done.err) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The traces of `recorded` by a prover that drops resolvents without saying so."""
+    folder = tmp_path_factory.mktemp("limited")
+    run = Run(load_graph("countries"), num_queries=1, num_corruptions=3, limits=Limits(max_resolvents=5))
+    pipeline = reference_pipeline(run)
+    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    trace = build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates))
+    header = msgspec.structs.replace(trace.header, limits=Limits())
+    write_again(replace(trace, header=header), folder / "steps.h5")
+    for level in (TraceLevel.COMPACT, TraceLevel.DIGESTS):
+        convert_trace(folder / "steps.h5", folder / f"{level.value}.h5", level)
+    return folder
+
+
+@pytest.mark.parametrize("actual", list(TraceLevel))
+@pytest.mark.parametrize("expected", list(TraceLevel))
+def test_traces_of_any_levels_are_compared_saved_and_shown(
+    command: Command, recorded: Path, limited: Path, tmp_path: Path, expected: TraceLevel, actual: TraceLevel
+):
+    paths = recorded / f"{expected.value}.h5", limited / f"{actual.value}.h5"
+    done = command("diff", *paths, "--json", tmp_path / "a.json", "--save", tmp_path / "run")
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert (done.code, report["verdict"]) == (1, "DIVERGE")
+    is_told_by_digest = TraceLevel.DIGESTS in (expected, actual)
+    assert (report["divergences"][0]["field"] == "digests.sequence") == is_told_by_digest
+    shown = command("show", tmp_path / "run", "--divergence", 1)
+    assert (shown.code, report["divergences"][0]["atom"] in shown.out) == (0, True)
+
+
+def test_what_a_level_leaves_out_is_not_shown_as_a_number(command: Command, recorded: Path, tmp_path: Path):
+    done = command("show", recorded / "digests.h5", "--json", tmp_path / "a.json")
+    assert "not recorded" in done.out
+    candidates = json.loads((tmp_path / "a.json").read_text())["candidates"]
+    assert {each["log_probability"] for each in candidates} == {None}

@@ -1,5 +1,6 @@
 """Goals rebuilt from a compact trace are those that were recorded, or the step is named."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from kgverify.harness.run import Run, build_trace, reference_pipeline
 from kgverify.harness.verify import compare_recorded
 from kgverify.kg.load import load_graph
 from kgverify.kg.random_graph import random_graph
+from kgverify.logic.atoms import Atom
 from kgverify.logic.limits import Limits
+from kgverify.logic.outcomes import Origin
+from kgverify.logic.program import Rule
 from kgverify.trace.columns import CandidateSet
 from kgverify.trace.convert import convert_trace
 from kgverify.trace.levels import TraceLevel
@@ -111,3 +115,24 @@ def test_a_compact_trace_is_raised_to_the_one_it_came_from(full, tmp_path: Path)
     compact(full, tmp_path)
     convert_trace(tmp_path / "compact.h5", tmp_path / "again.h5", TraceLevel.STEPS, rebuild=rebuild_goals)
     assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "full.h5").read_bytes()
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_goals_without_bound_are_not_rebuilt(full, tmp_path: Path, is_pruned: bool):
+    """A rule may have 65,534 atoms in its body, and be named by every resolvent of a small file."""
+    trace = compact(full, tmp_path)
+    rule = trace.rules[0]
+    atom = Atom(*trace.facts[0].tolist()) if is_pruned else rule.body[0]
+    rules = (Rule(rule.clause_head, (atom,) * 65_000), *trace.rules[1:])
+    resolvents = trace.columns.resolvents
+    made_by = resolvents._replace(
+        kind=np.zeros_like(resolvents.kind),
+        origin_kind=np.full_like(resolvents.origin_kind, Origin.RULE),
+        origin=np.zeros_like(resolvents.origin),
+    )
+    header = msgspec.structs.replace(trace.header, program_sha256="")
+    hostile = replace(trace, header=header, rules=rules, columns=trace.columns._replace(resolvents=made_by))
+    begin = time.perf_counter()
+    with pytest.raises(UserError, match="more than 32 atoms a resolvent"):
+        rebuild_goals(hostile)
+    assert time.perf_counter() - begin < 20

@@ -3,14 +3,17 @@
 import h5py
 import numpy as np
 import pytest
-from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
+from trace_builders import FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_columns, make_columns
 
 from kgverify.errors import UserError
 from kgverify.report.steps import MappedTraceView, TraceView
 from kgverify.trace.columns import concatenate, select_candidates, starts_of
 from kgverify.trace.content import stored_root, verify_content
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.mapped import MappedTrace
+from kgverify.trace.mapped_file import MappedFile
 from kgverify.trace.offsets import Offsets, sum_counts
+from kgverify.trace.packed import ChunkCache
 from kgverify.trace.reader import read_trace
 from kgverify.trace.writer import TraceWriter, write_trace
 
@@ -79,6 +82,56 @@ def test_a_look_shows_what_reading_everything_shows(path):
             view.candidate(40)
         with pytest.raises(UserError, match="found 99"):
             view.step(0, 99)
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+@pytest.mark.parametrize("shard_steps", [17, 1 << 40])
+@pytest.mark.parametrize("level", list(TraceLevel))
+def test_every_level_and_packing_is_mapped_as_it_is_read(tmp_path, level, shard_steps, is_archived, monkeypatch):
+    monkeypatch.setattr("kgverify.trace.packing._CHUNK_BYTES", 64)
+    path = tmp_path / "a"
+    options = {"level": level, "is_archived": is_archived, "shard_steps": shard_steps, "rules": RULES}
+    with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, **options) as writer:
+        for i in range(40):
+            writer.append(select_candidates(COLUMNS, np.array([i])))
+        writer.set_rankings(RANKINGS)
+    trace, mapped = read_trace(path), MappedTrace(path)
+    verify_content(mapped)
+    assert (mapped.fields, mapped.rules, stored_root(mapped)) == (trace.fields, trace.rules, trace.root)
+    rows = np.random.default_rng(1).integers(0, 40, 25)
+    for found, expected in (
+        (mapped.read_candidates(0, 40), trace.columns),
+        (mapped.read_candidates(7, 31), select_candidates(trace.columns, np.arange(7, 31))),
+        (mapped.gather_candidates(rows), select_candidates(trace.columns, rows)),
+        (mapped.read_candidates(3, 3), select_candidates(trace.columns, np.arange(0))),
+    ):
+        assert_same_columns(found, expected)
+    sequence = np.concatenate([part["sequence"] for part in mapped.read_digests(0, 40)])
+    np.testing.assert_array_equal(sequence, trace.digests.sequence)
+    whole, look = TraceView(trace), MappedTraceView(MappedTrace(path, is_lazy=True))
+    assert look.summary() == whole.summary()
+    for candidate in range(40):
+        assert look.candidate(candidate) == whole.candidate(candidate)
+        for step in range(whole.candidate(candidate)["num_steps"]):
+            if level is TraceLevel.STEPS:
+                assert look.step(candidate, step) == whole.step(candidate, step)
+                continue
+            for view in (look, whole):
+                with pytest.raises(UserError, match=f"level '{level}', which keeps no goals: there is no step to show"):
+                    view.step(candidate, step)
+
+
+def test_what_is_packed_is_unpacked_in_bounded_memory(tmp_path, monkeypatch):
+    """Chunks that were used last are kept, and no more of them."""
+    monkeypatch.setattr("kgverify.trace.packing._CHUNK_BYTES", 256)
+    monkeypatch.setattr("kgverify.trace.packed._KEPT_BYTES", 1024)
+    write_trace(tmp_path / "a", HEADER, SYMBOLS, COLUMNS, facts=FACTS, is_archived=True)
+    cache = ChunkCache()
+    file = MappedFile(tmp_path / "a", cache)
+    rows = np.random.default_rng(2).permutation(len(COLUMNS.resolvents.atoms))
+    np.testing.assert_array_equal(file.take("resolvents/atoms", rows), COLUMNS.resolvents.atoms[rows])
+    np.testing.assert_array_equal(file.read_all("resolvents/atoms"), COLUMNS.resolvents.atoms)
+    assert 0 < cache.num_bytes <= 1024
 
 
 def test_a_look_at_one_step_opens_no_other_shard(tmp_path):
