@@ -23,7 +23,7 @@ from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError, suggest
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.harness.fan_out import reference_over
-from kgverify.harness.record import SHARD_STEPS, Recording
+from kgverify.harness.record import SHARD_STEPS, Recording, choose_recording_layout
 from kgverify.harness.record import record as record_run
 from kgverify.harness.run import Pipeline, Run
 from kgverify.report.terminal import describe_execution
@@ -102,8 +102,9 @@ def record(
             pipeline = stack.enter_context(reference_over(run, jobs=jobs, scheduler=scheduler))
         else:
             with naming_options():
+                layout = choose_recording_layout(run, device=device, mode=mode, slots=slots)
                 pipeline = compiled_pipeline_with_faults(
-                    run, fault or (), mode=mode, device=device, slots=slots, precision=precision
+                    run, fault or (), mode=mode, device=device, slots=slots, precision=precision, layout=layout
                 )
         recording = _record(
             run, pipeline, output, engine, resume=resume, shard_steps=shard_steps, level=kept, is_archived=archive

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,17 @@ from kgverify.trace.pending import join_candidates
 from kgverify.trace.reader import partial_of
 from kgverify.trace.writer import TraceWriter
 
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.state import Layout
+
 CHUNK: Final = 512
 """Candidates proved between two appends, by an engine that does not prove ahead."""
+
+CHUNK_SLOTS: Final = 16
+"""At least so many of them for each slot of an engine that proves in batches."""
+
+RECORDED_POOL: Final = 1 << 17
+"""Candidates proved between two appends by one that does: their steps are in memory twice."""
 
 JOURNAL_SECONDS: Final = 5.0
 """A kill loses the part being proved and the one being appended; a crash of the machine no more than what was proved in this
@@ -43,6 +52,22 @@ class Recording:
     num_candidates: int
     num_steps: int
     num_resumed: int
+
+
+def choose_recording_layout(
+    run: Run, *, device: str = "auto", mode: str = "auto", slots: int | None = None
+) -> "Layout | None":
+    """Sizes of the compiled evaluator for recording on a CUDA device; None for its own, which do on a CPU.
+
+    UserError for a device that is not there, or too little memory.
+    """
+    from kgverify.engines.compiled.compile import resolve_device
+    from kgverify.harness.evaluate import choose_batch
+
+    if resolve_device(device).type != "cuda":
+        return None
+    layout = choose_batch(run, device=device, mode=mode, slots=slots)
+    return layout._replace(pool=min(layout.pool, RECORDED_POOL))
 
 
 def record(
@@ -108,8 +133,10 @@ def _prove_parts(
         for recorded in engine.record(candidates, progress, level=level):
             yield recorded.read
         return
-    for begin in range(0, len(candidates.query), CHUNK):
-        columns = engine.prove(candidates.take(slice(begin, begin + CHUNK)), progress)
+    # A batch that is let run empty and filled again now and then loses little if it is seldom.
+    size = max(CHUNK, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
+    for begin in range(0, len(candidates.query), size):
+        columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
         yield partial(_pair, columns)
 
 

@@ -25,7 +25,7 @@ from kgverify.trace.header import SCHEMA_VERSION
 from kgverify.trace.image import MetadataImage, Written, write_bytes
 from kgverify.trace.levels import Packing
 from kgverify.trace.locate import check_total, is_archived, locate, most_bytes
-from kgverify.trace.packing import storage_options
+from kgverify.trace.packing import create_packed
 from kgverify.trace.presence import check_together, required_of
 from kgverify.trace.schema import (
     FIELD_OF,
@@ -119,7 +119,7 @@ def _pack(parts: Mapping[str, Sequence[NDArray[Any]]], creator: str, packing: Pa
     with h5py.File(content, "w", libver=_BOUNDS) as file:
         for name, pieces in parts.items():
             array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            file.create_dataset(name, data=array, **storage_options(array, packing))
+            create_packed(file, name, array, packing)
         _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
     return content.getbuffer()
 

@@ -30,7 +30,7 @@ class Packing(StrEnum):
     """How datasets lie in a file.
 
     plain:   contiguous, to be read through a memory map
-    small:   with gzip and shuffle where that saves a tenth, else contiguous
+    small:   with gzip and shuffle where that saves half, else contiguous
     archive: every dataset with gzip, shuffle and fletcher32
     """
 

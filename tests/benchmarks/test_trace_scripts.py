@@ -1,8 +1,11 @@
 """The scripts that damage and measure traces run, with small numbers."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
@@ -27,7 +30,20 @@ def test_damaged_traces_are_refused_or_read_as_they_were():
     assert not any(map(int, constructs[1:]))
 
 
+@pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="reads family from KGVERIFY_DATA")
 def test_the_sizes_are_measured():
     output = run("trace_sizes.py", "--steps", "2000", "--queries", "1", "--repeats", "1")
     assert output.count("| steps |") == output.count("| digests, archived |") == 2
     assert " 0 of " in output.splitlines()[-1]
+
+
+def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
+    output = run("trace_recording.py", "--queries", "2", "--corruptions", "5", "--mode", "eager", "--repeats", "1")
+    assert [line.split("|")[2].strip() for line in output.splitlines() if line.startswith("| float32")] == [
+        "off",
+        "digests",
+        "compact",
+        "steps",
+    ]
+    assert "WRONG" not in output
+    assert "ROOTS DIFFER" not in output

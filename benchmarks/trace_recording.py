@@ -1,0 +1,125 @@
+"""What recording costs the compiled evaluator: a trace of each level on disk, against the same run without one.
+
+    python benchmarks/trace_recording.py --graph family --queries 1000 --device cuda --folder /tmp
+
+`off` is `evaluate`; `on` is what `kgverify record` does with the same candidates, drawn and ranked already: journal, checksums,
+digests and fsync. Both take turns in one run; the least of several. Every trace has the same root, and the digests of its
+first candidates are those of the reference.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.harness.record import choose_recording_layout, record
+from kgverify.harness.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.kg.load import load_graph
+from kgverify.logic.limits import Limits
+from kgverify.trace.columns import CandidateSet, Rankings
+from kgverify.trace.digests import compute_sequence
+from kgverify.trace.levels import TraceLevel
+from kgverify.trace.reader import read_trace
+
+NO_RANKINGS = Rankings(
+    np.zeros(0, np.int32),
+    np.zeros(0, np.int8),
+    np.zeros(0, np.uint32),
+    np.zeros(0, np.float64),
+    np.zeros(0, np.float64),
+)
+
+
+def drawn_before(engine: CompiledEngine, candidates: CandidateSet) -> Pipeline:
+    """A pipeline that neither draws nor ranks."""
+
+    def draw(*_: Any) -> CandidateSet:
+        return candidates
+
+    def rank(*_: Any) -> Rankings:
+        return NO_RANKINGS
+
+    return Pipeline(engine, draw, rank)
+
+
+def size_of(path: Path) -> int:
+    return sum(each.stat().st_size for each in (path.rglob("*") if path.is_dir() else (path,)))
+
+
+def measure(run: Run, precision: str, options: argparse.Namespace) -> None:
+    layout = choose_recording_layout(run, device=options.device, mode=options.mode, slots=options.slots)
+    pipeline = compiled_pipeline(
+        run, device=options.device, mode=options.mode, slots=options.slots, layout=layout, precision=precision
+    )
+    engine = pipeline.engine
+    assert isinstance(engine, CompiledEngine)
+    candidates = pipeline.draw_for(run)
+    ready = drawn_before(engine, candidates)
+    few = candidates.take(slice(0, options.checked))
+    expected = compute_sequence(reference_pipeline(run).engine.prove(few))
+    best: dict[str, float] = {}
+    notes: dict[str, str] = {}
+    roots = set()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        path = Path(name) / "trace.h5"
+        # The first turn captures, and takes the memory.
+        for turn in range(options.repeats + 1):
+            began = time.perf_counter()
+            engine.evaluate(candidates)
+            seconds = {"off": time.perf_counter() - began}
+            for level in TraceLevel:
+                began = time.perf_counter()
+                recording = record(run, ready, path, level=level)
+                seconds[level] = time.perf_counter() - began
+                if turn == 0:
+                    trace = read_trace(path, verify_digests=len(candidates.query) < 50_000)
+                    roots.add(trace.root)
+                    is_right = np.array_equal(trace.digests.sequence[: len(expected)], expected)
+                    size = size_of(path)
+                    notes[level] = f"{size / recording.num_steps:.1f} bytes a step, {size / 2**20:,.0f} MiB"
+                    notes[level] += "" if is_right else "; WRONG"
+                    notes["off"] = f"{recording.num_steps:,} steps"
+                    del trace
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if turn:
+                best = {each: min(best.get(each, np.inf), value) for each, value in seconds.items()}
+    for each, value in best.items():
+        more = "" if each == "off" else f"{value / best['off'] - 1:+.1%}"
+        rate = int(notes["off"].split()[0].replace(",", "")) / value / 1e6
+        print(f"| {precision} | {each} | {value * 1e3:,.0f} ms | {rate:.2f} | {more} | {notes[each]} |", flush=True)
+    if len(roots) != 1:
+        print(f"ROOTS DIFFER: {roots}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--graph", default="countries")
+    parser.add_argument("--policy", default="two_tower")
+    parser.add_argument("--queries", type=int, default=20)
+    parser.add_argument("--corruptions", type=int, default=100)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--mode", default="auto")
+    parser.add_argument("--slots", type=int, default=None)
+    parser.add_argument("--precision", nargs="+", default=["float32"])
+    parser.add_argument("--folder", default=None)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--checked", type=int, default=100, help="candidates that the reference proves")
+    options = parser.parse_args()
+    graph, limits = load_graph(options.graph), Limits()
+    policy = load_policy(options.policy, graph, limits, 0)
+    run = Run(graph, limits, policy, num_queries=options.queries, num_corruptions=options.corruptions)
+    print(
+        f"{options.graph}, {policy.name}, {options.queries} queries x {options.corruptions} corruptions, {options.device}"
+    )
+    print("| precision | level | time | M steps/s | more than off | |\n|---|---|---|---|---|---|")
+    for precision in options.precision:
+        measure(run, precision, options)
+
+
+if __name__ == "__main__":
+    main()
