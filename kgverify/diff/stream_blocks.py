@@ -1,7 +1,7 @@
 """Blocks of paired candidates of two mapped traces: read, and judged equal or not before anybody looks at a step."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,13 @@ from kgverify.diff.numbering import Numbering
 from kgverify.diff.stream_columns import has_same_bytes
 from kgverify.trace.columns import Candidates, Columns, Digests
 from kgverify.trace.content import BLOCK_STEPS, check_block
-from kgverify.trace.digests import compute_digests
 from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.mapped_file import StoredDigests
 from kgverify.trace.trace import Trace
 
 Range = tuple[int, int]
+
+_NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
 
 
 class Pairs(NamedTuple):
@@ -63,8 +64,7 @@ def load_block(trace: MappedTrace, columns: Columns, rows: NDArray[np.int64]) ->
 
 def block_of(trace: MappedTrace, columns: Columns) -> Trace:
     """Some columns as a trace, unchecked, with digests that nobody reads."""
-    none = np.zeros(0, np.uint64)
-    return trace.around(columns, Digests(none, none, none))
+    return trace.around(columns, _NO_DIGESTS)
 
 
 def agrees_at_once(
@@ -124,10 +124,9 @@ def convert_columns(trace: MappedTrace, columns: Columns, numbering: Numbering, 
 def shell_of(trace: MappedTrace, candidates: Candidates | None = None) -> Trace:
     """The trace without its steps: with no candidates, or with these."""
     columns = trace.files[0].read_steps(0, 0)
-    digests = compute_digests(columns)
     if candidates is not None:
         columns = columns._replace(candidates=candidates)
-    return trace.around(columns, digests, trace.rankings)
+    return trace.around(columns, _NO_DIGESTS, trace.rankings)
 
 
 def without_steps(trace: MappedTrace, rows: NDArray[np.int64]) -> Trace:
