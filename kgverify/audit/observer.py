@@ -21,7 +21,7 @@ from kgverify.engines.compiled.compile import FUSED, resolve_device
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.loop import Ticks
-from kgverify.engines.compiled.record import Chunk, Results
+from kgverify.engines.compiled.record import Results, TakenSteps
 from kgverify.engines.compiled.stage_ticks import StageTicks
 from kgverify.engines.compiled.stages import Stages, build_stages
 from kgverify.engines.policy import Policy
@@ -106,10 +106,9 @@ class _CountedTicks(StageTicks):
     num = 0
     most: int | None = None
 
-    def record_tick(self) -> Chunk | None:
-        """One tick without recycling, and the steps it took, if any."""
+    def _take_recorded_tick_(self) -> TakenSteps:
         self._count()
-        return super().record_tick()
+        return super()._take_recorded_tick_()
 
     def _take_tick_(self) -> None:
         self._count()

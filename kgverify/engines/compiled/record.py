@@ -25,53 +25,99 @@ from kgverify.trace.columns import (
 
 
 class Chunk(NamedTuple):
-    """The steps of one tick: the candidate's place of each, and its step and resolvent columns, in slot order."""
+    """The steps of some ticks: the candidate's place of each, and its step and resolvent columns; each candidate's in order."""
 
     place: NDArray[np.int64]
     steps: Steps
     resolvents: Resolvents
 
 
-def read_steps(record: StepRecord, taken: Tensor) -> Chunk:
-    """Copy the steps of the slots `taken`, int64 [n], to the host and drop their padding."""
-    work, choices = record.work, record.choices
+class TakenSteps(NamedTuple):
+    """The steps of one tick, n of them, still padded and on the device: a copy of what its record says of their slots.
+
+    atoms: int32 [r, A, 3]  of the resolvents that have some, in order; the others as in `StepRecord`
+    """
+
+    place: Tensor
+    depth: Tensor
+    outcome: Tensor
+    goal: Tensor
+    kind: Tensor
+    num_resolvents: Tensor
+    choice: Tensor
+    score: Tensor
+    dropped_atoms: Tensor
+    dropped_resolvents: Tensor
+    true_kind: Tensor
+    true_origin: Tensor
+    origin_kind: Tensor
+    origin: Tensor
+    atoms: Tensor
+
+
+def take_steps(record: StepRecord) -> TakenSteps:
+    """Copy what a tick did in the slots that took a step."""
+    taken = torch.nonzero(record.is_taken).squeeze(1)
+    work, choices, rows = record.work, record.choices, record.rows
+
+    def take(tensor: Tensor) -> Tensor:
+        return tensor.index_select(0, taken)
+
+    return TakenSteps(
+        place=take(record.place),
+        depth=take(record.depth),
+        outcome=take(record.outcome),
+        goal=take(record.goal),
+        kind=take(choices.kind),
+        num_resolvents=take(choices.num_resolvents),
+        choice=take(choices.choice),
+        score=take(choices.score),
+        dropped_atoms=take(work.dropped_atoms),
+        dropped_resolvents=take(work.dropped_resolvents),
+        true_kind=take(work.true_origin_kind),
+        true_origin=take(work.true_origin),
+        origin_kind=take(work.origin_kind),
+        origin=take(work.origin),
+        # The live rows are the resolvents of the slots in order, but for what stands alone, which has no atoms. A slot whose
+        # close scores wait for a later tick has rows as well, and takes no step.
+        atoms=rows.atoms[rows.is_live & record.is_taken[rows.slot]],
+    )
+
+
+def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
+    """Bring the steps of some ticks, one after the other, to the host and drop their padding."""
+    columns = (column[0] if len(ticks) == 1 else torch.cat(column) for column in zip(*ticks, strict=True))
+    taken = TakenSteps(*columns)
 
     def fetch(tensor: Tensor) -> NDArray:  # type: ignore[type-arg]
-        return tensor.index_select(0, taken).cpu().numpy()
+        return tensor.cpu().numpy()
 
-    kind = fetch(choices.kind)
-    num_resolvents = fetch(choices.num_resolvents)
+    kind = fetch(taken.kind)
+    num_resolvents = fetch(taken.num_resolvents)
     num_columns = int(num_resolvents.max(initial=1))
     is_resolvent = np.arange(num_columns) < num_resolvents[:, None]
     alone = kind != GOAL
-
-    def resolvents_of(tensor: Tensor) -> NDArray:  # type: ignore[type-arg]
-        return fetch(tensor[:, :num_columns])
-
-    origin_kind, origin = resolvents_of(work.origin_kind), resolvents_of(work.origin)
-    origin_kind[alone, 0] = fetch(work.true_origin_kind)[alone]
-    origin[alone, 0] = fetch(work.true_origin)[alone]
+    origin_kind, origin = fetch(taken.origin_kind[:, :num_columns]), fetch(taken.origin[:, :num_columns])
+    origin_kind[alone, 0] = fetch(taken.true_kind)[alone]
+    origin[alone, 0] = fetch(taken.true_origin)[alone]
     origin[origin_kind == Origin.NONE] = 0
-    goal = fetch(record.goal)
+    goal = fetch(taken.goal)
     is_goal_atom = goal[..., 0] != PAD
     kinds = np.where(np.arange(num_columns) == 0, kind[:, None], GOAL)[is_resolvent]
-    # The live rows are the resolvents of the slots in order, but for what stands alone, which has no atoms. A slot whose
-    # close scores wait for a later tick has rows as well, and takes no step.
-    rows = record.rows
-    row_atoms = rows.atoms[rows.is_live & record.is_taken[rows.slot]].cpu().numpy()
+    row_atoms = fetch(taken.atoms)
     is_atom = row_atoms[..., 0] != PAD
     num_atoms = np.zeros(len(kinds), np.uint16)
     num_atoms[kinds == GOAL] = is_atom.sum(1)
     return Chunk(
-        fetch(record.place),
+        fetch(taken.place),
         Steps(
-            depth=fetch(record.depth).astype(np.uint16),
+            depth=fetch(taken.depth).astype(np.uint16),
             num_atoms=is_goal_atom.sum(1).astype(np.uint16),
             num_resolvents=num_resolvents.astype(np.uint32),
-            dropped_atoms=fetch(work.dropped_atoms).astype(np.uint32),
-            dropped_resolvents=fetch(work.dropped_resolvents).astype(np.uint32),
-            choice=fetch(choices.choice).astype(np.int32),
-            outcome=fetch(record.outcome).astype(np.int8),
+            dropped_atoms=fetch(taken.dropped_atoms).astype(np.uint32),
+            dropped_resolvents=fetch(taken.dropped_resolvents).astype(np.uint32),
+            choice=fetch(taken.choice).astype(np.int32),
+            outcome=fetch(taken.outcome).astype(np.int8),
             goal_atoms=goal[is_goal_atom],
         ),
         Resolvents(
@@ -79,7 +125,7 @@ def read_steps(record: StepRecord, taken: Tensor) -> Chunk:
             num_atoms=num_atoms,
             origin_kind=origin_kind[is_resolvent].astype(np.uint8),
             origin=origin[is_resolvent],
-            score=resolvents_of(choices.score)[is_resolvent],
+            score=fetch(taken.score[:, :num_columns])[is_resolvent],
             atoms=row_atoms[is_atom],
         ),
     )
@@ -183,8 +229,3 @@ def _ended(candidates: CandidateSet, num_steps: NDArray[np.uint32], results: Res
         results.is_limited.astype(np.uint8),
         results.log_probability,
     )
-
-
-def taken_slots(record: StepRecord) -> Tensor:
-    """int64 [n]: the slots that took a step."""
-    return torch.nonzero(record.is_taken).squeeze(1)

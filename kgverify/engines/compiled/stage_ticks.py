@@ -1,7 +1,7 @@
 """Ticks composed of the stages, whatever these are: eager, or through `torch.compile`."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -9,12 +9,15 @@ from torch import Tensor
 from kgverify.engines.compiled.choose import Parameters
 from kgverify.engines.compiled.compile import compile_function
 from kgverify.engines.compiled.loop import TickLoop, copy_buffers_
-from kgverify.engines.compiled.record import Chunk, StepDigests, read_steps, taken_slots
+from kgverify.engines.compiled.record import Chunk, StepDigests, TakenSteps, read_steps, take_steps
 from kgverify.engines.compiled.sending import Sent
 from kgverify.engines.compiled.state import OPEN, Derivations, Gaps, Pool, StepRecord, Work
 from kgverify.engines.compiled.tables import Tables
 from kgverify.engines.compiled.tick import Setting, tick
 from kgverify.errors import InternalError, UserError
+
+_READ_AT_ONCE: Final = 4096
+"""Steps brought to the host together, or more: each time costs the same, however few they are."""
 
 RunTick: TypeAlias = Callable[[Tables, Parameters, Derivations, Work], tuple[Derivations, Work, StepRecord]]
 RunUnseen: TypeAlias = Callable[
@@ -84,26 +87,36 @@ class StageTicks:
 
     def record_tick(self) -> Chunk | None:
         """One tick without recycling, and the steps it took, if any."""
+        taken = self._take_recorded_tick_()
+        return read_steps([taken]) if len(taken.place) else None
+
+    def _take_recorded_tick_(self) -> TakenSteps:
         self._begin_replay()
         derivations, work, record = self._run_tick(self._tables, self._parameters, self._derivations, self._work)
-        taken = taken_slots(record)
-        chunk = read_steps(record, taken) if len(taken) else None
+        taken = take_steps(record)
         copy_buffers_(self._derivations, derivations)
         copy_buffers_(self._work, work)
-        return chunk
+        return taken
 
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
-        """Run the candidates of the pool to their ends; the steps, tick by tick, with their atoms always."""
+        """Run the candidates of the pool to their ends; the steps, some ticks at a time, with their atoms always."""
         self._check(has_digests=has_digests)
-        num_ended = 0
+        num_ended = num_waiting = 0
+        waiting: list[TakenSteps] = []
         self._recycle_()
-        while bool((self._derivations.outcome == OPEN).any()):
-            if (chunk := self.record_tick()) is not None:
+        is_open = bool((self._derivations.outcome == OPEN).any())
+        while is_open:
+            waiting.append(self._take_recorded_tick_())
+            num_waiting += len(waiting[-1].place)
+            self._recycle_()
+            is_open = bool((self._derivations.outcome == OPEN).any())
+            if num_waiting >= _READ_AT_ONCE or not is_open:
+                chunk = read_steps(waiting)
                 num_ended += int((chunk.steps.outcome != OPEN).sum())
                 yield num_ended, Sent(chunk)
-            self._recycle_()
+                waiting, num_waiting = [], 0
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
         """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
