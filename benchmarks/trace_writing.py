@@ -15,15 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from synthetic_trace import NUM_CONSTANTS, NUM_PREDICATES, make_steps
 
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Columns, Digests, select_candidates
-from kgverify.trace.digests import compute_digests
+from kgverify.trace.columns import Columns, select_candidates
+from kgverify.trace.digests import compute_sequence
 from kgverify.trace.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.manifest import Part
-from kgverify.trace.schema import encode_columns, encode_level
+from kgverify.trace.schema import SEQUENCE, encode_columns
 from kgverify.trace.unite import unite
 from kgverify.trace.writer import TraceWriter
 
@@ -31,8 +32,11 @@ HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"c{i}" for i in range(NUM_CONSTANTS)))
 
 
-def write_raw(path: Path, columns: Columns, digests: Digests) -> None:
-    arrays = encode_columns(columns) | encode_level("digests", digests)
+Words = NDArray[np.uint64]
+
+
+def write_raw(path: Path, columns: Columns, sequence: Words) -> None:
+    arrays = encode_columns(columns) | {SEQUENCE: sequence}
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for array in arrays.values():
         view = memoryview(array.reshape(-1).view(np.uint8))
@@ -42,10 +46,10 @@ def write_raw(path: Path, columns: Columns, digests: Digests) -> None:
     os.close(descriptor)
 
 
-def write_shards(path: Path, batches: list[tuple[Columns, Digests | None]], *, has_journal: bool) -> None:
+def write_shards(path: Path, batches: list[tuple[Columns, Words | None]], *, has_journal: bool) -> None:
     with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1 << 40, has_journal=has_journal, part=Part(0, 1)) as writer:
-        for columns, digests in batches:
-            writer.append(columns, digests)
+        for columns, sequence in batches:
+            writer.append(columns, sequence)
 
 
 def measure(sides: dict[str, Callable[[Path], None]], folder: Path, repeats: int) -> dict[str, float]:
@@ -76,10 +80,10 @@ def main() -> None:
     batches = [
         select_candidates(columns, np.arange(i, min(i + size, num_candidates))) for i in range(0, num_candidates, size)
     ]
-    given = [(batch, compute_digests(batch)) for batch in batches]
+    given = [(batch, compute_sequence(batch)) for batch in batches]
     computed = [(batch, None) for batch in batches]
-    whole = Digests(*(np.concatenate(parts) for parts in zip(*(digests for _, digests in given), strict=True)))
-    arrays = encode_columns(columns) | encode_level("digests", whole)
+    whole = np.concatenate([sequence for _, sequence in given])
+    arrays = encode_columns(columns) | {SEQUENCE: whole}
     print(f"{options.steps:,} steps, {sum(a.nbytes for a in arrays.values()) / options.steps:.0f} bytes a step")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -105,8 +109,8 @@ def main() -> None:
                 with TraceWriter(
                     paths[-1], HEADER, SYMBOLS, shard_steps=options.steps // 8, part=Part(index, count)
                 ) as writer:
-                    for batch, digests in given[index::count]:
-                        writer.append(batch, digests)
+                    for batch, sequence in given[index::count]:
+                        writer.append(batch, sequence)
             roots.add(unite(paths, folder / "joined").root)
             for path in (*paths, folder / "joined"):
                 shutil.rmtree(path)

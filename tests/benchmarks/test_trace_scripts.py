@@ -47,3 +47,9 @@ def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
     ]
     assert "WRONG" not in output
     assert "ROOTS DIFFER" not in output
+
+
+def test_what_a_shard_costs_is_measured_and_writers_agree_on_the_root():
+    output = run("trace_writing.py", "--steps", "2000", "--repeats", "1")
+    assert output.count("| shard") == 3
+    assert ", " not in output.splitlines()[-1].partition(": ")[2]
