@@ -4,19 +4,28 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from harness_engines import ForeignEngine, assert_same_columns, countries_run, eager_pipeline, foreign_pipeline
+from numpy.typing import NDArray
 
 from kgverify.diff.result import Verdict
+from kgverify.engines.protocol import Progress, RecordedPart, no_progress
 from kgverify.errors import UserError
 from kgverify.harness import record as recording
-from kgverify.harness.record import record
+from kgverify.harness.record import choose_recording_layout, record
 from kgverify.harness.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.harness.verify import compare_recorded
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.trace.columns import CandidateSet, Columns, empty_columns
+from kgverify.trace.digests import compute_sequence
+from kgverify.trace.levels import TraceLevel
 from kgverify.trace.reader import partial_of, read_trace
 from kgverify.trace.trace import Trace
 
@@ -61,6 +70,93 @@ def test_a_recording_whose_last_candidates_fill_a_shard_reads_back(tmp_path: Pat
     pipeline = eager_pipeline(run)
     record(run, pipeline, tmp_path / "run.h5", shard_steps=1)
     assert_same_trace(prove_in_memory(run, pipeline), read_trace(tmp_path / "run.h5"))
+
+
+class Ahead(ForeignEngine):
+    """Hands over parts of four candidates as an engine on a device does: of each what the level keeps, with digests."""
+
+    proves_ahead = True
+
+    def record(
+        self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
+    ) -> Iterator[RecordedPart]:
+        for begin in range(0, len(candidates.query), 4):
+            yield Part(self.prove(candidates.take(slice(begin, begin + 4)), progress), level)
+
+
+class Part:
+    def __init__(self, columns: Columns, level: TraceLevel) -> None:
+        self._columns, self._level = columns, level
+
+    def read(self) -> tuple[Columns, NDArray[np.uint64]]:
+        (candidates, steps, resolvents), empty = self._columns, empty_columns()
+        sequence = compute_sequence(self._columns)
+        if self._level is not TraceLevel.STEPS:
+            steps = steps._replace(num_atoms=steps.num_atoms * 0, goal_atoms=empty.steps.goal_atoms)
+            resolvents = resolvents._replace(num_atoms=resolvents.num_atoms * 0, atoms=empty.resolvents.atoms)
+        if self._level is TraceLevel.DIGESTS:
+            steps = steps._replace(num_resolvents=steps.num_resolvents * 0)
+            resolvents = empty.resolvents
+        return Columns(candidates, steps, resolvents), sequence
+
+
+@pytest.mark.parametrize("shard_steps", [1, 20, 10**6])
+@pytest.mark.parametrize("level", list(TraceLevel))
+def test_what_an_engine_hands_over_while_it_proves_ahead_is_what_it_proves(
+    tmp_path: Path, level: TraceLevel, shard_steps: int
+):
+    run = countries_run()
+    proves, ahead = (Pipeline(engine(run), *reference_pipeline(run)[1:]) for engine in (ForeignEngine, Ahead))
+    for name, pipeline in (("proves", proves), ("ahead", ahead)):
+        finished: list[int] = []
+        done = record(run, pipeline, tmp_path / name, level=level, shard_steps=shard_steps, progress=finished.append)
+        assert sum(finished) == done.num_candidates
+    expected, actual = (read_trace(tmp_path / name) for name in ("proves", "ahead"))
+    assert (actual.root, actual.fields, actual.header) == (expected.root, expected.fields, expected.header)
+    np.testing.assert_array_equal(actual.digests.sequence, expected.digests.sequence)
+    for columns, others in zip(actual.columns, expected.columns, strict=True):
+        for found, wanted in zip(columns, others, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_digests_that_an_engine_takes_wrong_are_found_when_the_trace_is_read(tmp_path: Path):
+    class Wrong(Ahead):
+        def record(self, *arguments: Any, **options: Any) -> Iterator[RecordedPart]:
+            for part in super().record(*arguments, **options):
+                columns, sequence = part.read()
+                sequence[0] += np.uint64(1)
+                yield SimpleNamespace(read=partial(_pair, columns, sequence))
+
+    run = countries_run()
+    record(run, Pipeline(Wrong(run), *reference_pipeline(run)[1:]), tmp_path / "run.h5")
+    with pytest.raises(UserError, match="step 0 has digest"):
+        read_trace(tmp_path / "run.h5")
+
+
+def _pair(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
+def test_a_part_that_cannot_be_read_ends_the_recording_and_keeps_the_others(tmp_path: Path):
+    class Broken(Ahead):
+        def record(self, *arguments: Any, **options: Any) -> Iterator[RecordedPart]:
+            parts = super().record(*arguments, **options)
+            yield next(parts)
+            yield next(parts)
+            yield SimpleNamespace(read=partial(int, "lost"))
+            yield next(parts)
+
+    run = countries_run()
+    pipeline = Pipeline(Broken(run), *reference_pipeline(run)[1:])
+    with pytest.raises(ValueError, match="lost"):
+        record(run, pipeline, tmp_path / "run.h5")
+    assert len(read_trace(partial_of(tmp_path / "run.h5")).columns.candidates.query) == 8
+    sound = Pipeline(Ahead(run), *reference_pipeline(run)[1:])
+    assert record(run, sound, tmp_path / "run.h5", resume=True).num_resumed == 8
+
+
+def test_sizes_for_recording_are_the_engines_own_on_a_cpu():
+    assert choose_recording_layout(countries_run(), device="cpu") is None
 
 
 KILLED = """
