@@ -11,6 +11,7 @@ from kgverify.report.wording import (
     clip,
     describe_coverage,
     describe_engine,
+    describe_finding,
     describe_kind,
     describe_loss,
     describe_run,
@@ -298,7 +299,7 @@ class _RowBuilder:
         members = others[:MOST_MEMBERS]
         number = first.cause if self._report.causes else -1
         num_others = max(0, len(self._members[number]) - 1) if number >= 0 else 0
-        how = "found by replaying the step stage by stage" if first.is_replayed else "read off the traces"
+        how = describe_finding(first)
         if first.kind is not DifferenceClass.UNCLASSIFIED or first.evidence:
             how = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {how}"
         return Detail(

@@ -11,6 +11,7 @@ from kgverify.report.wording import (
     clip,
     describe_coverage,
     describe_engine,
+    describe_finding,
     describe_kind,
     describe_loss,
     describe_run,
@@ -124,7 +125,7 @@ def _causes(report: Report) -> str:
 
 def _first_divergence(first: Divergence) -> list[str]:
     where = f" at step {first.step}" if first.step >= 0 else ""
-    found = "found by replaying the step stage by stage" if first.is_replayed else "read off the traces"
+    found = describe_finding(first)
     commands = show_commands(first, 1, None)
     return [
         f"**{escape_markdown(first.stage)}**{where} of {format_code(clip(first.atom))} (candidate {first.candidate},"

@@ -10,7 +10,7 @@ from rich.text import Text
 from kgverify.report.derivations import Derivation, Line, Pair, StepBefore
 from kgverify.report.stage_walk import Mark, StageLine
 from kgverify.report.stepping import MOVES, Stepper
-from kgverify.report.wording import cause_label, clip, describe_kind, make_visible, value_lines
+from kgverify.report.wording import cause_label, clip, describe_finding, describe_kind, make_visible, value_lines
 
 MOST_ITEMS: Final = 40
 """Items of a stage shown for each side."""
@@ -96,7 +96,7 @@ def _title(stepper: Stepper) -> Iterator[RenderableType]:
 
 def _about(stepper: Stepper) -> Iterator[RenderableType]:
     divergence = stepper.divergence
-    how = "found by replaying the step stage by stage" if divergence.is_replayed else "read off the traces"
+    how = describe_finding(divergence)
     yield _text(f"  {divergence.stage}: {clip(describe_kind(divergence))}; {how}")
     if divergence.later_steps:
         later = (

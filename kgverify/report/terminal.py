@@ -13,7 +13,7 @@ from kgverify.diff.view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.report import Report
-from kgverify.report.wording import clip, make_visible, value_lines
+from kgverify.report.wording import clip, describe_finding, make_visible, value_lines
 from kgverify.trace.trace import Trace
 
 _STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
@@ -110,7 +110,7 @@ def _coverage_line(report: Report) -> str:
 
 def _render_first_cause(report: Report, first: Divergence, expected: Trace | None, is_excerpt: bool) -> RenderableType:
     where = f" at step {first.step}" if first.step >= 0 else ""
-    found = "found by replaying the step stage by stage" if first.is_replayed else "read off the traces"
+    found = describe_finding(first)
     title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
     title.append(f"   ({found}; the first of {len(report.divergences):,})", style="dim")
     grid = Table.grid(padding=(0, 2))

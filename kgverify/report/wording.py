@@ -3,6 +3,7 @@
 import shlex
 
 from kgverify.diff.result import DifferenceClass, Divergence, Value
+from kgverify.diff.sharing import DIGEST
 from kgverify.logic.stages import Stage
 from kgverify.report.report import Report
 from kgverify.trace.header import EngineInfo
@@ -151,3 +152,12 @@ def diff_command(report: Report) -> str:
     for fault in engine.faults:
         words += ["--fault", fault]
     return shlex.join(words if report.lockstep else [*words, "--lockstep"])
+
+
+def describe_finding(divergence: Divergence) -> str:
+    """How the stage of a divergence was found."""
+    if divergence.is_replayed:
+        return "found by replaying the step stage by stage"
+    if divergence.field == DIGEST:
+        return "or a later stage: the digests differ, and do not tell in what"
+    return "read off the traces"
