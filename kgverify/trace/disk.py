@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +16,6 @@ _MAX_BUFFERS: Final = 512
 """Buffers given to one call; Linux takes 1024."""
 _MAX_BYTES: Final = 1 << 30
 """Bytes given to one call; Linux takes 2 GiB less a page."""
-
-
-_FEW_BYTES: Final = 64 << 20
-"""Of a file that is written by one thread."""
-_PIECE_BYTES: Final = 16 << 20
-_MAX_THREADS: Final = 4
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
@@ -75,27 +68,6 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
                 break
             written -= len(buffer)
     return offset
-
-
-def write_placed(descriptor: int, placed: Sequence[tuple[int, Sequence[Buffer]]]) -> None:
-    """Write buffers at their offsets; many bytes side by side, since one core fills no disk."""
-    if sum(len(buffer) for _, buffers in placed for buffer in buffers) < _FEW_BYTES:
-        for offset, buffers in placed:
-            write_all(descriptor, buffers, offset)
-        return
-    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(lambda piece: write_all(descriptor, [piece[1]], piece[0]), _pieces(placed)):
-            pass
-
-
-def _pieces(placed: Sequence[tuple[int, Sequence[Buffer]]]) -> Iterator[tuple[int, memoryview]]:
-    for offset, buffers in placed:
-        at = offset
-        for buffer in buffers:
-            view = memoryview(buffer)
-            for low in range(0, len(view), _PIECE_BYTES):
-                yield at + low, view[low : low + _PIECE_BYTES]
-            at += len(view)
 
 
 def sync(descriptor: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.disk import Buffer, bytes_of, checksum_of, little_endian, opened, write_placed
+from kgverify.trace.disk import Buffer, bytes_of, checksum_of, little_endian, opened, write_all
 from kgverify.trace.examination import Examination, Found, examine
 from kgverify.trace.header import SCHEMA_VERSION
 from kgverify.trace.image import MetadataImage, Written, write_bytes
@@ -106,7 +106,8 @@ def write_arrays(
             if (offset := dataset.id.get_offset()) is not None:
                 placed.append((offset, [bytes_of(piece) for piece in pieces]))
         summed = hasher.submit(lambda: {name: checksum_of(pieces) for name, pieces in parts.items()})
-        write_placed(descriptor, placed)
+        for offset, buffers in placed:
+            write_all(descriptor, buffers, offset)
         _sign(file, summed.result(), creator)
         file.close()
         return image.write_out(descriptor, placed, hasher)
