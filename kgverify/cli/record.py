@@ -102,7 +102,8 @@ def record(
             pipeline = stack.enter_context(reference_over(run, jobs=jobs, scheduler=scheduler))
         else:
             with naming_options():
-                layout = choose_recording_layout(run, device=device, mode=mode, slots=slots)
+                # Faults run in ticks of stages, which take more memory than the ticks that these sizes are for.
+                layout = None if fault else choose_recording_layout(run, device=device, mode=mode, slots=slots)
                 pipeline = compiled_pipeline_with_faults(
                     run, fault or (), mode=mode, device=device, slots=slots, precision=precision, layout=layout
                 )
