@@ -1,6 +1,5 @@
 """Arrays on their way from the device to the host, while the device goes on."""
 
-from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -25,15 +24,11 @@ class Sent(Generic[T]):
             self._sending.wait()
         return self._value
 
-    def then(self, change: Callable[[T], T]) -> "Sent[T]":
-        """The same value, changed; what is changed need not be there yet."""
-        return Sent(change(self._value), self._sending)
-
 
 class Sending:
     """Copies to the host, on a stream of their own. Tensors are handed over first; `start` sends them off.
 
-    What is written to a tensor after `start` is not copied only where the tensor is not handed over itself: hand over copies.
+    Of a tensor that will be written again, hand over a copy.
     """
 
     def __init__(self) -> None:
