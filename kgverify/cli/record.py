@@ -61,7 +61,10 @@ def record(
         int, typer.Option(min=1, help="Steps committed at a time; a longer trace becomes a folder of shards.")
     ] = SHARD_STEPS,
     level: Annotated[
-        str, typer.Option(help="What is kept of each step: digests, compact (clauses and scores) or steps.")
+        str,
+        typer.Option(
+            help="Kept of each step: digests, compact (clauses, scores), steps, or deep (what each stage gave)."
+        ),
     ] = "steps",
     archive: Annotated[bool, typer.Option("--archive", help="Pack the file as small as HDF5's filters can.")] = False,
     json_path: options.JsonPath = None,

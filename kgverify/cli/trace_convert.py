@@ -18,7 +18,7 @@ def convert(
     level: Annotated[
         str | None,
         typer.Option(
-            help="digests, compact or steps; a compact trace is raised to steps by replay. [default: its own]"
+            help="digests, compact, steps or deep; a compact trace is raised to steps by replay. [default: its own]"
         ),
     ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Pack it as small as HDF5's filters can.")] = False,

@@ -19,7 +19,7 @@ class Surroundings(NamedTuple):
     """The two steps of a divergence, and what they can be compared with.
 
     expected, actual: None where a side has no such step
-    outputs:          of the culprit stage in both engines, where the step was replayed
+    outputs:          of the culprit stage on both sides, where the step was replayed or they were recorded
     earlier:          the actual candidate's steps before
     other_goals:      goals of other derivations
     error_bound:      of a gap between two scores

@@ -7,14 +7,15 @@ from numpy.typing import NDArray
 
 from kgverify.logic.outcomes import Origin
 from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Columns
+from kgverify.trace.columns import Columns, Resolvents, StageItems, no_stage_items
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.trace import Trace
 
 
 def column_names(columns: Columns) -> frozenset[str]:
-    """Every column of a trace: `steps.choice` and so on."""
-    return frozenset(f"{level}.{field}" for level in columns._fields for field in getattr(columns, level)._fields)
+    """Every column that traces are compared by: `steps.choice` and so on."""
+    compared = (level for level in columns._fields if level != "stages")
+    return frozenset(f"{level}.{field}" for level in compared for field in getattr(columns, level)._fields)
 
 
 def share_fields(expected: Trace, actual: Trace) -> tuple[Trace, Trace, tuple[str, ...]]:
@@ -68,15 +69,14 @@ class SymbolMap:
             c.candidates._replace(atom=self.convert_atoms(c.candidates.atom)),
             c.steps._replace(goal_atoms=self.convert_atoms(c.steps.goal_atoms)),
             c.resolvents._replace(atoms=self.convert_atoms(c.resolvents.atoms)),
+            self._convert_items(c.stages),
         )
         fields = actual.fields
         if self._numbers is None:
             # Facts are numbered by the order of ids, which is another one here.
             fields -= {"resolvents.origin_kind", "resolvents.origin"}
         else:
-            is_fact = c.resolvents.origin_kind == Origin.FACT
-            origin = c.resolvents.origin.copy()
-            origin[is_fact] = self._numbers[origin[is_fact]]
+            origin = self._convert_origins(c.resolvents)
             columns = columns._replace(resolvents=columns.resolvents._replace(origin=origin))
         return replace(
             actual,
@@ -86,6 +86,21 @@ class SymbolMap:
             facts=self._facts,
             fields=fields,
         )
+
+    def _convert_items(self, items: StageItems) -> StageItems:
+        """What the stages gave; nothing where it names facts that cannot be found again."""
+        if self._numbers is None:
+            return no_stage_items()
+        atoms, is_atom = items.atoms.copy(), items.atoms[:, 0] >= 0
+        atoms[is_atom] = self.convert_atoms(atoms[is_atom])
+        return items._replace(atoms=atoms, origin=self._convert_origins(items))
+
+    def _convert_origins(self, made_by: Resolvents | StageItems) -> NDArray[np.int32]:
+        assert self._numbers is not None
+        is_fact = made_by.origin_kind == Origin.FACT
+        origin = made_by.origin.copy()
+        origin[is_fact] = self._numbers[origin[is_fact]]
+        return origin
 
 
 def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:

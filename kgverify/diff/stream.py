@@ -115,7 +115,7 @@ class _StreamComparer:
             if is_wanted:
                 verify_content(trace)
             else:
-                trace.verify("header", "symbols/", "program/", "rankings/", "shard/")
+                trace.verify("header", "symbols/", "program/", "stages/", "rankings/", "shard/")
         actual.share_symbols(expected)
         self._rebuilds = find_rebuilds(expected, actual, rebuilding)
         shells = [self._rebuilds.apply(side, shell_of(trace)) for side, trace in enumerate(self._traces)]

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.diff.by_stages import StageNamer
 from kgverify.diff.classify import Finding, Surroundings, classify
 from kgverify.diff.compare import Comparer
 from kgverify.diff.numbering import Numbering
@@ -53,8 +54,10 @@ class Gathered:
         self.levels |= {each.level for each in comparison.divergences}
         room = max(0, self.kept - len(self.near_ties))
         self.near_ties += [_moved(tie, rows) for tie in comparison.near_ties[:room]]
-        for each in comparison.divergences[: max(0, self.kept - len(self._found))]:
-            around = surroundings_of(each, comparer)
+        namer = StageNamer(comparer)
+        for found in comparison.divergences[: max(0, self.kept - len(self._found))]:
+            each, outputs = namer.name(found)
+            around = surroundings_of(found, comparer)._replace(outputs=outputs)
             finding = classify(each, around)
             is_open = _goal_is_wrong(around)
             self._found.append(_Found(_moved(each, rows), finding, around if is_open else None))

@@ -4,16 +4,16 @@ A third party joins by implementing `Engine`, or by writing a trace file (`docs/
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.logic.stages import Stage
 from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
 from kgverify.trace.header import EngineInfo
 from kgverify.trace.levels import TraceLevel
+from kgverify.trace.stage_items import StageOutputs as StageOutputs
 
 Progress = Callable[[int], None]
 """Called with the number of candidates finished since the last call."""
@@ -38,16 +38,6 @@ class Positions(NamedTuple):
     num_goals: NDArray[np.uint32]
     num_atoms: NDArray[np.uint16]
     atoms: NDArray[np.int32]
-
-
-StageOutputs: TypeAlias = dict[Stage, Any]
-"""What each stage of one step gave, in ids, in the order of the stages; what an engine cannot tell it leaves out.
-
-`select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin,
-atoms) of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean
-nothing. `close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the
-scores. `choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
-"""
 
 
 class Engine(Protocol):

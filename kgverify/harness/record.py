@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
 from kgverify.errors import UserError
+from kgverify.harness.deep import prove_deep
 from kgverify.harness.run import Pipeline, Run, build_header
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import Candidates, CandidateSet, Columns
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 512
 """Candidates proved between two appends, by an engine that does not prove ahead."""
+
+DEEP_CHUNK: Final = 64
+"""The same where each step is taken again with its stages watched, which takes long."""
 
 CHUNK_SLOTS: Final = 16
 """At least so many of them for each slot of an engine that proves in batches."""
@@ -129,6 +133,11 @@ def _prove_parts(
     engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
 ) -> Iterator[Callable[[], _Part]]:
     """Part by part, how its columns and digests are read."""
+    if level is TraceLevel.DEEP:
+        for begin in range(0, len(candidates.query), DEEP_CHUNK):
+            part = candidates.take(slice(begin, begin + DEEP_CHUNK))
+            yield partial(_pair, prove_deep(engine, part, progress))
+        return
     if isinstance(engine, RecordingEngine) and engine.proves_ahead:
         for recorded in engine.record(candidates, progress, level=level):
             yield recorded.read

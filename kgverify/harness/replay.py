@@ -1,30 +1,28 @@
 """Replaying one step in both engines with every stage watched: the earliest stage whose output differs is at fault."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from kgverify.diff.locate import is_close, locate_difference, shorten
-from kgverify.diff.result import Divergence, Value
-from kgverify.diff.view import Names, StepReader, StepView, outcome_name
+from kgverify.diff.locate import is_close, locate_difference
+from kgverify.diff.result import Divergence
+from kgverify.diff.stage_difference import first_difference, name_stage, starts_wrong
+from kgverify.diff.view import Names, StepReader, StepView
 from kgverify.engines.protocol import (
     Engine,
     Positions,
     ProbedEngine,
-    StageOutputs,
     candidate_set,
     positions_of,
     take_position,
 )
 from kgverify.harness.stagewise import StageFault, later_faults
-from kgverify.logic.atoms import Atom
 from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.trace.columns import Columns, select_candidates
+from kgverify.trace.stage_items import StageOutputs
 
 ALL_REPLAYED: Final = 200
 """So many divergences are replayed one by one. A further one is taken for one of those that look like it, if these all have
@@ -82,7 +80,7 @@ def _replay_one(replay: "_Replay", divergence: Divergence) -> list[Replayed]:
     if divergence.field.startswith("candidates."):
         return [Replayed(replay.of_candidate(divergence))]
     found = replay.of_step(divergence)
-    if replay.lockstep is None or found.outputs is None or _starts_wrong(divergence):
+    if replay.lockstep is None or found.outputs is None or starts_wrong(divergence):
         return [found]
     return [found, *replay.behind(found.divergence, replay.lockstep)]
 
@@ -117,7 +115,7 @@ class _Replay:
     def of_step(self, divergence: Divergence) -> Replayed:
         """The step taken again; where its goal was wrong already, the step that made the goal."""
         step = divergence.step
-        for at in (step - 1, step) if _starts_wrong(divergence) else (step,):
+        for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
             position = position_at(self._columns, divergence.candidate, at)
             probes = self._probe(position)
             stage = first_difference(*probes, self._tolerance) if probes else None
@@ -133,15 +131,7 @@ class _Replay:
         return None
 
     def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
-        values = render_difference(*fault, self._names)
-        named = msgspec.structs.replace(
-            divergence,
-            stage=fault.stage.value,
-            field=f"stage.{fault.stage.value}",
-            expected=values[0],
-            actual=values[1],
-            is_replayed=True,
-        )
+        named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
         return Replayed(named, (fault.expected, fault.actual))
 
     def behind(self, first: Divergence, lockstep: Lockstep) -> list[Replayed]:
@@ -193,10 +183,6 @@ def _without_nan(view: StepView) -> StepView:
     return view._replace(resolvents=tuple(r._replace(score=0.0) if r.score != r.score else r for r in view.resolvents))
 
 
-def _starts_wrong(divergence: Divergence) -> bool:
-    return divergence.step > 0 and divergence.field in ("steps.goal_atoms", "steps.depth")
-
-
 def _of_machinery(divergence: Divergence) -> Divergence:
     return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True)
 
@@ -217,69 +203,3 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
 def position_at(columns: Columns, candidate: int, step: int) -> Positions:
     """The position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
-
-
-def first_difference(expected: StageOutputs, actual: StageOutputs, tolerance: float) -> Stage | None:
-    """The earliest stage that both engines show and whose outputs differ."""
-    for stage in STEP_STAGES:
-        if stage in expected and stage in actual and not _is_same(stage, expected[stage], actual[stage], tolerance):
-            return stage
-    return None
-
-
-def _is_same(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool:
-    if stage is Stage.SCORE:
-        return len(expected) == len(actual) and all(
-            is_close(e, a, tolerance) for e, a in zip(expected, actual, strict=True)
-        )
-    return bool(expected == actual)
-
-
-def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:
-    """Two outputs of a stage as a person reads them: of lists only what differs, in names, with provenance."""
-    if stage is Stage.LIMIT:
-        dropped = [f"dropped {each[1]} for their atoms, {each[2]} for their place" for each in (expected, actual)]
-        if dropped[0] != dropped[1]:
-            return dropped[0], dropped[1]
-        expected, actual = expected[0], actual[0]
-    if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
-        return _render_single(stage, expected, names), _render_single(stage, actual, names)
-    if stage is Stage.SCORE:
-        return shorten(map(repr, expected)), shorten(map(repr, actual))
-    left, right = _only(expected, actual), _only(actual, expected)
-    if not left and not right:
-        left, right = list(expected), list(actual)
-    return tuple(  # type: ignore[return-value]
-        shorten(_render_item(stage, item, names) for item in side) or ["nothing more"] for side in (left, right)
-    )
-
-
-def _only(these: Any, others: Any) -> list[Any]:
-    left = Counter(others)
-    found = []
-    for item in these:
-        if left[item]:
-            left[item] -= 1
-        else:
-            found.append(item)
-    return found
-
-
-def _render_single(stage: Stage, value: Any, names: Names) -> Value:
-    if stage is Stage.SELECT:
-        return names.atom(value)
-    if stage is Stage.ADVANCE:
-        kind, atoms, depth = value
-        return f"{names.goal(tuple(Atom(*a) for a in atoms), kind)} at depth {depth}"
-    return outcome_name(value) if stage is Stage.FINISH else int(value)
-
-
-def _render_item(stage: Stage, item: Any, names: Names) -> str:
-    if stage is Stage.MATCH_RULES:
-        return names.clause(Origin.RULE, item)
-    if stage is Stage.MATCH_FACTS:
-        return names.clause(Origin.FACT, item)
-    kind, origin_kind, origin, atoms = item if len(item) == 4 else (GoalKind.GOAL, *item)
-    text = names.goal(tuple(Atom(*a) for a in atoms), kind)
-    made_by = names.clause(origin_kind, origin)
-    return f"{text}   by {made_by}" if made_by else text

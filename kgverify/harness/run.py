@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify import __version__
+from kgverify.diff.fields import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
@@ -194,7 +195,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
         num_rules=len(program.rules),
         num_facts=len(program.facts),
     )
-    fields = {f"{level}.{name}" for level in columns._fields for name in getattr(columns, level)._fields}
+    fields = column_names(columns)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,
@@ -203,7 +204,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
         rankings=rankings,
         facts=program.facts,
         fact_lines=program.fact_lines,
-        fields=frozenset(fields),
+        fields=fields,
         is_complete=True,
         source="",
         rules=program.rules,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify import __version__
+from kgverify.diff.by_stages import StageNamer
 from kgverify.diff.causes import group_causes
 from kgverify.diff.classify import Surroundings, classify
 from kgverify.diff.compare import Comparer
@@ -186,7 +187,8 @@ def compare_loaded(expected: Trace, actual: Trace) -> Verification:
     comparer = Comparer(expected, actual)
     comparison = compare_rankings(_admit_unfollowed(comparer.compare()), expected, actual)
     explainer = Explainer(comparer.expected, comparer, comparer.views)
-    divergences, causes = explainer.group([Replayed(each, None) for each in comparison.divergences])
+    namer = StageNamer(comparer)
+    divergences, causes = explainer.group([Replayed(*namer.name(each)) for each in comparison.divergences])
     outcomes = count_outcomes(expected, actual)
     report = build_report(
         _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),

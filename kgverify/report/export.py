@@ -12,10 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.diff.stage_difference import render_output
 from kgverify.diff.view import Names, StepReader, outcome_name, side_name
 from kgverify.errors import UserError
 from kgverify.logic.outcomes import GoalKind
 from kgverify.trace.columns import expand_rows, select_candidates, starts_of
+from kgverify.trace.stage_items import StageReader
 from kgverify.trace.trace import Trace
 
 Row = dict[str, Any]
@@ -68,9 +70,10 @@ def select(trace: Trace, rows: NDArray[np.int64]) -> Trace:
 def step_rows(trace: Trace, rows: NDArray[np.int64]) -> Iterator[Row]:
     """One row for each step of the given candidates, in names; what the trace does not hold is not in a row.
 
-    Resolvents are a list of rows of their own: `goal`, `kind`, `clause`, `score`.
+    Resolvents are a list of rows of their own: `goal`, `kind`, `clause`, `score`; so is what the stages gave, where the
+    trace holds it: `stage`, `gave`.
     """
-    names, reader = Names(trace), StepReader(trace.columns)
+    names, reader, stages = Names(trace), StepReader(trace.columns), StageReader(trace.columns)
     fields = trace.fields
     candidates = trace.columns.candidates
     has_goals, has_kinds = "steps.goal_atoms" in fields, "resolvents.kind" in fields
@@ -102,7 +105,14 @@ def step_rows(trace: Trace, rows: NDArray[np.int64]) -> Iterator[Row]:
                     | ({"score": r.score} if "resolvents.score" in fields else {})
                     for r in view.resolvents
                 ]
+            if "stages.told" in fields:
+                row["stages"] = list(_stage_rows(stages, first + step, names))
             yield row
+
+
+def _stage_rows(reader: StageReader, row: int, names: Names) -> Iterator[Row]:
+    for stage, given in reader.read(row).items():
+        yield {"stage": stage.value, "gave": list(render_output(stage, given, names))}
 
 
 def _write_json_lines(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
@@ -169,6 +179,8 @@ def _arrow_schema(arrow: Any, row: Row) -> Any:
     def type_of(name: str) -> Any:
         if name == "resolvents":
             return arrow.list_(arrow.struct([(key, kind) for key, kind in resolvent.items() if key in held]))
+        if name == "stages":
+            return arrow.list_(arrow.struct([("stage", arrow.string()), ("gave", arrow.list_(arrow.string()))]))
         if name == "goal":
             return arrow.list_(arrow.string())
         if name in texts:

@@ -11,6 +11,7 @@ from kgverify.diff.fields import share_symbols
 from kgverify.diff.positions import lockstep_columns
 from kgverify.diff.result import Divergence
 from kgverify.diff.view import Names, StepReader, StepView
+from kgverify.trace.stage_items import StageOutputs, StageReader
 from kgverify.trace.trace import Trace
 
 
@@ -39,6 +40,7 @@ class SidesReader:
         self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
         self._expected, self._actual = comparer.expected.columns, comparer.actual.columns
         self._readers = comparer.readers
+        self._stage_readers = StageReader(self._expected), StageReader(self._actual)
         alignment = comparer.alignment
         self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
         self._stepped: StepReader | None = None
@@ -92,6 +94,16 @@ class SidesReader:
             return None
         first, end = self._stepped.first_step[position : position + 2]
         return self._stepped.read(first) if first < end else None
+
+    def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
+        """What the stages of a step gave on both sides; nothing where a side has no such step, or did not record it."""
+        places = candidate, None if self._stepped is not None else self._actual_of.get(candidate)
+        sides = zip(self._stage_readers, self._readers, places, self.num_steps(candidate), strict=True)
+        expected, actual = (
+            stages.read(reader.first_step[row] + step) if row is not None and 0 <= step < num_steps else {}
+            for stages, reader, row, num_steps in sides
+        )
+        return expected, actual
 
     def _agree_before(self, candidate: int, step: int) -> bool:
         if min(self.num_steps(candidate)) < step or candidate not in self._actual_of:

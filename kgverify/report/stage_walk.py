@@ -1,8 +1,8 @@
 """A step stage by stage, as far as the traces of a saved run hold it.
 
-A trace holds what a step came to, not what each stage gave. What can be read off it is compared: of the stage at fault the
-values of the divergence are shown, which are those of the replay where there was one; of stages before it a replay has
-shown that they agree; what differs in stages after it follows from it.
+A trace of level `deep` holds what each stage gave; any other what a step came to. What can be read off it is compared: of
+the stage at fault the values of the divergence are shown, which are those of the replay where there was one; of stages
+before it a replay has shown that they agree; what differs in stages after it follows from it.
 """
 
 from collections import Counter
@@ -12,11 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.diff.locate import canonical, is_close
 from kgverify.diff.result import Divergence
+from kgverify.diff.stage_difference import is_same_output, render_output
 from kgverify.diff.view import Names, StepView, outcome_name
 from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.report.sides import SidesReader
 from kgverify.report.wording import clip, value_lines
+from kgverify.trace.stage_items import StageOutputs
 
 INPUT: Final = "(input)"
 """The goal that a step begins with; no stage, but where a walk begins."""
@@ -48,12 +50,17 @@ class StageLine(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """One side's step with what is needed to read stages off it. following: the next step, where it is held."""
+    """One side's step with what is needed to read stages off it.
+
+    following: the next step, where it is held
+    outputs:   what its stages gave, as far as that was recorded
+    """
 
     step: StepView
     following: StepView | None
     names: Names
     fields: frozenset[str]
+    outputs: StageOutputs
 
 
 class _Read(NamedTuple):
@@ -70,9 +77,10 @@ def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Dive
         return tuple(_of_divergence(divergence)) if divergence else ()
     following = reader.read(candidate, step + 1)
     is_own_run = not reader.has_stepped
+    outputs = reader.outputs(candidate, step)
     sides = (
-        _Side(expected, following.expected, reader.names[0], reader.expected_fields),
-        _Side(actual, following.actual if is_own_run else None, reader.names[1], reader.actual_fields),
+        _Side(expected, following.expected, reader.names[0], reader.expected_fields, outputs[0]),
+        _Side(actual, following.actual if is_own_run else None, reader.names[1], reader.actual_fields, outputs[1]),
     )
     # What the actual engine did elsewhere tells nothing of the step that diverged.
     has_actual = is_same_way or divergence is None
@@ -84,6 +92,7 @@ def _walk(
 ) -> Iterator[StageLine]:
     culprit = _place_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
     was_replayed = divergence is not None and divergence.is_replayed
+    was_told = divergence is not None and divergence.field.startswith("stage.") and not was_replayed
     is_of_step = culprit <= len(STEP_STAGES)
     has_differed = not is_same_way or not is_of_step
     for place, stage in enumerate((INPUT, *STEP_STAGES)):
@@ -99,6 +108,12 @@ def _walk(
         if was_replayed and is_of_step and stage != INPUT and place < culprit:
             # Whatever the traces show of it.
             note = "both gave the same when the step was replayed"
+        elif stage in sides[0].outputs and stage in sides[1].outputs:
+            if not is_same:
+                mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
+                has_differed = True
+        elif was_told and is_of_step and stage != INPUT and place < culprit:
+            note = "both recorded the same"
         elif stage == Stage.SELECT or reads[0] is None or reads[1] is None:
             mark = Mark.NOT_HELD
         elif not is_same and place < culprit and is_of_step:
@@ -124,6 +139,8 @@ def _place_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
 
 def _of_divergence(divergence: Divergence, shown_as: str = "") -> Iterator[StageLine]:
     note = "read off the traces; only what differs"
+    if divergence.field.startswith("stage."):
+        note = "recorded; only what differs"
     if divergence.is_replayed and divergence.field.startswith("stage."):
         note = "replayed; only what differs"
     elif divergence.is_replayed:
@@ -138,6 +155,10 @@ def _read(
     stage: str, sides: tuple[_Side, _Side], tolerance: float
 ) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
     """The note, whether both sides are the same, and what was read of each."""
+    told = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
+    if told[0] is not None and told[1] is not None:
+        is_same = is_same_output(Stage(stage), told[0], told[1], tolerance)
+        return "recorded", is_same, (_read_output(Stage(stage), sides[0]), _read_output(Stage(stage), sides[1]))
     if stage == Stage.SCORE:
         return _read_scores(sides, tolerance)
     if stage not in _READERS:
@@ -146,6 +167,10 @@ def _read(
     reads = read(sides[0]), read(sides[1])
     is_same = reads[0] is not None and reads[1] is not None and reads[0].key == reads[1].key
     return _NOTES.get(stage, ""), is_same, reads
+
+
+def _read_output(stage: Stage, side: _Side) -> _Read:
+    return _Read(None, tuple(clip(line) for line in render_output(stage, side.outputs[stage], side.names)))
 
 
 def _read_input(side: _Side) -> _Read:

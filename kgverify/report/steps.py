@@ -1,5 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and as a person reads it."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kgverify.diff.stage_difference import render_output
 from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
 from kgverify.trace.columns import Candidates
@@ -15,7 +17,8 @@ from kgverify.trace.content import stored_root
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.schema import RECORD_AGAIN
+from kgverify.trace.schema import RECORD_AGAIN, STAGES
+from kgverify.trace.stage_items import StageOutputs, StageReader, check_stage_items
 from kgverify.trace.trace import Trace
 
 MOST_CANDIDATES = 20
@@ -91,7 +94,8 @@ class TraceView:
 
     def step(self, candidate: int, step: int) -> dict[str, Any]:
         """A step in names."""
-        view = self.view(candidate, step)
+        view, outputs = self.view(candidate, step), self.outputs(candidate, step)
+        stages = {stage.value: list(render_output(stage, given, self.names)) for stage, given in outputs.items()}
         return {
             "step": step,
             "depth": view.depth,
@@ -108,7 +112,12 @@ class TraceView:
             "dropped_resolvents": view.dropped_resolvents,
             "choice": view.choice,
             "outcome": outcome_name(view.outcome),
-        }
+        } | ({"stages": stages} if stages else {})
+
+    def outputs(self, candidate: int, step: int) -> StageOutputs:
+        """What the stages of a step gave; nothing where the trace does not hold it."""
+        columns = self.trace.columns
+        return StageReader(columns).read(self._reader.first_step[candidate] + step)
 
     def summary(self) -> dict[str, Any]:
         """The header and the sizes."""
@@ -154,6 +163,14 @@ class MappedTraceView(TraceView):
 
     def _find(self, candidate: int) -> tuple[Candidates, int]:
         return self._mapped.candidate_columns(candidate, candidate + 1), 0
+
+    def outputs(self, candidate: int, step: int) -> StageOutputs:
+        """What the stages of a step gave, checked to be something that stages can give."""
+        if STAGES[0].replace("/", ".") not in self.trace.fields:
+            return {}
+        columns, _ = self._mapped.read_step(candidate, step)
+        check_stage_items(columns.stages, 1, self.trace.symbols, self.trace.source, num_rules=None, num_facts=None)
+        return StageReader(columns).read(0)
 
     def _read(self, candidate: int, step: int) -> StepView:
         columns, stored = self._mapped.read_step(candidate, step)
@@ -248,4 +265,19 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
         f"chosen {s['choice']}, then {s['outcome']}; dropped {s['dropped_atoms']} for their atoms,"
         f" {s['dropped_resolvents']} for their place"
     )
-    return Group(title, goal, table, *rest, end)
+    return Group(title, goal, table, *rest, end, *_render_stages(s.get("stages", {})))
+
+
+def _render_stages(stages: dict[str, list[str]]) -> Iterator[RenderableType]:
+    if not stages:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    table.add_column("gave", overflow="fold")
+    for stage, lines in stages.items():
+        shown = [escape(line) for line in lines[:MOST_RESOLVENTS]]
+        if (more := len(lines) - MOST_RESOLVENTS) > 0:
+            shown.append(f"... and {more} more; --json has them all")
+        table.add_row(stage, "\n".join(shown) or "nothing")
+    yield Text()
+    yield table

@@ -158,6 +158,8 @@ def describe_finding(divergence: Divergence) -> str:
     """How the stage of a divergence was found."""
     if divergence.is_replayed:
         return "found by replaying the step stage by stage"
+    if divergence.field.startswith("stage."):
+        return "told by the stages as they were recorded"
     if divergence.field == DIGEST:
         return "or a later stage: the digests differ, and do not tell in what"
     return "read off the traces"

@@ -1,6 +1,7 @@
 """A trace in memory: ragged columns, flat arrays plus counts, never padded.
 
-Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings.
+Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings, I items that stages
+gave, K atoms of these items.
 Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
 """
 
@@ -121,12 +122,45 @@ class Digests(NamedTuple):
     renaming: NDArray[np.uint64]
 
 
+class StageItems(NamedTuple):
+    """What each stage of each step gave, item by item; all empty where that was not recorded (see `trace.stage_items`).
+
+    told:        uint16  [T]     bit n - 1 is set where stage number n of the step was told
+    num_items:   uint32  [T]     items of the step
+    stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
+    kind:        uint8   [I]     a `GoalKind`
+    origin_kind: uint8   [I]     an `Origin`
+    origin:      int32   [I]     index of the rule or fact; 0 where there is none
+    number:      float64 [I]     what `score`, `choose`, `advance` and `finish` gave: score, index, depth, outcome; else 0
+    num_atoms:   uint16  [I]
+    atoms:       int32   [K, 3]  one with a negative predicate is no atom
+    """
+
+    told: NDArray[np.uint16]
+    num_items: NDArray[np.uint32]
+    stage: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
+    origin_kind: NDArray[np.uint8]
+    origin: NDArray[np.int32]
+    number: NDArray[np.float64]
+    num_atoms: NDArray[np.uint16]
+    atoms: NDArray[np.int32]
+
+
+def no_stage_items(num_steps: int = 0) -> StageItems:
+    """Of so many steps nothing was told."""
+    per_step: list[Any] = [np.zeros(num_steps, dtype) for dtype in (np.uint16, np.uint32)]
+    types = np.uint8, np.uint8, np.uint8, np.int32, np.float64, np.uint16
+    return StageItems(*[*per_step, *(np.zeros(0, dtype) for dtype in types), np.zeros((0, 3), np.int32)])
+
+
 class Columns(NamedTuple):
-    """The candidates of a run with all their steps."""
+    """The candidates of a run with all their steps, and what the stages gave where that was recorded."""
 
     candidates: Candidates
     steps: Steps
     resolvents: Resolvents
+    stages: StageItems = no_stage_items()
 
 
 def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
@@ -197,7 +231,17 @@ def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
         columns.candidates,
         Steps(*take(columns.steps, rows, goal_atoms)),
         Resolvents(*take(columns.resolvents, resolvents, atoms)),
+        _select_items(columns.stages, rows),
     )
+
+
+def _select_items(stages: StageItems, rows: NDArray[np.int64]) -> StageItems:
+    if not len(stages.told):
+        return stages
+    items = expand_rows(starts_of(stages.num_items), rows)
+    atoms = expand_rows(starts_of(stages.num_atoms), items)
+    per_step: list[Any] = [stages.told[rows], stages.num_items[rows]]
+    return StageItems(*[*per_step, *(column[items] for column in stages[2:-1]), stages.atoms[atoms]])
 
 
 def _columns_of(level: Any) -> list[Any]:

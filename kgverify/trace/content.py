@@ -10,7 +10,7 @@ from kgverify.trace.columns import Candidates, Columns, Digests
 from kgverify.trace.digests import compute_digests, root_digest
 from kgverify.trace.manifest import check_shard, render_hash
 from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.mapped_file import COUNTS, MappedFile, StoredDigests
+from kgverify.trace.mapped_file import COUNTS, STAGE_COUNTS, MappedFile, StoredDigests
 from kgverify.trace.schema import RECORD_AGAIN
 from kgverify.trace.validate import check_columns
 
@@ -24,7 +24,7 @@ def verify_content(trace: MappedTrace) -> None:
     for file, shard in zip(trace.files, trace.shards, strict=True):
         if shard is not None:
             check_shard(trace.path, shard)
-        for name in COUNTS:
+        for name in (*COUNTS, *(STAGE_COUNTS if file.has_stages else ())):
             file.offsets(name).build()
         root = 0
         for begin, end in split_candidates(file):

@@ -86,7 +86,7 @@ def _convert_file(
     num_bytes = source.stat().st_size
     arrays, own = _convert(content, trace, level, is_archived, rebuild)
     write_at_once(target, lambda path: _write(path, arrays, trace, own, is_archived))
-    candidates, steps, _ = trace.columns
+    candidates, steps, *_ = trace.columns
     return Conversion(len(candidates.query), len(steps.depth), num_bytes, target.stat().st_size, trace.unknown.dropped)
 
 
@@ -97,7 +97,7 @@ def _convert(
     level = level or own
     order = list(TraceLevel)
     if order.index(level) > order.index(own):
-        if own is not TraceLevel.COMPACT or rebuild is None:
+        if own is not TraceLevel.COMPACT or level is not TraceLevel.STEPS or rebuild is None:
             raise UserError(
                 f"the trace is of level {own.value!r}, and what it left out cannot be had back at level {level.value!r}",
                 where=trace.source,
@@ -133,7 +133,7 @@ def _convert_folder(
             trace = decode_trace(content, str(source / name))
             arrays, own = _convert(content, trace, level, is_archived, rebuild)
             written = _write(unfinished / name, arrays, trace, own, is_archived)
-            candidates, steps, _ = trace.columns
+            candidates, steps, *_ = trace.columns
             counts = len(candidates.query), len(steps.depth)
             # The digests of the sequence stay, and so does the root.
             shards.append(Shard(name, written.size, *counts, written.xxh3, render_hash(trace.root)))

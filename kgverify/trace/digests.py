@@ -52,7 +52,7 @@ def compute_sequence(columns: Columns) -> Words:
 
 def _compute(columns: Columns, num: int) -> list[Words]:
     """All three, or the first alone."""
-    _, steps, resolvents = columns
+    _, steps, resolvents, _ = columns
     num_steps = len(steps.num_atoms)
     for counts, total in (
         (steps.num_atoms, len(steps.goal_atoms)),
@@ -135,7 +135,7 @@ class _GoalHasher:
 
     def __init__(self, columns: Columns, *, is_renaming: bool) -> None:
         self._is_renaming = is_renaming
-        _, steps, resolvents = columns
+        _, steps, resolvents, _ = columns
         atoms = (steps.goal_atoms, resolvents.atoms)
         self.arguments = _Table(*(a[:, i] for a in atoms for i in (1, 2)))
         self.predicates = _Table(*(a[:, 0] for a in atoms))

@@ -10,7 +10,7 @@ import numpy as np
 from kgverify.errors import UserError, suggest
 from kgverify.trace.columns import Candidates, Resolvents, Steps
 from kgverify.trace.header import SCHEMA_VERSION
-from kgverify.trace.schema import FIELDS, Arrays
+from kgverify.trace.schema import FIELDS, STAGES, Arrays
 
 
 class TraceLevel(StrEnum):
@@ -19,11 +19,13 @@ class TraceLevel(StrEnum):
     digests: the candidates, and one digest of each step
     compact: also the clause, kind and score of each resolvent, and the counts; goals can be rebuilt from the program
     steps:   also the atoms of goals and resolvents
+    deep:    also what each stage of each step gave
     """
 
     DIGESTS = "digests"
     COMPACT = "compact"
     STEPS = "steps"
+    DEEP = "deep"
 
 
 class Packing(StrEnum):
@@ -42,18 +44,21 @@ class Packing(StrEnum):
 _ATOMS: Final = frozenset({"steps/num_atoms", "steps/goal_atoms", "resolvents/num_atoms", "resolvents/atoms"})
 _OTHER_DIGESTS: Final = frozenset({"digests/multiset", "digests/renaming"})
 _OF_STEPS: Final = frozenset(field.path for field in FIELDS if field.path.split("/")[0] in ("steps", "resolvents"))
+_STAGES: Final = frozenset(STAGES)
 _CLAUSES: Final = frozenset({"resolvents/origin_kind", "resolvents/origin"})
 
 # What each level leaves out, and what it requires beyond the candidates and the symbols.
 _LEFT_OUT: Final = {
-    TraceLevel.DIGESTS: _OF_STEPS | _OTHER_DIGESTS | {"candidates/log_probability"},
-    TraceLevel.COMPACT: _ATOMS | _OTHER_DIGESTS,
-    TraceLevel.STEPS: frozenset[str](),
+    TraceLevel.DIGESTS: _OF_STEPS | _STAGES | _OTHER_DIGESTS | {"candidates/log_probability"},
+    TraceLevel.COMPACT: _ATOMS | _STAGES | _OTHER_DIGESTS,
+    TraceLevel.STEPS: _STAGES,
+    TraceLevel.DEEP: frozenset[str](),
 }
 _REQUIRED: Final = {
     TraceLevel.DIGESTS: frozenset({"digests/sequence"}),
     TraceLevel.COMPACT: _CLAUSES | {"digests/sequence"},
     TraceLevel.STEPS: frozenset[str](),
+    TraceLevel.DEEP: _STAGES,
 }
 
 # The columns that digests count and that a prover may not know.

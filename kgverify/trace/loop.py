@@ -15,7 +15,16 @@ from kgverify.errors import UserError, suggest
 from kgverify.logic.limits import Limits
 from kgverify.logic.outcomes import Side
 from kgverify.logic.program import Rule, Symbols
-from kgverify.trace.columns import Candidates, Columns, Rankings, Resolvents, Steps, starts_of
+from kgverify.trace.columns import (
+    Candidates,
+    Columns,
+    Rankings,
+    Resolvents,
+    StageItems,
+    Steps,
+    no_stage_items,
+    starts_of,
+)
 from kgverify.trace.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.schema import FIELD_OF, OPTIONAL_COLUMNS, Field
 from kgverify.trace.writer import TraceWriter
@@ -73,15 +82,23 @@ class LoopWriter:
         self._given: frozenset[str] | None = None
         self._writer: TraceWriter | None = None
 
-    def append(self, candidates: Arrays, steps: Arrays, resolvents: Arrays) -> None:
+    def append(self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | None = None) -> None:
         """Add candidates with all their steps, by the names of the columns.
+
+        stages: what the stages of each step gave, for level `deep`: all columns, or outputs that `encode_stage_outputs`
+                made columns of, by `_asdict()`
 
         Left out, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the limits
         dropped. Of the other columns those that the format allows to be absent may be; every batch has the same ones.
         """
         given = {
             f"{group}.{name}": self._convert(self._field(group, name), value)
-            for group, columns in (("candidates", candidates), ("steps", steps), ("resolvents", resolvents))
+            for group, columns in (
+                ("candidates", candidates),
+                ("steps", steps),
+                ("resolvents", resolvents),
+                ("stages", stages or {}),
+            )
             for name, value in columns.items()
         }
         names = frozenset(given)
@@ -178,7 +195,18 @@ class LoopWriter:
             Candidates(*(column("candidates", name) for name in Candidates._fields)),
             Steps(*(column("steps", name) for name in Steps._fields)),
             Resolvents(*(column("resolvents", name) for name in Resolvents._fields)),
+            self._complete_stages(given),
         )
+
+    def _complete_stages(self, given: dict[str, NDArray[Any]]) -> StageItems:
+        names = [f"stages.{name}" for name in StageItems._fields]
+        if not any(name in given for name in names):
+            return no_stage_items()
+        if lacking := [name for name in names if name not in given]:
+            raise UserError(
+                f"{lacking[0]} is missing", where=str(self._path), fix="give every column of the stages, or none"
+            )
+        return StageItems(*(given[name] for name in names))
 
 
 def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:

@@ -10,13 +10,22 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import Candidates, Columns, Digests, Resolvents, Steps, expand_rows
+from kgverify.trace.columns import (
+    Candidates,
+    Columns,
+    Digests,
+    Resolvents,
+    StageItems,
+    Steps,
+    expand_rows,
+    no_stage_items,
+)
 from kgverify.trace.hdf5 import locate_arrays
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.offsets import Offsets
 from kgverify.trace.packed import ChunkCache, PackedReader
 from kgverify.trace.presence import check_level, level_of
-from kgverify.trace.schema import FIELD_OF, Arrays, absent_column, num_rows
+from kgverify.trace.schema import FIELD_OF, STAGES, Arrays, absent_column, num_rows
 from kgverify.trace.storage import Place
 from kgverify.trace.stored import check_checksum, open_again
 
@@ -30,6 +39,10 @@ COUNTS: Final = {
     "resolvents/num_atoms": "resolvents/atoms",
 }
 RAGGED: Final = ("steps/goal_atoms", "resolvents/atoms")
+
+# The same of what the stages gave, which is not compared by columns.
+STAGE_COUNTS: Final = {"stages/num_items": "stages/stage", "stages/num_atoms": "stages/atoms"}
+_PER_STEP: Final = ("stages/told", "stages/num_items")
 
 
 StoredDigests = dict[str, NDArray[np.uint64]]
@@ -59,6 +72,11 @@ class MappedFile:
     def level(self) -> TraceLevel:
         """How much of each step it keeps."""
         return level_of(self.small("header"), str(self.path))
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether it holds what the stages gave."""
+        return STAGES[0] in self.stored
 
     @property
     def fields(self) -> frozenset[str]:
@@ -121,7 +139,7 @@ class MappedFile:
     def offsets(self, name: str) -> Offsets:
         """Where the rows below begin, for a column of counts."""
         if name not in self._offsets:
-            length, total = self.length(name), self.length(COUNTS[name])
+            length, total = self.length(name), self.length((COUNTS | STAGE_COUNTS)[name])
             place = f"{self.path}:{name}"
             self._offsets[name] = Offsets(
                 lambda begin, end: self.read(name, begin, end),
@@ -149,7 +167,14 @@ class MappedFile:
         goals = self.read("steps/goal_atoms", first_goal.at(begin), first_goal.at(end))
         atoms = self.read("resolvents/atoms", first_atom.at(low), first_atom.at(high))
         none = Candidates(*(self.read(f"candidates/{name}", 0, 0) for name in Candidates._fields))
-        return Columns(none, Steps(*[*steps, goals]), Resolvents(*[*resolvents, atoms]))
+        items = self._read_items(begin, end) if self.has_stages else no_stage_items()
+        return Columns(none, Steps(*[*steps, goals]), Resolvents(*[*resolvents, atoms]), items)
+
+    def _read_items(self, begin: int, end: int) -> StageItems:
+        first_item, first_atom = (self.offsets(name) for name in STAGE_COUNTS)
+        low, high = first_item.at(begin), first_item.at(end)
+        ranges = dict.fromkeys(_PER_STEP, (begin, end)) | {STAGES[-1]: (first_atom.at(low), first_atom.at(high))}
+        return StageItems(*(self.read(name, *ranges.get(name, (low, high))) for name in STAGES))
 
     def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
         """Candidates in any order, with all their steps."""
@@ -168,10 +193,17 @@ class MappedFile:
             paths = [f"{level}/{name}" for name in names]
             return [self.take(path, ragged.get(path, elements[level])) for path in paths]
 
+        items = no_stage_items()
+        if self.has_stages:
+            elements["stages"] = below("stages/num_items", steps)
+            ragged |= dict.fromkeys(_PER_STEP, steps)
+            ragged["stages/atoms"] = below("stages/num_atoms", elements["stages"])
+            items = StageItems(*take("stages", StageItems._fields))
         return Columns(
             Candidates(*take("candidates", Candidates._fields)),
             Steps(*take("steps", Steps._fields)),
             Resolvents(*take("resolvents", Resolvents._fields)),
+            items,
         )
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
@@ -198,12 +230,14 @@ class MappedFile:
         return np.ndarray(place.shape, place.dtype, buffer=self._map, offset=place.offset)
 
     def _check_lengths(self) -> None:
-        for group in (*self._num_rows, "rankings"):
-            members = {
-                name.partition("/")[2]: stored.shape[0]
-                for name, stored in self.stored.items()
-                if name.startswith(f"{group}/") and name not in RAGGED
-            }
+        groups = {
+            group: [name for name in self.stored if name.startswith(f"{group}/") and name not in RAGGED]
+            for group in (*self._num_rows, "rankings")
+        }
+        groups["steps"] += [name for name in _PER_STEP if name in self.stored]
+        groups["stages"] = [name for name in STAGES[len(_PER_STEP) : -1] if name in self.stored]
+        for group, names in groups.items():
+            members = {name.removeprefix(f"{group}/"): self.stored[name].shape[0] for name in names}
             expected = self._num_rows.get(group, next(iter(members.values()), 0))
             if any(length != expected for length in members.values()):
                 raise UserError(

@@ -7,13 +7,14 @@ from typing import Final
 import numpy as np
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import Columns, Rankings, select_candidates, starts_of
+from kgverify.trace.columns import Columns, Rankings, no_stage_items, select_candidates, starts_of
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.hdf5 import examine_arrays
 from kgverify.trace.levels import Packing, TraceLevel, has_goals, packing_of, required
 from kgverify.trace.presence import check_level, level_of
 from kgverify.trace.reader import decode_header
 from kgverify.trace.schema import (
+    STAGES,
     TOGETHER,
     Arrays,
     decode_columns,
@@ -88,13 +89,15 @@ def salvage(path: Path) -> Salvage:
         return Salvage(
             None, f"{reason}; without intact digests nothing else vouches for {min(doubtful)}", (), *_NONE, *counts
         )
-    needed = required(level) | (frozenset() if has_goals(level) else _COUNTED)
+    needed = required(level).difference(STAGES) | (frozenset() if has_goals(level) else _COUNTED)
     if without := sorted((lost - doubtful) & needed):
         return Salvage(None, f"{reason}; a trace without {without[0]} is none", (), *_NONE, *counts)
     dropped = lost - doubtful
     for group in TOGETHER:
         if dropped & set(group):
             dropped |= arrays.keys() & set(group)
+    if dropped.intersection(STAGES):
+        dropped |= set(STAGES)
     if "program/facts" in dropped:
         dropped |= arrays.keys() & {"program/fact_lines"}
     # Digests take in the dropped counts: without these columns they are others.
@@ -130,6 +133,9 @@ def _rebuild(
     check_facts(arrays.get("program/facts"), arrays.get("program/fact_lines"), symbols, where)
     if "rankings/query" in arrays:
         check_rankings(Rankings(*(arrays[f"rankings/{name}"] for name in Rankings._fields)), where)
+    if level_of(arrays["header"], where) is TraceLevel.DEEP and STAGES[0] not in arrays:
+        # What is lost was not told; the trace stays what it is otherwise, as its other shards are.
+        arrays |= encode_level("stages", no_stage_items(len(arrays["steps/depth"])))
     columns = decode_columns(arrays)
     rows = np.arange(len(columns.candidates.query))
     digests: Arrays = {}

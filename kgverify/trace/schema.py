@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.logic.atoms import Atom
 from kgverify.logic.program import Rule, Symbols
-from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, Resolvents, Steps
+from kgverify.trace.columns import Candidates, Columns, Digests, Rankings, Resolvents, StageItems, Steps, no_stage_items
 
 FORMAT: Final = "kgverify-trace"
 
@@ -62,6 +62,8 @@ FIELDS: Final = (
     *_fields("resolvents", False, origin_kind="<u1", origin="<i4"),
     Field("resolvents/score", ("<f4", "<f8"), is_required=False),
     *_fields("resolvents", atoms="<i4*3"),
+    *_fields("stages", False, told="<u2", num_items="<u4", stage="<u1", kind="<u1", origin_kind="<u1", origin="<i4"),
+    *_fields("stages", False, number="<f8", num_atoms="<u2", atoms="<i4*3"),
     *_fields("digests", False, sequence="<u8", multiset="<u8", renaming="<u8"),
     *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
     *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
@@ -108,7 +110,7 @@ def check_file_checksum(checksums: Mapping[str, int], stored: int, where: str) -
         )
 
 
-def encode_level(group: str, level: Candidates | Steps | Resolvents | Digests | Rankings) -> Arrays:
+def encode_level(group: str, level: Candidates | Steps | Resolvents | StageItems | Digests | Rankings) -> Arrays:
     """The columns of a NamedTuple, by path."""
     return {f"{group}/{name}": column for name, column in level._asdict().items()}
 
@@ -119,6 +121,7 @@ def encode_columns(columns: Columns, absent: Iterable[str] = ()) -> Arrays:
         encode_level("candidates", columns.candidates)
         | encode_level("steps", columns.steps)
         | encode_level("resolvents", columns.resolvents)
+        | encode_level("stages", columns.stages)
     )
     for name in absent:
         del arrays[name.replace(".", "/")]
@@ -154,8 +157,19 @@ def decode_columns(arrays: Arrays) -> Columns:
             return arrays[path]
         return absent_column(path, lengths[group])
 
-    return Columns(*(level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()))
+    levels = [level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()]
+    return Columns(*[*levels, decode_stage_items(arrays)])
 
+
+def decode_stage_items(arrays: Arrays) -> StageItems:
+    """What the stages gave; nothing where the file does not say."""
+    if STAGES[0] not in arrays:
+        return no_stage_items()
+    return StageItems(*(arrays[path] for path in STAGES))
+
+
+STAGES: Final = tuple(f"stages/{name}" for name in StageItems._fields)
+"""What the stages of each step gave: all or none."""
 
 SEQUENCE: Final = "digests/sequence"
 """The digests of the steps that a writer writes."""

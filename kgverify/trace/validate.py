@@ -11,6 +11,7 @@ from kgverify.logic.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.logic.program import Symbols
 from kgverify.trace.columns import Columns, Rankings
 from kgverify.trace.schema import FIELD_OF, Arrays, Field
+from kgverify.trace.stage_items import check_stage_items
 
 _LINE = 256
 """Atoms looked at as one row."""
@@ -50,7 +51,7 @@ def check_columns(
 
     A choice is not checked: a prover that chooses what is not there is a finding, not a bad file.
     """
-    candidates, steps, resolvents = columns
+    candidates, steps, resolvents, stages = columns
     for group, level in (("candidates", candidates), ("steps", steps), ("resolvents", resolvents)):
         ragged = {"goal_atoms", "atoms"}
         lengths = {name: len(column) for name, column in level._asdict().items() if name not in ragged}
@@ -87,6 +88,8 @@ def check_columns(
         ("resolvents/atoms", resolvents.atoms),
     ):
         _check_atoms(f"{where}:{path}", atoms, symbols)
+    if len(stages.told) or len(stages.stage):
+        check_stage_items(stages, len(steps.depth), symbols, where, num_rules=num_rules, num_facts=num_facts)
     has_atoms = (resolvents.kind != GoalKind.GOAL) & (resolvents.num_atoms > 0)
     if has_atoms.any():
         row = int(np.argmax(has_atoms))

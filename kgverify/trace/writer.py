@@ -51,6 +51,7 @@ from kgverify.trace.schema import (
     encode_level,
 )
 from kgverify.trace.shards import write_shard
+from kgverify.trace.stage_items import check_told
 from kgverify.trace.trace import NOTHING_UNKNOWN, Unknown
 from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_types
 
@@ -104,17 +105,15 @@ class TraceWriter:
     ) -> None:
         self._path, self._where = Path(path), str(path)
         self._partial = partial_of(self._path)
-        self._symbols = symbols
+        self._symbols, self._unknown = symbols, unknown
         self._creator = header.creator or f"kgverify {__version__}"
         self._shard_steps, self._shard_bytes = shard_steps, shard_bytes
-        self._part = part
-        self._has_journal = has_journal
+        self._part, self._has_journal = part, has_journal
         self._journal_seconds, self._journal_bytes = journal_seconds, journal_bytes
         self._absent = frozenset(absent)
         self._level = parse_level(level or header.level, self._where)
         self._is_archived = is_archived
         self._packing = packing_of(self._level, is_archived=is_archived)
-        self._unknown = unknown
         check_writable(header, self._absent, self._where)
         if facts is not None and fact_lines is not None and not len(fact_lines):
             fact_lines = None
@@ -266,6 +265,7 @@ class TraceWriter:
     def _check(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
         check_types(encode_columns(columns), self._where)
         check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
+        check_told(columns, self._level, self._where)
         if sequence is not None:
             check_sequence(sequence, len(columns.steps.depth), self._where)
         dtype = columns.resolvents.score.dtype

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from cli_runs import Command
 
+from kgverify.harness.deep import prove_deep
 from kgverify.harness.record import record
 from kgverify.harness.run import Run, build_trace, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
+from kgverify.logic.stages import STEP_STAGES
 from kgverify.trace.convert import convert_trace
-from kgverify.trace.levels import TraceLevel
+from kgverify.trace.levels import TraceLevel, has_goals
 from kgverify.trace.reader import read_trace
 from kgverify.trace.rewrite import write_again
 
@@ -33,15 +35,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_converted_trace_is_the_recorded_one_and_agrees(
     command: Command, recorded: Path, tmp_path: Path, level: TraceLevel
 ):
-    done = command("trace", "convert", str(recorded / "steps.h5"), str(tmp_path / "a.h5"), "--level", level.value)
+    done = command("trace", "convert", str(recorded / "deep.h5"), str(tmp_path / "a.h5"), "--level", level.value)
     assert done.code == 0
     assert "bytes a step" in done.out
     assert (tmp_path / "a.h5").read_bytes() == (recorded / f"{level.value}.h5").read_bytes()
     done = command("diff", str(recorded / "steps.h5"), str(tmp_path / "a.h5"), "--json", "-")
     report = json.loads(done.out)
     assert (done.code, report["verdict"]) == (0, "AGREE")
-    assert ("digests.sequence" in report["coverage"]["fields"]) == (level is not TraceLevel.STEPS)
-    assert bool(report["coverage"]["not_compared"]) == (level is not TraceLevel.STEPS)
+    assert ("digests.sequence" in report["coverage"]["fields"]) == (not has_goals(level))
+    assert bool(report["coverage"]["not_compared"]) == (not has_goals(level))
 
 
 def test_a_compact_trace_is_raised_and_digests_are_not(command: Command, recorded: Path, tmp_path: Path):
@@ -125,12 +127,12 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("limited")
     run = Run(load_graph("countries"), num_queries=1, num_corruptions=3, limits=Limits(max_resolvents=5))
     pipeline = reference_pipeline(run)
-    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
     trace = build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates))
-    header = msgspec.structs.replace(trace.header, limits=Limits())
-    write_again(replace(trace, header=header), folder / "steps.h5")
-    for level in (TraceLevel.COMPACT, TraceLevel.DIGESTS):
-        convert_trace(folder / "steps.h5", folder / f"{level.value}.h5", level)
+    header = msgspec.structs.replace(trace.header, limits=Limits(), level=TraceLevel.DEEP.value)
+    write_again(replace(trace, header=header), folder / "deep.h5")
+    for level in (TraceLevel.STEPS, TraceLevel.COMPACT, TraceLevel.DIGESTS):
+        convert_trace(folder / "deep.h5", folder / f"{level.value}.h5", level)
     return folder
 
 
@@ -147,6 +149,34 @@ def test_traces_of_any_levels_are_compared_saved_and_shown(
     assert (report["divergences"][0]["field"] == "digests.sequence") == is_told_by_digest
     shown = command("show", tmp_path / "run", "--divergence", 1)
     assert (shown.code, report["divergences"][0]["atom"] in shown.out) == (0, True)
+    is_told_by_stages = expected == actual == TraceLevel.DEEP
+    assert report["divergences"][0]["field"].startswith("stage.") == is_told_by_stages
+
+
+def test_what_the_stages_gave_is_shown_and_exported(command: Command, recorded: Path, limited: Path, tmp_path: Path):
+    shown = command("show", recorded / "deep.h5", "--candidate", 0, "--step", 0, "--json", tmp_path / "a.json")
+    step = json.loads((tmp_path / "a.json").read_text())
+    assert list(step["stages"]) == [stage.value for stage in STEP_STAGES]
+    assert step["stages"]["select"] == step["goal"]
+    assert step["stages"]["finish"] == [step["outcome"]]
+    assert all(stage.value in shown.out for stage in STEP_STAGES)
+    assert command("trace", "export", recorded / "deep.h5", "--to", tmp_path / "a.jsonl").code == 0
+    row = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
+    assert {each["stage"]: each["gave"] for each in row["stages"]} == step["stages"]
+    done = command("diff", recorded / "deep.h5", limited / "deep.h5", "--save", tmp_path / "run")
+    assert "limit at step" in done.out
+    assert "told by the stages as they were recorded" in done.out
+    data = command("show", tmp_path / "run", "--divergence", 1, "--json", tmp_path / "b.json")
+    assert data.code == 0
+    stages = {each["stage"]: each for each in json.loads((tmp_path / "b.json").read_text())["stages"]}
+    assert {stages[name]["mark"] for name in ("match_rules", "match_facts", "prune", "revisit")} == {"agrees"}
+    assert stages["revisit"]["expected"] == stages["revisit"]["actual"] != []
+    assert (stages["limit"]["mark"], stages["limit"]["is_culprit"]) == ("differs", True)
+
+
+def test_a_level_that_is_none_is_told_the_next(command: Command, tmp_path: Path):
+    done = command("record", "--engine", "reference", "--queries", 1, "--level", "depe", "-o", tmp_path / "a.h5")
+    assert (done.code, "deep" in done.err) == (2, True)
 
 
 def test_what_a_level_leaves_out_is_not_shown_as_a_number(command: Command, recorded: Path, tmp_path: Path):

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from kgverify.diff.positions import lockstep_columns
+from kgverify.harness.deep import prove_deep
 from kgverify.harness.run import Run, build_trace, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.ranking.rank import RANK_TOLERANCE
@@ -24,7 +25,7 @@ def small_trace() -> Trace:
     """The reference on two queries of Countries with five corruptions a side."""
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=5)
     pipeline = reference_pipeline(run)
-    columns = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 5, 0))
+    columns = prove_deep(pipeline.engine, pipeline.draw(run.graph, "test", run.queries, 5, 0))
     return build_trace(run, pipeline.engine, columns, pipeline.rank(columns.candidates, run.triples, RANK_TOLERANCE))
 
 

@@ -31,7 +31,7 @@ LOW = (TraceLevel.DIGESTS, TraceLevel.COMPACT)
 def lower(tmp_path: Path):
     def lower(trace: Trace, level: TraceLevel) -> Trace:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.h5"
-        write_again(trace, path)
+        write_again(with_header(trace, level=TraceLevel.DEEP.value), path)
         convert_trace(path, path, level)
         return read_trace(path)
 

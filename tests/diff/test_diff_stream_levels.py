@@ -25,8 +25,9 @@ from kgverify.trace.hdf5 import read_arrays, write_arrays
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.reader import read_trace
 
-LEVELS = [level.value for level in TraceLevel]
-PAIRS = list(product(LEVELS, LEVELS))
+LEVELS = [level.value for level in TraceLevel if level is not TraceLevel.DEEP]
+# A deep trace is one of level `steps` but for what its stages gave.
+PAIRS = [*product(LEVELS, LEVELS), ("deep", "deep"), ("steps", "deep"), ("deep", "compact"), ("digests", "deep")]
 TRACES = Path(kgverify.__file__).parents[1] / "traces"
 
 

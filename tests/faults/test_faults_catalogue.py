@@ -11,11 +11,12 @@ import pytest
 from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
 
 from kgverify.diff.result import DifferenceClass
+from kgverify.diff.stage_difference import first_difference
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.faults.truth import OF_NO_STEP, Truth, find_truth
-from kgverify.harness.replay import first_difference, position_at
+from kgverify.harness.replay import position_at
 from kgverify.harness.run import Pipeline, Run, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits

@@ -16,17 +16,19 @@ from harness_engines import ForeignEngine, assert_same_columns, countries_run, e
 from numpy.typing import NDArray
 
 from kgverify.diff.result import Verdict
-from kgverify.engines.protocol import Progress, RecordedPart, no_progress
+from kgverify.engines.protocol import Positions, Progress, RecordedPart, no_progress, positions_of, split_positions
 from kgverify.errors import UserError
 from kgverify.harness import record as recording
 from kgverify.harness.record import choose_recording_layout, record
 from kgverify.harness.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.harness.verify import compare_recorded
+from kgverify.logic.stages import Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.columns import CandidateSet, Columns, empty_columns
 from kgverify.trace.digests import compute_sequence
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.reader import partial_of, read_trace
+from kgverify.trace.stage_items import StageOutputs, StageReader
 from kgverify.trace.trace import Trace
 
 
@@ -89,7 +91,7 @@ class Part:
         self._columns, self._level = columns, level
 
     def read(self) -> tuple[Columns, NDArray[np.uint64]]:
-        (candidates, steps, resolvents), empty = self._columns, empty_columns()
+        (candidates, steps, resolvents, _), empty = self._columns, empty_columns()
         sequence = compute_sequence(self._columns)
         if self._level is not TraceLevel.STEPS:
             steps = steps._replace(num_atoms=steps.num_atoms * 0, goal_atoms=empty.steps.goal_atoms)
@@ -101,7 +103,7 @@ class Part:
 
 
 @pytest.mark.parametrize("shard_steps", [1, 20, 10**6])
-@pytest.mark.parametrize("level", list(TraceLevel))
+@pytest.mark.parametrize("level", [level for level in TraceLevel if level is not TraceLevel.DEEP])
 def test_what_an_engine_hands_over_while_it_proves_ahead_is_what_it_proves(
     tmp_path: Path, level: TraceLevel, shard_steps: int
 ):
@@ -296,3 +298,34 @@ def test_a_folder_that_does_not_exist_is_refused_before_anything_is_proved(tmp_p
 
     with pytest.raises(UserError, match="its folder does not exist"):
         record(run, foreign_pipeline(run, ForeignEngine(run, forbid)), tmp_path / "none" / "run.h5")
+
+
+def test_level_deep_records_what_each_stage_gave(tmp_path: Path):
+    run = countries_run(num_queries=1, num_corruptions=2)
+    finished: list[int] = []
+    pipeline = reference_pipeline(run)
+    done = record(run, pipeline, tmp_path / "deep", level="deep", progress=finished.append)
+    assert sum(finished) == done.num_candidates
+    trace = read_trace(tmp_path / "deep")
+    reader = StageReader(trace.columns)
+    for row, position in enumerate(split_positions(positions_of(trace.columns), 1)):
+        assert reader.read(row) == pipeline.engine.probe(position)
+    record(run, pipeline, tmp_path / "steps")
+    assert read_trace(tmp_path / "steps").root == trace.root
+
+
+def test_an_engine_that_cannot_show_its_stages_is_not_recorded_deep(tmp_path: Path):
+    run = countries_run()
+    with pytest.raises(UserError, match="no method `probe`"):
+        record(run, Pipeline(ForeignEngine(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
+
+
+def test_what_no_stage_gives_is_told_of_the_engine(tmp_path: Path):
+    class Odd(ForeignEngine):
+        def probe(self, position: Positions) -> StageOutputs:
+            return {Stage.FINISH: "proved"}
+
+    run = countries_run()
+    with pytest.raises(UserError, match="no output of a stage") as caught:
+        record(run, Pipeline(Odd(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
+    assert caught.value.where == "engine foreign"

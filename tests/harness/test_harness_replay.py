@@ -6,10 +6,11 @@ import pytest
 from harness_engines import countries_run, eager_pipeline
 
 from kgverify.diff.compare import Comparer, compare_traces
+from kgverify.diff.stage_difference import first_difference, render_difference
 from kgverify.diff.view import Names
 from kgverify.engines.compiled.choose import SCORES
 from kgverify.engines.compiled.stages import build_stages
-from kgverify.harness.replay import first_difference, position_at, render_difference, replay_divergences
+from kgverify.harness.replay import position_at, replay_divergences
 from kgverify.harness.run import build_trace, reference_pipeline
 from kgverify.harness.verify import verify
 from kgverify.logic.stages import STEP_STAGES, Stage

@@ -29,7 +29,7 @@ from kgverify.trace.rewrite import encode_trace, write_again
 from kgverify.trace.schema import FIELD_OF, encode_level
 from kgverify.trace.writer import TraceWriter, write_trace
 
-COLUMNS = make_columns(4, 30)
+COLUMNS = make_columns(4, 30, has_stages=True)
 PROGRAM = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
 
 of_every_level = pytest.mark.parametrize("level", list(TraceLevel))
@@ -112,7 +112,7 @@ def test_what_a_level_requires_is_required(tmp_path, level):
 
 @of_every_level
 def test_what_a_level_leaves_out_may_not_be_there(tmp_path, level):
-    trace, full = write(tmp_path / "a", level), write(tmp_path / "full")
+    trace, full = write(tmp_path / "a", level), write(tmp_path / "full", "deep")
     every = encode_trace(full) | encode_level("digests", full.digests)
     for field in sorted(left_out(level)):
         arrays = encode_trace(trace) | {field: every[field]}
@@ -139,7 +139,7 @@ def test_digests_that_count_no_dropped_resolvents_say_so(tmp_path):
 @pytest.mark.parametrize("level", list(TraceLevel))
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_converted_trace_is_the_one_recorded_at_that_level(tmp_path, level, is_archived):
-    write(tmp_path / "full")
+    write(tmp_path / "full", "deep")
     convert_trace(tmp_path / "full", tmp_path / "a", level, is_archived=is_archived)
     assert_same_trace(read_trace(tmp_path / "a"), write(tmp_path / "b", level, is_archived=is_archived))
 
@@ -154,7 +154,7 @@ def test_a_level_is_not_raised_without_what_it_left_out(tmp_path):
 
 @of_every_level
 def test_a_folder_is_converted_shard_by_shard(tmp_path, level):
-    with TraceWriter(tmp_path / "a", HEADER, SYMBOLS, shard_steps=20, **PROGRAM) as writer:
+    with TraceWriter(tmp_path / "a", HEADER, SYMBOLS, shard_steps=20, level="deep", **PROGRAM) as writer:
         for i in range(30):
             writer.append(select_candidates(COLUMNS, np.array([i])))
     (tmp_path / "b").mkdir()

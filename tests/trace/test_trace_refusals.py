@@ -13,7 +13,7 @@ from kgverify.errors import UserError
 from kgverify.trace.columns import Rankings
 from kgverify.trace.hdf5 import write_arrays
 from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import FIELDS, encode_columns, encode_level, encode_symbols, file_checksum
+from kgverify.trace.schema import FIELDS, STAGES, encode_columns, encode_level, encode_symbols, file_checksum
 from kgverify.trace.writer import write_trace
 
 
@@ -22,7 +22,7 @@ def make_arrays(seed=1):
     return {
         "header": np.frombuffer(msgspec.json.encode(HEADER), np.uint8),
         **encode_symbols(SYMBOLS, ""),
-        **encode_columns(make_columns(seed, 8)),
+        **{path: array for path, array in encode_columns(make_columns(seed, 8)).items() if path not in STAGES},
         **encode_level("rankings", RANKINGS),
         "program/facts": FACTS,
         "program/fact_lines": FACT_LINES,

@@ -5,8 +5,10 @@ import numpy as np
 from kgverify.logic.atoms import Atom
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Rule, Symbols
-from kgverify.trace.columns import Candidates, Columns, Rankings, Resolvents, Steps
+from kgverify.logic.stages import STEP_STAGES, Stage
+from kgverify.trace.columns import Candidates, Columns, Rankings, Resolvents, StageItems, Steps, no_stage_items
 from kgverify.trace.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
+from kgverify.trace.stage_items import encode_stage_outputs
 from kgverify.trace.trace import Trace
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
@@ -33,7 +35,9 @@ RANKINGS = Rankings(
 )
 
 
-def make_columns(seed: int, num_candidates: int, *, score_dtype: type = np.float64) -> Columns:
+def make_columns(
+    seed: int, num_candidates: int, *, score_dtype: type = np.float64, has_stages: bool = False
+) -> Columns:
     """Random candidates: ragged at every level, steps without candidates and goals of no atoms included."""
     random = np.random.default_rng(seed)
 
@@ -77,6 +81,38 @@ def make_columns(seed: int, num_candidates: int, *, score_dtype: type = np.float
             random.normal(size=r).astype(score_dtype),
             atoms(sizes),
         ),
+        make_stages(seed, t) if has_stages else no_stage_items(),
+    )
+
+
+def make_stages(seed: int, num_steps: int) -> StageItems:
+    """Random outputs of random stages, some of them empty."""
+    random = np.random.default_rng(seed)
+
+    def number(most: int) -> int:
+        return int(random.integers(most))
+
+    def goal(most: int = 4) -> tuple[tuple[int, int, int], ...]:
+        rows = (random.integers(-4, NUM_CONSTANTS, 2).tolist() for _ in range(number(most)))
+        return tuple((-(2**31) if number(9) == 0 else number(NUM_PREDICATES), a, b) for a, b in rows)
+
+    def items(kinds: int = 0) -> tuple:
+        made = ((number(3), number(NUM_RULES), goal()) for _ in range(number(4)))
+        return tuple((number(kinds), *each) if kinds else each for each in made)
+
+    give = {
+        Stage.SELECT: lambda: (number(NUM_PREDICATES), number(NUM_CONSTANTS), -1),
+        Stage.MATCH_RULES: lambda: tuple(random.integers(0, NUM_RULES, number(4)).tolist()),
+        Stage.MATCH_FACTS: lambda: tuple(random.integers(0, NUM_FACTS, number(4)).tolist()),
+        Stage.CLOSE: lambda: items(3),
+        Stage.LIMIT: lambda: (items(3), 0, 0),
+        Stage.SCORE: lambda: tuple(random.normal(size=number(4)).tolist()),
+        Stage.CHOOSE: lambda: number(4) - 1,
+        Stage.ADVANCE: lambda: (number(3), goal(), number(20)),
+        Stage.FINISH: lambda: number(4),
+    }
+    return encode_stage_outputs(
+        {stage: give.get(stage, items)() for stage in STEP_STAGES if number(5)} for _ in range(num_steps)
     )
 
 

@@ -1,0 +1,40 @@
+"""Two traces of level `deep` name the stage of every fault, as a replay in both engines does, with no engine at hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from fault_programs import case_of
+
+from kgverify.faults.catalogue import FAULTS
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.harness.deep import prove_deep
+from kgverify.harness.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.harness.verify import compare_recorded, verify
+from kgverify.trace.rewrite import write_again
+
+
+def record_deep(run: Run, pipeline: Pipeline, path: Path) -> Path:
+    candidates = pipeline.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    trace = build_trace(run, pipeline.engine, prove_deep(pipeline.engine, candidates), None)
+    header = msgspec.structs.replace(trace.header, level="deep")
+    write_again(replace(trace, header=header), path)
+    return path
+
+
+OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.values())
+
+
+@pytest.mark.parametrize("name", sorted({*OF_EACH_STAGE, "depth-not-reset", "overwritten-output", "sticky-outcome"}))
+def test_recorded_stages_name_the_stage_that_a_replay_names(name: str, tmp_path: Path):
+    case = case_of(name)
+    run = case.run()
+    expected = reference_pipeline(run)
+    actual = compiled_pipeline_with_faults(run, [name], mode="eager", device="cpu", slots=case.slots)
+    live = verify(run, expected, actual, check_determinism=False).report
+    paths = record_deep(run, expected, tmp_path / "e.h5"), record_deep(run, actual, tmp_path / "a.h5")
+    told = compare_recorded(*paths).report
+    stages = {(each.candidate, each.step): each.stage for each in live.divergences if each.step >= 0}
+    found = {(each.candidate, each.step): each.stage for each in told.divergences if each.step >= 0}
+    assert found == stages
