@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.diff.by_stages import StageNamer
 from kgverify.diff.compare import Comparer
 from kgverify.diff.preconditions import check_preconditions
 from kgverify.diff.result import Divergence
@@ -107,8 +108,12 @@ def _compare_candidate(
     blocks = [load_block(trace, trace.read_candidates(candidate, candidate + 1), row) for trace in (expected, actual)]
     if rebuilding is not None:
         blocks = [_rebuild(block, rebuilding) for block in blocks]
-    found = Comparer(*blocks).compare().divergences
-    return None if not found else msgspec.structs.replace(found[0], candidate=candidate)
+    comparer = Comparer(*blocks)
+    found = comparer.compare().divergences
+    if not found:
+        return None
+    named, _ = StageNamer(comparer).name(found[0])
+    return msgspec.structs.replace(named, candidate=candidate)
 
 
 def _rebuild(block: Trace, rebuilding: Rebuilding) -> Trace:

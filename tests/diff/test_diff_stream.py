@@ -211,4 +211,4 @@ def test_progress_counts_the_bytes_of_both(tmp_path):
     compare_streams(path, path, progress=passed.append)
     columns = base_trace().columns
     digests = 8 * len(columns.steps.depth)
-    assert sum(passed) == 2 * (sum(column.nbytes for level in columns for column in level) + digests)
+    assert sum(passed) == 2 * (sum(column.nbytes for level in columns[:3] for column in level) + digests)
