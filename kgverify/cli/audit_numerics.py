@@ -6,22 +6,14 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
+from kgverify.cli.run_options import RunOptions, with_run_options
 
 
+@with_run_options(policy="two_tower")
 def audit_numerics(
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 20,
-    corruptions: options.Corruptions = "50",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "two_tower",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    run_options: RunOptions,
     device: options.Device = "auto",
     mode: Annotated[
         str, typer.Option(help="Of torch.compile, looked at beside eager; eager for that alone.")
@@ -38,19 +30,7 @@ def audit_numerics(
     from kgverify.audit.numerics_text import render_numerics
 
     check_writable(json_path)
-    run = build_run(
-        graph=graph,
-        rules=rules,
-        split=split,
-        queries=queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        max_depth=max_depth,
-        max_atoms=max_atoms,
-        max_resolvents=max_resolvents,
-        exclude_query=exclude_query,
-    )
+    run = run_options.build()
     with naming_options():
         report = audit_evaluator(
             run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase
