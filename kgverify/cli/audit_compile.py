@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from kgverify.cli import options
 from kgverify.cli.options import naming_options
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_lines, write_result
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_lines, write_json
 from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import find_faults
@@ -104,10 +103,9 @@ def audit_compile(
     out = make_result_console(json_path)
     for each in reports:
         print_audit(each, out)
-    if json_path is not None:
-        data = {"reports": reports, "is_clean": all(each.is_clean for each in reports)}
-        write_result(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
-    raise typer.Exit(0 if all(each.is_clean for each in reports) else 1)
+    is_clean = all(each.is_clean for each in reports)
+    write_json({"reports": reports, "is_clean": is_clean}, json_path)
+    raise typer.Exit(0 if is_clean else 1)
 
 
 _OF_LOOP = ("max_waits_per_replay", "max_launches_per_candidate")

@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kgverify.cli import options
 from kgverify.cli.options import naming_options
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
+from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_json
 from kgverify.cli.run_options import RunOptions, with_run_options
 
 
@@ -38,6 +37,5 @@ def audit_numerics(
     console = make_result_console(json_path)
     for part in render_numerics(report):
         console.print(part, highlight=False)
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n", json_path)
+    write_json(report, json_path)
     raise typer.Exit(0 if report.is_clean else 1)
