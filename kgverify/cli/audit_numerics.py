@@ -1,13 +1,18 @@
 """`kgverify audit numerics`: does the same input give the same bits, and which choices depend on rounding?"""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from rich.console import RenderableType
 
 from kgverify.cli import options
 from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_json
 from kgverify.cli.run_options import RunOptions, with_run_options
+
+if TYPE_CHECKING:
+    from kgverify.audit.finding import AuditReport
 
 
 @with_run_options(policy="two_tower")
@@ -34,8 +39,13 @@ def audit_numerics(
         report = audit_evaluator(
             run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase
         )
+    deliver(report, render_numerics(report), json_path)
+
+
+def deliver(report: "AuditReport", parts: Iterable[RenderableType], json_path: str | None) -> NoReturn:
+    """Print a report's parts, write it as JSON where that is asked for, and end with its exit code."""
     console = make_result_console(json_path)
-    for part in render_numerics(report):
+    for part in parts:
         console.print(part, highlight=False)
     write_json(report, json_path)
     raise typer.Exit(0 if report.is_clean else 1)

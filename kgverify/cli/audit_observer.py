@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
+from kgverify.cli.audit_numerics import deliver
 from kgverify.cli.options import naming_options
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_json
+from kgverify.cli.progress import check_writable, show_phase
 from kgverify.cli.run_options import RunOptions, with_run_options
 
 
@@ -33,8 +34,4 @@ def audit_observer(
     run = run_options.build()
     with naming_options():
         report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
-    console = make_result_console(json_path)
-    for part in render_observer(report):
-        console.print(part, highlight=False)
-    write_json(report, json_path)
-    raise typer.Exit(0 if report.is_clean else 1)
+    deliver(report, render_observer(report), json_path)
