@@ -11,15 +11,25 @@ from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_
 from kgverify.engines.compiled.probe import watch_stages
 from kgverify.engines.compiled.stage_ticks import build_unseen_tick
 from kgverify.engines.compiled.stages import Stages, build_stages
-from kgverify.engines.compiled.state import OPEN
+from kgverify.engines.compiled.state import OPEN, Layout
 from kgverify.engines.compiled.tables import build_tables
 from kgverify.engines.compiled.tick import Setting
 from kgverify.errors import UserError
 from kgverify.harness.run import Run
 from kgverify.ranking.corrupt import draw_candidates
+from kgverify.trace.columns import CandidateSet
 
 TICKS = (0, 1, 2, 5, 9, 14)
 """The ticks of a run whose states are the inputs of calls: the first ones, and some when slots are at different depths."""
+
+
+def lay_out_candidates(run: Run, slots: int) -> tuple[CandidateSet, Layout]:
+    """The candidates of a run and the sizes to prove them in, with so many slots at most. UserError where it has none."""
+    candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    num = len(candidates.query)
+    if num == 0:
+        raise UserError("there is nothing to prove", where=f"{run.graph.name} {run.split}", fix="choose another split")
+    return candidates, choose_layout(run.limits, slots=min(slots, num), pool=num)
 
 
 def evaluator_subject(
@@ -31,11 +41,7 @@ def evaluator_subject(
     """
     on = resolve_device(device)
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
-    candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
-    num = len(candidates.query)
-    if num == 0:
-        raise UserError("there is nothing to prove", where=f"{run.graph.name} {run.split}", fix="choose another split")
-    layout = choose_layout(run.limits, slots=min(slots, num), pool=num)
+    candidates, layout = lay_out_candidates(run, slots)
     watched, calls = watch_stages(stages, copy_inputs)
     with on_device(on, has_products=True):
         tables = build_tables(run.graph.program, layout.atoms, on, is_rounded=True)
@@ -43,7 +49,7 @@ def evaluator_subject(
         derivations, work = empty_derivations(layout, run.limits.max_depth, on), empty_work(layout, on)
         pool = empty_pool(layout, on)
         pool.query.copy_(torch.as_tensor(np.ascontiguousarray(candidates.atom), device=on))
-        pool.size.fill_(num)
+        pool.size.fill_(len(candidates.query))
         take_tick = build_unseen_tick(Setting(watched, run.limits, layout))
         states: list[Inputs] = []
         of_stages: dict[str, list[Inputs]] = {}

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.audit.environment import describe_environment
+from kgverify.audit.evaluator import lay_out_candidates
 from kgverify.audit.finding import AuditReport, Finding, Unmeasured, describe_error
 from kgverify.audit.numerics_ladder import pick
 from kgverify.audit.numerics_states import choice_states
 from kgverify.engines.compiled.choose import SCORES
 from kgverify.engines.compiled.compile import FUSED, resolve_device
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.loop import Ticks
 from kgverify.engines.compiled.record import Results, TakenSteps
 from kgverify.engines.compiled.stage_ticks import StageTicks
@@ -29,7 +29,6 @@ from kgverify.errors import InternalError, UserError
 from kgverify.harness.phases import Phase, silent_phase
 from kgverify.harness.run import Run
 from kgverify.logic.outcomes import Outcome
-from kgverify.ranking.corrupt import draw_candidates
 from kgverify.trace.columns import CandidateSet, Columns
 
 PROBED, UNPROBED, DIGESTS = "with its steps recorded", "without", "with digests"
@@ -157,11 +156,7 @@ def audit_observer(
     on = resolve_device(device)
     wanted = [mode for mode in (MODES[on.type] if modes is None else modes) if mode != "eager"]
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
-    candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
-    num = len(candidates.query)
-    if num == 0:
-        raise UserError("there is nothing to prove", where=f"{run.graph.name} {run.split}", fix="choose another split")
-    layout = choose_layout(run.limits, slots=min(slots, num), pool=num)
+    candidates, layout = lay_out_candidates(run, slots)
 
     def build(mode: str) -> _CountedEngine:
         return _CountedEngine(
@@ -199,7 +194,7 @@ def audit_observer(
         subject=f"compiled evaluator on {run.graph.name}",
         findings=tuple(_judge(builds, ends, standard)),
         unmeasured=tuple(unmeasured),
-        measures={"candidates": float(num), "builds": float(len(builds))},
+        measures={"candidates": float(len(candidates.query)), "builds": float(len(builds))},
         environment=describe_environment(on.type, modes=", ".join(("eager", *wanted))),
         builds=tuple(builds),
     )

@@ -39,6 +39,11 @@ class Place:
     set: Callable[[Any], None]
     is_inner: bool = False
 
+    @property
+    def is_settable(self) -> bool:
+        """Whether something else can be put there."""
+        return self.set is not _refuse
+
     def get(self) -> Any:
         """What is there now; None where nothing is."""
         value = self.look()
@@ -71,7 +76,8 @@ class _Walk:
         # An identity says nothing of a value that is gone.
         self._alive: list[Any] = []
 
-    def _is_new(self, value: Any) -> bool:
+    def _is_first_visit(self, value: Any) -> bool:
+        """Whether the walk has not come to it yet, and has room for it; it has come to it from then on."""
         if id(value) in self._seen or len(self.found) >= _MOST:
             return False
         self._seen.add(id(value))
@@ -80,7 +86,7 @@ class _Walk:
 
     def function(self, function: Any, name: str) -> None:
         """Whatever can be called."""
-        if not self._is_new(function):
+        if not self._is_first_visit(function):
             return
         if isinstance(function, types.MethodType):
             code = code_of(function)
@@ -96,7 +102,8 @@ class _Walk:
             code = code_of(function)
             if code is not None:
                 for number, value in enumerate(function.args):
-                    self._value(f"argument {number} of the partial", str(number), code, _constant(value), None, 0)
+                    path = f"argument {number} of the partial"
+                    self._value(Place(path, str(number), code, _constant(value), _refuse), 0)
         elif not isinstance(function, type) and _is_own(type(function).__module__):
             code = code_of(function)
             call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
@@ -109,13 +116,13 @@ class _Walk:
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            read, setter = _cell_reader(cell), _cell_setter(cell)
+            place = Place(f"closure {name}", name, code, _cell_reader(cell), _cell_setter(cell))
             try:
-                read()
+                place.read()
             except ValueError:
                 # Not filled yet.
                 continue
-            self._value(f"closure {name}", name, code, read, setter, 0)
+            self._value(place, 0)
         for nested, names in _codes(code):
             for name in names:
                 if name not in function.__globals__:
@@ -130,93 +137,63 @@ class _Walk:
             self._item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
 
     def _item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
-        self._value(path, name, code, lambda: container[key], _item_setter(container, key), depth)
+        self._value(Place(path, name, code, lambda: container[key], _item_setter(container, key)), depth)
 
     def _module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
         for attribute in names:
             if attribute in vars(module):
                 self._item(vars(module), attribute, f"global {name}.{attribute}", attribute, code, 0)
 
-    def _value(
-        self,
-        path: str,
-        name: str,
-        code: types.CodeType,
-        read: Callable[[], Any],
-        setter: Callable[[Any], None] | None,
-        depth: int,
-        is_inner: bool = False,
-    ) -> None:
-        """What a code reads; setter: None where nothing else can be put there."""
-        value = read()
-
-        def note() -> None:
-            self.found.append(Place(path, name, code, read, setter or _refuse, is_inner))
-
+    def _value(self, place: Place, depth: int) -> None:
+        """What a code reads."""
+        value = place.read()
         if depth > _DEEPEST or len(self.found) >= _MOST:
             return
         if isinstance(value, (bool, int, float, str)) or value is None:
-            if setter is not None:
-                note()
+            if place.is_settable:
+                self.found.append(place)
         elif isinstance(value, Tensor):
-            if self._is_new(value):
-                note()
+            if self._is_first_visit(value):
+                self.found.append(place)
         elif isinstance(value, (list, tuple, Mapping)):
-            if self._is_new(value):
-                note()
-                self._items(value, path, name, code, read, setter, depth)
+            if self._is_first_visit(value):
+                self.found.append(place)
+                self._items(value, place, depth)
         elif isinstance(value, (types.ModuleType, type)) or value is Ellipsis:
             return
         elif callable(value) and not _has_state(value):
-            self.function(value, name)
+            self.function(value, place.name)
         elif _is_own(type(value).__module__):
             if callable(value):
-                self.function(value, name)
+                self.function(value, place.name)
             if _is_frozen(value):
-                note()
-            self._members(value, path, code, depth + 1, read, setter)
+                self.found.append(place)
+            self._members(value, place.path, place.code, depth + 1, place)
 
-    def _items(
-        self,
-        value: Any,
-        path: str,
-        name: str,
-        code: types.CodeType,
-        read: Callable[[], Any],
-        setter: Callable[[Any], None] | None,
-        depth: int,
-    ) -> None:
+    def _items(self, value: Any, place: Place, depth: int) -> None:
         if isinstance(value, (list, Mapping)):
             for key in list(value if isinstance(value, Mapping) else range(len(value))):
-                self._item(value, key, f"{path}[{key!r}]", name, code, depth + 1)
+                self._item(value, key, f"{place.path}[{key!r}]", place.name, place.code, depth + 1)
             return
         fields = getattr(value, "_fields", None)
         for number in range(len(value)):
-            inner = f"{path}.{fields[number]}" if fields else f"{path}[{number}]"
+            inner = f"{place.path}.{fields[number]}" if fields else f"{place.path}[{number}]"
 
             def rebuild(new: Any, number: int = number) -> None:
-                assert setter is not None
-                whole = read()
+                whole = place.read()
                 items = [*whole[:number], new, *whole[number + 1 :]]
-                setter(type(value)(*items) if fields else type(value)(items))
+                place.set(type(value)(*items) if fields else type(value)(items))
 
             def pick(number: int = number) -> Any:
-                return read()[number]
+                return place.read()[number]
 
-            called = fields[number] if fields else name
-            self._value(inner, called, code, pick, rebuild if setter is not None else None, depth + 1, True)
+            called = fields[number] if fields else place.name
+            put = rebuild if place.is_settable else _refuse
+            self._value(Place(inner, called, place.code, pick, put, is_inner=True), depth + 1)
 
-    def _members(
-        self,
-        owner: Any,
-        path: str,
-        code: types.CodeType,
-        depth: int,
-        fresh: Callable[[], Any] | None = None,
-        setter: Callable[[Any], None] | None = None,
-    ) -> None:
-        """The attributes of an object. fresh, setter: of the object itself, for one that is frozen and so replaced."""
-        if not self._is_new(owner) and depth:
+    def _members(self, owner: Any, path: str, code: types.CodeType, depth: int, place: Place | None = None) -> None:
+        """The attributes of an object. place: its own, where one that is frozen is replaced."""
+        if not self._is_first_visit(owner) and depth:
             return
         is_frozen = _is_frozen(owner)
         members = dict(vars(owner)) if hasattr(owner, "__dict__") else {}
@@ -230,17 +207,17 @@ class _Walk:
             def put(new: Any, name: str = name) -> None:
                 if not is_frozen:
                     setattr(owner, name, new)
-                elif fresh is not None and setter is not None:
-                    other = copy.copy(fresh())
+                elif place is not None and place.is_settable:
+                    other = copy.copy(place.read())
                     _force(other, name, new)
-                    setter(other)
+                    place.set(other)
                 else:
                     raise TypeError("a frozen object cannot be replaced here")
 
             def pick(name: str = name) -> Any:
-                return getattr(fresh() if is_frozen and fresh is not None else owner, name)
+                return getattr(place.read() if is_frozen and place is not None else owner, name)
 
-            self._value(f"{path}.{name}", name, code, pick, put, depth + 1, is_frozen)
+            self._value(Place(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
 
 
 def _codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:

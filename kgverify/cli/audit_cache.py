@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import build_run, naming_options
+from kgverify.cli.options import naming_options
 from kgverify.cli.progress import make_result_console
+from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions
 from kgverify.errors import UserError
 
 
@@ -35,19 +36,7 @@ def audit_cache(
         raise UserError("saves, and --load loads", where="--save", fix="give one of the two")
     if load is not None:
         load_caches(load)
-    run = build_run(
-        graph=graph,
-        rules=None,
-        split="test",
-        queries=1,
-        corruptions="1",
-        seed=0,
-        policy=policy,
-        max_depth=options.DEFAULT_LIMITS.max_depth,
-        max_atoms=options.DEFAULT_LIMITS.max_atoms,
-        max_resolvents=options.DEFAULT_LIMITS.max_resolvents,
-        exclude_query=options.DEFAULT_LIMITS.exclude_query,
-    )
+    run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
     with naming_options():
         pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
     engine = pipeline.engine

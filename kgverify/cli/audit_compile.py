@@ -6,15 +6,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_lines, write_result
+from kgverify.cli.options import naming_options
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_lines, write_json
+from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import plant_faults
@@ -24,18 +24,9 @@ if TYPE_CHECKING:
     from kgverify.audit.finding import AuditReport
 
 
+@with_run_options(queries=2, corruptions="4")
 def audit_compile(
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 2,
-    corruptions: options.Corruptions = "4",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    run_options: RunOptions,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
     slots: Annotated[int, typer.Option(min=1, help="Derivations that the compiled evaluator has in flight.")] = 16,
@@ -66,19 +57,7 @@ def audit_compile(
 
     check_writable(json_path)
     limits = read_budget(budget) if budget is not None else {}
-    run = build_run(
-        graph=graph,
-        rules=rules,
-        split=split,
-        queries=queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        max_depth=max_depth,
-        max_atoms=max_atoms,
-        max_resolvents=max_resolvents,
-        exclude_query=exclude_query,
-    )
+    run = run_options.build()
     plant = plant_faults(run, find_faults(fault or ()))
     console = make_error_console()
     with naming_options(), console.status("building the evaluator") as status:
@@ -124,10 +103,9 @@ def audit_compile(
     out = make_result_console(json_path)
     for each in reports:
         print_audit(each, out)
-    if json_path is not None:
-        data = {"reports": reports, "is_clean": all(each.is_clean for each in reports)}
-        write_result(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
-    raise typer.Exit(0 if all(each.is_clean for each in reports) else 1)
+    is_clean = all(each.is_clean for each in reports)
+    write_json({"reports": reports, "is_clean": is_clean}, json_path)
+    raise typer.Exit(0 if is_clean else 1)
 
 
 _OF_LOOP = ("max_waits_per_replay", "max_launches_per_candidate")

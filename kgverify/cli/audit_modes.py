@@ -12,7 +12,7 @@ from rich.table import Table
 
 from kgverify.cli import options
 from kgverify.cli.diff import EXIT_CODES
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.options import naming_options
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
@@ -21,6 +21,7 @@ from kgverify.cli.progress import (
     show_phase,
     write_result,
 )
+from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError, suggest
 
@@ -37,18 +38,9 @@ RungNames = Annotated[
 ]
 
 
+@with_run_options(queries=5, corruptions="20")
 def modes(
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 5,
-    corruptions: options.Corruptions = "20",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = True,
+    run_options: RunOptions,
     device: options.Device = "auto",
     slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
     large_slots: Annotated[
@@ -83,19 +75,7 @@ def modes(
     check_reproducer(reproducer)
     rungs = choose_rungs(rung)
     with naming_options():
-        run = build_run(
-            graph=graph,
-            rules=rules,
-            split=split,
-            queries=queries,
-            corruptions=corruptions,
-            seed=seed,
-            policy=policy,
-            max_depth=max_depth,
-            max_atoms=max_atoms,
-            max_resolvents=max_resolvents,
-            exclude_query=exclude_query,
-        )
+        run = run_options.build()
     plant = plant_faults(run, find_faults(fault or ()))
     if large_slots is None:
         large_slots = 8192 if resolve_device(device).type == "cuda" else 0

@@ -1,27 +1,23 @@
 """`kgverify audit numerics`: does the same input give the same bits, and which choices depend on rounding?"""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import msgspec
 import typer
+from rich.console import RenderableType
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
+from kgverify.cli.options import naming_options
+from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_json
+from kgverify.cli.run_options import RunOptions, with_run_options
+
+if TYPE_CHECKING:
+    from kgverify.audit.finding import AuditReport
 
 
+@with_run_options(policy="two_tower")
 def audit_numerics(
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 20,
-    corruptions: options.Corruptions = "50",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "two_tower",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    run_options: RunOptions,
     device: options.Device = "auto",
     mode: Annotated[
         str, typer.Option(help="Of torch.compile, looked at beside eager; eager for that alone.")
@@ -38,26 +34,18 @@ def audit_numerics(
     from kgverify.audit.numerics_text import render_numerics
 
     check_writable(json_path)
-    run = build_run(
-        graph=graph,
-        rules=rules,
-        split=split,
-        queries=queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        max_depth=max_depth,
-        max_atoms=max_atoms,
-        max_resolvents=max_resolvents,
-        exclude_query=exclude_query,
-    )
+    run = run_options.build()
     with naming_options():
         report = audit_evaluator(
             run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase
         )
+    deliver(report, render_numerics(report), json_path)
+
+
+def deliver(report: "AuditReport", parts: Iterable[RenderableType], json_path: str | None) -> NoReturn:
+    """Print a report's parts, write it as JSON where that is asked for, and end with its exit code."""
     console = make_result_console(json_path)
-    for part in render_numerics(report):
+    for part in parts:
         console.print(part, highlight=False)
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n", json_path)
+    write_json(report, json_path)
     raise typer.Exit(0 if report.is_clean else 1)

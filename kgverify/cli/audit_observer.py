@@ -2,26 +2,18 @@
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
+from kgverify.cli.audit_numerics import deliver
+from kgverify.cli.options import naming_options
+from kgverify.cli.progress import check_writable, show_phase
+from kgverify.cli.run_options import RunOptions, with_run_options
 
 
+@with_run_options()
 def audit_observer(
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 20,
-    corruptions: options.Corruptions = "50",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    run_options: RunOptions,
     device: options.Device = "auto",
     mode: Annotated[
         list[str] | None,
@@ -39,24 +31,7 @@ def audit_observer(
     from kgverify.audit.observer import audit_observer as audit
 
     check_writable(json_path)
-    run = build_run(
-        graph=graph,
-        rules=rules,
-        split=split,
-        queries=queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        max_depth=max_depth,
-        max_atoms=max_atoms,
-        max_resolvents=max_resolvents,
-        exclude_query=exclude_query,
-    )
+    run = run_options.build()
     with naming_options():
         report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
-    console = make_result_console(json_path)
-    for part in render_observer(report):
-        console.print(part, highlight=False)
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n", json_path)
-    raise typer.Exit(0 if report.is_clean else 1)
+    deliver(report, render_observer(report), json_path)

@@ -12,7 +12,7 @@ from kgverify.bench.sizes import FOR_GPUS, find_size
 from kgverify.bench.spread import LEAST_BAND
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.options import naming_options
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
@@ -21,6 +21,7 @@ from kgverify.cli.progress import (
     show_phase,
     write_result,
 )
+from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults, plant_faults
@@ -37,7 +38,9 @@ NOT_COMPARED = 3
 """Exit code where `--fail-slower` asks what a comparison cannot tell."""
 
 
+@with_run_options()
 def bench(
+    *,
     size: Annotated[
         str, typer.Option(help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.")
     ] = "small",
@@ -53,21 +56,14 @@ def bench(
         bool, typer.Option("--strategies", help="Measure the ways to compile a search instead of the modes.")
     ] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="With --strategies: ticks of the search; 20.")] = None,
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
+    source: GraphOptions,
     queries: Annotated[int | None, typer.Option(min=1, help="Instead of the size's.")] = None,
     corruptions: Annotated[str | None, typer.Option(help="Instead of the size's; `all` for every entity.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Instead of the size's.")] = None,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Candidates that the reference proves, instead of the size's.")
     ] = None,
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    proofs: ProofOptions,
     device: options.Device = "auto",
     precision: options.Precision = "float32",
     repeats: Annotated[int, typer.Option(min=1, help="Calls of the steady state, at most.")] = 10,
@@ -127,19 +123,7 @@ def bench(
         sample=sample or chosen.sample,
         seconds=chosen.seconds if seconds is None else seconds,
     )
-    run = build_run(
-        graph=graph,
-        rules=rules,
-        split=split,
-        queries=chosen.queries,
-        corruptions=corruptions or str(chosen.corruptions),
-        seed=seed,
-        policy=policy,
-        max_depth=max_depth,
-        max_atoms=max_atoms,
-        max_resolvents=max_resolvents,
-        exclude_query=exclude_query,
-    )
+    run = RunOptions(source, chosen.queries, corruptions or str(chosen.corruptions), proofs).build()
     faults = tuple(each.name for each in find_faults(fault or ()))
     with naming_options():
         from kgverify.bench.modes import Plan

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, check_reference_workers, naming_options
+from kgverify.cli.options import check_reference_workers, naming_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -20,6 +20,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
+from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -32,20 +33,12 @@ from kgverify.report.terminal import NextCommand, print_report
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
 
+@with_run_options()
 def diff(
     expected: Annotated[Path | None, typer.Argument(help="A recorded trace to compare with.")] = None,
     actual: Annotated[Path | None, typer.Argument(help="The recorded trace to judge.")] = None,
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 20,
-    corruptions: options.Corruptions = "50",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    *,
+    run_options: RunOptions,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
     precision: options.Precision = "float32",
@@ -89,19 +82,7 @@ def diff(
             recorded = compare_recorded(expected, actual, progress=progress)
         _deliver(recorded, save, json_path)
     else:
-        run = build_run(
-            graph=graph,
-            rules=rules,
-            split=split,
-            queries=queries,
-            corruptions=corruptions,
-            seed=seed,
-            policy=policy,
-            max_depth=max_depth,
-            max_atoms=max_atoms,
-            max_resolvents=max_resolvents,
-            exclude_query=exclude_query,
-        )
+        run = run_options.build()
         with ExitStack() as stack:
             if fresh_cache:
                 from kgverify.engines.compiled.caches import fresh_caches

@@ -16,8 +16,9 @@ from typing import Annotated, Final
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, naming_options
+from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_work, write_result
+from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
@@ -36,20 +37,15 @@ _SAME_PRESS: Final = 1.0
 """Seconds in which, in a team, a second Ctrl-C is the first: `torchrun` passes on what the terminal has sent already."""
 
 
+@with_run_options()
 def evaluate(
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
+    *,
+    source: GraphOptions,
     queries: Annotated[
         int | None, typer.Option(help="The first so many triples of the split; all if not given.")
     ] = None,
     corruptions: options.Corruptions = "all",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    proofs: ProofOptions,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
     precision: options.Precision = "float32",
@@ -89,19 +85,7 @@ def evaluate(
         # What the leader finds wrong with the options it says alone.
         team.share(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()):
-        run = build_run(
-            graph=graph,
-            rules=rules,
-            split=split,
-            queries=sys.maxsize if queries is None else queries,
-            corruptions=corruptions,
-            seed=seed,
-            policy=policy,
-            max_depth=max_depth,
-            max_atoms=max_atoms,
-            max_resolvents=max_resolvents,
-            exclude_query=exclude_query,
-        )
+        run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
     with naming_options(), naming_memory():
         layout = choose_batch(
             run, device=device, mode=mode, memory=budget, slots=slots, part_size=part_size, rank_only=rank_only

@@ -4,13 +4,12 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from kgverify.cli import options
-from kgverify.cli.progress import make_result_console, show_phase, write_result
+from kgverify.cli.progress import make_result_console, show_phase, write_json, write_result
 from kgverify.faults.catalogue import COMPOSITES, FAULTS, find_fault
 
 DEFAULT_GRAPHS = ("countries", "random:1", "random:4")
@@ -57,8 +56,7 @@ def list_faults(json_path: options.JsonPath = None) -> None:
             {"name": each.name, "parts": each.parts, "breaks": each.breaks, "seen_in": each.seen_in}
             for each in COMPOSITES.values()
         ]
-        data = {"faults": faults, "composites": composed}
-        write_result(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
+        write_json({"faults": faults, "composites": composed}, json_path)
 
 
 @app.command()
@@ -101,6 +99,5 @@ def score(
     console.print(summary)
     if markdown is not None:
         write_result(render_page(scores).encode(), markdown)
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(scores), indent=2) + b"\n", json_path)
+    write_json(scores, json_path)
     raise typer.Exit(0 if all(each.is_met for each in figures(scores)) else 1)

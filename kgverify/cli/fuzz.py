@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from kgverify.cli import options
@@ -18,7 +17,7 @@ from kgverify.cli.progress import (
     print_lines,
     show_phase,
     typed_command,
-    write_result,
+    write_json,
 )
 from kgverify.errors import UserError
 from kgverify.fuzz.campaign import Campaign, run_campaign
@@ -102,8 +101,7 @@ def fuzz(
         raise typer.Exit(INTERRUPTED) from None
     console = make_result_console(json_path)
     print_lines(console, _lines(result))
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n", json_path)
+    write_json(result, json_path)
     if result.is_interrupted:
         _say_how_to_go_on("interrupted; what was tried is kept")
         raise typer.Exit(INTERRUPTED)
@@ -134,8 +132,7 @@ def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int,
             make_error_console().print("interrupted; give --state FILE to go on with it another time")
         return INTERRUPTED
     print_lines(make_result_console(json_path), str(certificate).splitlines())
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n", json_path)
+    write_json(certificate, json_path)
     return 0 if certificate.is_proof else 1
 
 

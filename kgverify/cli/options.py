@@ -7,10 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kgverify.cli.progress import make_error_console
 from kgverify.errors import UserError
-from kgverify.harness.run import Run, load_policy
-from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
 
 Graph = Annotated[
@@ -74,38 +71,6 @@ def naming_options() -> Iterator[None]:
         if error.where not in _OPTION_OF:
             raise
         raise UserError(error.message, where=_OPTION_OF[error.where], fix=error.fix) from None
-
-
-def build_run(
-    *,
-    graph: str,
-    rules: Path | None,
-    split: str,
-    queries: int,
-    corruptions: str,
-    seed: int,
-    policy: str,
-    max_depth: int,
-    max_atoms: int,
-    max_resolvents: int,
-    exclude_query: bool,
-) -> Run:
-    """The run that the options describe. Prints the graph's warnings. UserError for what does not fit."""
-    loaded = load_graph(graph, rules=rules)
-    for warning in loaded.warnings:
-        make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-    with naming_options():
-        limits = Limits(max_depth, max_atoms, max_resolvents, exclude_query)
-        loaded.queries(split)
-    return Run(
-        graph=loaded,
-        limits=limits,
-        policy=load_policy(policy, loaded, limits, seed),
-        split=split,
-        num_queries=queries,
-        num_corruptions=parse_corruptions(corruptions),
-        seed=seed,
-    )
 
 
 def check_reference_workers(jobs: int, scheduler: str | None, *, has_reference: bool, why: str) -> None:

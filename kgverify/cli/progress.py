@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -194,3 +195,9 @@ def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
         raise UserError(
             f"cannot be written: {error.strerror}", where=path, fix="give a path in a folder that exists"
         ) from None
+
+
+def write_json(value: Any, path: str | None) -> None:
+    """Write a value as indented JSON, as `write_result` does; for None nothing."""
+    if path is not None:
+        write_result(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", path)

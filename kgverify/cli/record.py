@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, build_run, check_reference_workers, naming_options
+from kgverify.cli.options import check_reference_workers, naming_options
 from kgverify.cli.progress import (
     check_writable,
     make_error_console,
@@ -18,6 +18,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
+from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.cli.signals import Ended, ending_on_signals
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError, suggest
@@ -34,20 +35,11 @@ from kgverify.trace.reader import partial_of
 ENGINES = ("reference", "compiled")
 
 
+@with_run_options()
 def record(
     engine: Annotated[str, typer.Option(help="reference or compiled.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where the trace goes.")],
-    graph: options.Graph = "countries",
-    rules: options.Rules = None,
-    split: options.Split = "test",
-    queries: options.Queries = 20,
-    corruptions: options.Corruptions = "50",
-    seed: options.Seed = 0,
-    policy: options.PolicySpec = "shortest",
-    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
-    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
-    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
-    exclude_query: options.ExcludeQuery = DEFAULT_LIMITS.exclude_query,
+    run_options: RunOptions,
     device: options.Device = "auto",
     mode: options.Mode = "auto",
     precision: options.Precision = "float32",
@@ -87,19 +79,7 @@ def record(
         jobs, scheduler, has_reference=engine == "reference", why="the compiled evaluator proves in this process"
     )
     check_writable(json_path)
-    run = build_run(
-        graph=graph,
-        rules=rules,
-        split=split,
-        queries=queries,
-        corruptions=corruptions,
-        seed=seed,
-        policy=policy,
-        max_depth=max_depth,
-        max_atoms=max_atoms,
-        max_resolvents=max_resolvents,
-        exclude_query=exclude_query,
-    )
+    run = run_options.build()
     with ExitStack() as stack:
         if engine == "reference":
             pipeline = stack.enter_context(reference_over(run, jobs=jobs, scheduler=scheduler))

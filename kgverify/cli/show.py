@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 from rich.console import RenderableType
 
 from kgverify.cli import options
-from kgverify.cli.progress import make_result_console, write_result
+from kgverify.cli.progress import make_result_console, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.harness.save import REPORT, read_run
@@ -59,8 +58,7 @@ def show(
         raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
     rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
     make_result_console(json_path).print(rendered, highlight=False)
-    if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n", json_path)
+    write_json(data, json_path)
 
 
 def open_view(path: Path) -> TraceView:
@@ -109,4 +107,5 @@ def _show_run(
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
     console.print(render_place(stepper), highlight=False)
     if json_path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(stepper.data()), indent=2) + b"\n", json_path)
+        # The step is walked through for it, stage by stage.
+        write_json(stepper.data(), json_path)

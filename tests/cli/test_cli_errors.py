@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_runs import EAGER, SMALL, Command
 
-OPTIONS, TRAIN = (importlib.import_module(f"kgverify.cli.{name}") for name in ("options", "train"))
+RUN_OPTIONS, TRAIN = (importlib.import_module(f"kgverify.cli.{name}") for name in ("run_options", "train"))
 
 
 def assert_user_error(command: Command, arguments: list[object], where: str, fix: str) -> None:
@@ -121,7 +121,7 @@ def forbid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("it runs")
 
-    monkeypatch.setattr(OPTIONS, "load_graph", fail)
+    monkeypatch.setattr(RUN_OPTIONS, "load_graph", fail)
     monkeypatch.setattr(TRAIN, "load_graph", fail)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from kgverify.fuzz.problem import PolicySpec
 from kgverify.harness.run import Run, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
-from kgverify.trace.columns import CandidateSet, concatenate
+from kgverify.trace.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.levels import TraceLevel
 
@@ -149,27 +150,36 @@ def small_run(policy: str) -> Run:
     return Run(graph, limits, weights if policy == "two_tower" else SHORTEST, num_queries=1, num_corruptions=1)
 
 
-def test_digests_without_steps_are_those_of_the_steps() -> None:
+class Fused(NamedTuple):
+    """An engine in mode `fused`, with candidates that take more than one pool, and what it proves of them."""
+
+    engine: CompiledEngine
+    candidates: CandidateSet
+    columns: Columns
+
+
+@pytest.fixture(scope="module")
+def fused() -> Fused:
     run = small_run("shortest")
     candidates = reference_pipeline(run).draw_for(run)
     layout = choose_layout(run.limits, slots=3, pool=3)
     engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
-    columns = engine.prove(candidates)
+    return Fused(engine, candidates, engine.prove(candidates))
+
+
+def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
+    engine, candidates, columns = fused
     found = engine.evaluate(candidates, has_digests=True).digests
     assert found is not None
     assert found.num_steps.tolist() == columns.candidates.num_steps.tolist()
     for actual, expected in zip(found.digests, compute_digests(columns), strict=True):
         np.testing.assert_array_equal(actual, expected)
-    assert len(columns.steps.depth) > len(candidates.query) > layout.pool
+    assert len(columns.steps.depth) > len(candidates.query) > engine.layout.pool
 
 
 @pytest.mark.parametrize("level", list(TraceLevel))
-def test_what_is_recorded_pool_by_pool_is_what_is_proved(level: TraceLevel) -> None:
-    run = small_run("shortest")
-    candidates = reference_pipeline(run).draw_for(run)
-    layout = choose_layout(run.limits, slots=3, pool=3)
-    engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
-    expected = engine.prove(candidates)
+def test_what_is_recorded_pool_by_pool_is_what_is_proved(fused: Fused, level: TraceLevel) -> None:
+    engine, candidates, expected = fused
     ended: list[int] = []
     parts = [each.read() for each in engine.record(candidates, ended.append, level=level)]
     assert len(parts) > 1
