@@ -91,12 +91,12 @@ def write_arrays(
         if total <= most_bytes(len(packed)):
             return write_bytes(path, packed)
     image = MetadataImage()
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(1) as writer:
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
         with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
             placed = _lay_out(file, parts)
-            written = writer.submit(write_placed, descriptor, placed)
+            written = pool.submit(write_placed, descriptor, placed)
             _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
-        return image.write_out(descriptor, placed, written)
+        return image.write_out(descriptor, placed, written, pool)
 
 
 def _lay_out(file: Any, parts: Mapping[str, Sequence[NDArray[Any]]]) -> list[Placed]:

@@ -4,7 +4,7 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,15 +42,17 @@ class MetadataImage(io.RawIOBase):
             for found in _WRITTEN.finditer(mask):
                 yield number * _PAGE + found.start(), bytes(content[found.start() : found.end()])
 
-    def write_out(self, descriptor: int, placed: Sequence[Placed], written: "Future[None]") -> Written:
+    def write_out(
+        self, descriptor: int, placed: Sequence[Placed], written: "Future[None]", pool: ThreadPoolExecutor
+    ) -> Written:
         """Complete a file on the disk, and force it there. placed, written: the data, and when they are in the file."""
         runs: list[Placed] = [(offset, [content]) for offset, content in self.runs()]
-        xxh3 = hash_pieces([*placed, *runs], self.size)
+        hashed = pool.submit(hash_pieces, [*placed, *runs], self.size)
         written.result()
         os.ftruncate(descriptor, self.size)
         write_placed(descriptor, runs)
         sync(descriptor)
-        return Written(self.size, xxh3)
+        return Written(self.size, hashed.result())
 
     def seekable(self) -> bool:
         """Yes."""
