@@ -10,6 +10,7 @@ wrapped calls that write a part and then raise ENOSPC, as all after them do.
 
 import argparse
 import errno
+import itertools
 import os
 import random
 import re
@@ -24,17 +25,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from synthetic_trace import make_steps
 
 from kgverify.errors import UserError
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Symbols
+from kgverify.trace.ahead import append_ahead
 from kgverify.trace.check import check_trace
 from kgverify.trace.columns import Columns, select_candidates
+from kgverify.trace.digests import compute_sequence
 from kgverify.trace.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.reader import partial_of, read_trace
 from kgverify.trace.repair import repair_trace
@@ -58,6 +63,8 @@ class Work:
     shard_steps: int
     has_journal: bool = True
     journal_seconds: float = 0.0
+    num_threads: int = 0
+    """Several append, where it is not 0."""
 
     @property
     def num_candidates(self) -> int:
@@ -79,10 +86,24 @@ class Work:
             journal_seconds=self.journal_seconds,
             has_journal=self.has_journal,
         ) as writer:
-            for begin in range(writer.num_appended, self.num_candidates, self.batch):
-                rows = np.arange(begin, min(begin + self.batch, self.num_candidates))
-                writer.append(select_candidates(self.columns, rows))
+            begins = range(writer.num_appended, self.num_candidates, self.batch)
+            if self.num_threads:
+                appended = writer.num_appended
+                for candidates in append_ahead(
+                    writer, [partial(self.read, begin) for begin in begins], self.num_threads
+                ):
+                    appended += len(candidates.query)
+                    confirm(appended)
+                return
+            for begin in begins:
+                writer.append(*self.read(begin))
                 confirm(writer.num_appended if self.has_journal else writer.num_committed)
+
+    def read(self, begin: int) -> tuple[Columns, NDArray[np.uint64] | None]:
+        """A batch; with its digests, where several threads append."""
+        rows = np.arange(begin, min(begin + self.batch, self.num_candidates))
+        columns = select_candidates(self.columns, rows)
+        return columns, compute_sequence(columns) if self.num_threads else None
 
 
 @dataclass
@@ -109,7 +130,7 @@ def failing(number: int, mode: str) -> Iterator[Callable[[], int]]:
     mode: `before` or `after` it the process is killed; `torn`: after half of what it writes; `full`: half is written,
     and no later call finds any room
     """
-    count = 0
+    numbers, count = itertools.count(1), 0
     originals = {name: getattr(os, name) for name in CALLS}
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -117,17 +138,19 @@ def failing(number: int, mode: str) -> Iterator[Callable[[], int]]:
 
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal count
-            count += 1
-            is_full = mode == "full" and (count == number or (count > number and name in NEED_ROOM))
+            # Threads call at the same time; each call has a number of its own.
+            own = next(numbers)
+            count = max(count, own)
+            is_full = mode == "full" and (own == number or (own > number and name in NEED_ROOM))
             if is_full and name not in ("ftruncate", "unlink", "rmdir"):
-                if name == "pwritev" and count == number:
+                if name == "pwritev" and own == number:
                     return write_half(original, *arguments)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if mode == "torn" and count == number and name == "pwritev":
+            if mode == "torn" and own == number and name == "pwritev":
                 write_half(original, *arguments)
-            if mode in ("before", "torn") and count == number:
+            if mode in ("before", "torn") and own == number:
                 os.kill(os.getpid(), signal.SIGKILL)
-            is_last = mode == "after" and count == number
+            is_last = mode == "after" and own == number
             try:
                 return original(*arguments, **options)
             finally:
@@ -382,6 +405,8 @@ def main() -> None:
             ("shards", Work(small, 2, 20)),
             ("one file", Work(small, 2, 1000, journal_seconds=1e9)),
             ("shards, no journal", Work(small, 2, 20, has_journal=False)),
+            ("three threads, each batch a shard", Work(small, 2, 1, num_threads=3)),
+            ("three threads, shards of a journalled batch and another", Work(small, 2, 10, num_threads=3)),
         ):
             findings = Findings()
             num_calls = kill_everywhere(work, folder, findings)
@@ -391,19 +416,25 @@ def main() -> None:
             fill_everywhere(work, folder, findings, range(1, num_calls + 1))
             print(render(f"disk full from each of {num_calls} calls on ({title})", findings), flush=True)
             blamed += findings.messages
-        large = Work(make_steps(options.large, options.seed), 200, options.large // 5, journal_seconds=0.05)
-        findings = Findings()
-        kill_at_random(large, folder, findings, options.random, options.seed)
-        print(render(f"kill -9 at a random moment of {options.large:,} steps", findings), flush=True)
-        blamed += findings.messages
+        columns = make_steps(options.large, options.seed)
+        for title, large in (
+            ("", Work(columns, 200, options.large // 5, journal_seconds=0.05)),
+            (", three threads", Work(columns, options.large // 100, 1, num_threads=3)),
+        ):
+            findings = Findings()
+            kill_at_random(large, folder, findings, options.random, options.seed)
+            print(render(f"kill -9 at a random moment of {options.large:,} steps{title}", findings), flush=True)
+            blamed += findings.messages
     num_bytes = 24 << 20
     with mounted(4 * num_bytes) as mount:
-        findings = Findings()
-        work = Work(make_steps(20_000, options.seed), 100, 5_000)
-        if mount is not None:
-            fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
-        print(render("a tmpfs that is full at a random moment" if mount else "no tmpfs may be mounted", findings))
-        blamed += findings.messages
+        columns = make_steps(20_000, options.seed)
+        for title, work in (("", Work(columns, 100, 5_000)), (", three threads", Work(columns, 100, 1, num_threads=3))):
+            findings = Findings()
+            if mount is not None:
+                fill_tmpfs(work, mount, num_bytes, findings, options.filled, options.seed)
+            what = f"a tmpfs that is full at a random moment{title}" if mount else "no tmpfs may be mounted"
+            print(render(what, findings), flush=True)
+            blamed += findings.messages
     print(*blamed[:20], sep="\n")
 
 

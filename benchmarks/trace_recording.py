@@ -1,13 +1,14 @@
 """What recording costs the compiled evaluator: a trace of each level on disk, against the same run without one.
 
-    python benchmarks/trace_recording.py --graph family --queries 1000 --device cuda --folder /tmp
+    python benchmarks/trace_recording.py --graph family --queries 1000 --device cuda --folder /tmp --threads 1 2 3
 
 `off` is `evaluate`; `on` is what `kgverify record` does with the same candidates, drawn and ranked already: journal, checksums,
 digests and fsync. Both take turns in one run; the least of several. Every trace has the same root, and the digests of its
-first candidates are those of the reference.
+first candidates are those of the reference. `threads`: parts that are appended at the same time.
 """
 
 import argparse
+import itertools
 import shutil
 import tempfile
 import time
@@ -18,7 +19,7 @@ import numpy as np
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.policy import make_two_tower
-from kgverify.harness.record import choose_recording_layout, record
+from kgverify.harness.record import SHARD_STEPS, choose_recording_layout, record
 from kgverify.harness.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
 from kgverify.kg.load import load_graph
 from kgverify.logic.limits import Limits
@@ -27,6 +28,8 @@ from kgverify.trace.content import stored_root
 from kgverify.trace.digests import compute_sequence
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.mapped import MappedTrace
+
+OFF = "off | "
 
 NO_RANKINGS = Rankings(
     np.zeros(0, np.int32),
@@ -73,27 +76,30 @@ def measure(run: Run, precision: str, options: argparse.Namespace) -> None:
         for turn in range(options.repeats + 1):
             began = time.perf_counter()
             engine.evaluate(candidates)
-            seconds = {"off": time.perf_counter() - began}
-            for level in TraceLevel:
+            seconds = {OFF: time.perf_counter() - began}
+            for level, threads in itertools.product(TraceLevel, options.threads):
+                side = f"{level.value} | {threads}"
                 began = time.perf_counter()
-                recording = record(run, ready, path, level=level)
-                seconds[level] = time.perf_counter() - began
+                recording = record(
+                    run, ready, path, level=level, shard_steps=options.shard_steps, append_threads=threads
+                )
+                seconds[side] = time.perf_counter() - began
                 if turn == 0:
                     trace = MappedTrace(path)
                     roots.add(stored_root(trace))
                     stored = np.concatenate([each["sequence"] for each in trace.read_digests(0, len(few.query))])
                     is_right = np.array_equal(stored, expected)
                     size = size_of(path)
-                    notes[level] = f"{size / recording.num_steps:.1f} bytes a step, {size / 2**20:,.0f} MiB"
-                    notes[level] += "" if is_right else "; WRONG"
-                    notes["off"] = f"{recording.num_steps:,} steps"
+                    notes[side] = f"{size / recording.num_steps:.1f} bytes a step, {size / 2**20:,.0f} MiB"
+                    notes[side] += "" if is_right else "; WRONG"
+                    notes[OFF] = f"{recording.num_steps:,} steps"
                     del trace
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if turn:
                 best = {each: min(best.get(each, np.inf), value) for each, value in seconds.items()}
     for each, value in best.items():
-        more = "" if each == "off" else f"{value / best['off'] - 1:+.1%}"
-        rate = int(notes["off"].split()[0].replace(",", "")) / value / 1e6
+        more = "" if each == OFF else f"{value / best[OFF] - 1:+.1%}"
+        rate = int(notes[OFF].split()[0].replace(",", "")) / value / 1e6
         print(f"| {precision} | {each} | {value * 1e3:,.0f} ms | {rate:.2f} | {more} | {notes[each]} |", flush=True)
     if len(roots) != 1:
         print(f"ROOTS DIFFER: {roots}")
@@ -111,6 +117,8 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=None)
     parser.add_argument("--precision", nargs="+", default=["float32"])
     parser.add_argument("--folder", default=None)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="that append; each in turn")
+    parser.add_argument("--shard-steps", type=int, default=SHARD_STEPS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--checked", type=int, default=100, help="candidates that the reference proves")
     options = parser.parse_args()
@@ -124,7 +132,7 @@ def main() -> None:
     print(
         f"{options.graph}, {policy.name}, {options.queries} queries x {options.corruptions} corruptions, {options.device}"
     )
-    print("| precision | level | time | M steps/s | more than off | |\n|---|---|---|---|---|---|")
+    print("| precision | level | threads | time | M steps/s | more than off | |\n|---|---|---|---|---|---|---|")
     for precision in options.precision:
         measure(run, precision, options)
 

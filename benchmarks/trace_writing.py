@@ -1,9 +1,10 @@
 """What a shard costs beyond its bytes: checks, digests, checksums and fsync, against a raw write of the same bytes.
 
-    python benchmarks/trace_writing.py --steps 1000000 --folder /tmp
+    python benchmarks/trace_writing.py --steps 1000000 --folder /tmp --shards 4 --threads 1 2 3
 
-Best of several; both sides of each ratio take turns in one run. `given`: the digests come with the columns, as from a
-device that computed them; `computed`: they are computed here.
+Best and median of several; both sides of each ratio take turns in one run. `given`: the digests come with the columns, as
+from a device that computed them; `computed`: they are computed here. `one append`: a batch that fills a shard; `shards`:
+so many of them, one after the other, as many threads as are told; each against as many raw writes.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from synthetic_trace import NUM_CONSTANTS, NUM_PREDICATES, make_steps
 
 from kgverify.logic.limits import Limits
 from kgverify.logic.program import Symbols
+from kgverify.trace.ahead import append_ahead
 from kgverify.trace.columns import Columns, select_candidates
 from kgverify.trace.digests import compute_sequence
 from kgverify.trace.header import EngineInfo, Header, PolicyInfo
@@ -52,19 +55,44 @@ def write_shards(path: Path, batches: list[tuple[Columns, Words | None]], *, has
             writer.append(columns, sequence)
 
 
-def measure(sides: dict[str, Callable[[Path], None]], folder: Path, repeats: int) -> dict[str, float]:
-    best = dict.fromkeys(sides, float("inf"))
+def write_ahead(path: Path, parts: list[tuple[Columns, Words]], num_threads: int, level: str) -> None:
+    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1, has_journal=False, part=Part(0, 1), level=level) as writer:
+        if num_threads:
+            for _ in append_ahead(writer, [partial(tuple, part) for part in parts], num_threads):
+                pass
+        for columns, sequence in parts if not num_threads else []:
+            writer.append(columns, sequence)
+
+
+def write_all_raw(path: Path, parts: list[tuple[Columns, Words]]) -> None:
+    path.mkdir()
+    for number, (columns, sequence) in enumerate(parts):
+        write_raw(path / str(number), columns, sequence)
+
+
+def measure(sides: dict[str, Callable[[Path], None]], folder: Path, repeats: int) -> dict[str, list[float]]:
+    """The times of each side, in turns; each ratio is of times of one turn."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, run in sides.items():
             path = folder / "run"
             began = time.perf_counter()
             run(path)
-            best[name] = min(best[name], time.perf_counter() - began)
+            times[name].append(time.perf_counter() - began)
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    return best
+    return times
+
+
+def report(times: dict[str, list[float]], num_steps: int) -> None:
+    raw = next(iter(times.values()))
+    print("| what | best, M steps/s | median | best of the raw write | median |\n|---|---|---|---|---|")
+    for title, seconds in times.items():
+        rates = num_steps / min(seconds) / 1e6, num_steps / np.median(seconds) / 1e6
+        ratios = min(raw) / min(seconds), np.median(np.divide(raw, seconds))
+        print(f"| {title} | {rates[0]:.2f} | {rates[1]:.2f} | {ratios[0]:.2f} | {ratios[1]:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -72,6 +100,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=65_536, help="steps in one append")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--shards", type=int, default=4, help="of so many steps each, by several threads")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", default=None)
     options = parser.parse_args()
     columns = make_steps(options.steps)
@@ -87,9 +117,11 @@ def main() -> None:
     print(f"{options.steps:,} steps, {sum(a.nbytes for a in arrays.values()) / options.steps:.0f} bytes a step")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        best = measure(
+        one = [(columns, whole)]
+        times = measure(
             {
                 "raw write, fsync": lambda path: write_raw(path, columns, whole),
+                "shard, one append, digests given": lambda path: write_ahead(path, one, 0, "steps"),
                 "shard, digests given": lambda path: write_shards(path, given, has_journal=False),
                 "shard, digests computed": lambda path: write_shards(path, computed, has_journal=False),
                 "shard and journal, digests given": lambda path: write_shards(path, given, has_journal=True),
@@ -97,10 +129,14 @@ def main() -> None:
             folder,
             options.repeats,
         )
-        raw = best["raw write, fsync"]
-        print("| what | M steps/s | of the raw write |\n|---|---|---|")
-        for title, seconds in best.items():
-            print(f"| {title} | {options.steps / seconds / 1e6:.2f} | {raw / seconds:.2f} |")
+        report(times, options.steps)
+        parts = one * options.shards
+        sides: dict[str, Callable[[Path], None]] = {"raw writes, fsync": lambda path: write_all_raw(path, parts)}
+        for level in ("steps", "compact"):
+            for num in options.threads:
+                title = f"{options.shards} shards, {level}, {num} threads"
+                sides[title] = partial(write_ahead, parts=parts, num_threads=num, level=level)
+        report(measure(sides, folder, options.repeats), options.steps * options.shards)
         roots = set()
         for count in (1, 2, 4):
             paths = []

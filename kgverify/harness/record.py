@@ -1,23 +1,23 @@
 """Recording a run to disk, piece by piece, so that a killed recording loses only what was not committed."""
 
+import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
 from kgverify.errors import UserError
 from kgverify.harness.deep import prove_deep
 from kgverify.harness.run import Pipeline, Run, build_header
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.trace.ahead import append_ahead
 from kgverify.trace.columns import Candidates, CandidateSet, Columns
 from kgverify.trace.levels import TraceLevel
-from kgverify.trace.pending import join_candidates
+from kgverify.trace.pending import Given, join_candidates
 from kgverify.trace.reader import partial_of
 from kgverify.trace.writer import TraceWriter
 
@@ -43,9 +43,11 @@ time, too."""
 SHARD_STEPS: Final = 1_000_000
 """Steps held in memory before they are committed as a shard."""
 
+MAX_APPEND_THREADS: Final = 3
+"""Parts of an engine that proves ahead that are appended at the same time, each in memory."""
 
-_Part: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
-"""Candidates with their steps, and the digests of the steps if the engine took them."""
+APPEND_CORES: Final = 4
+"""Cores for each of them: packing takes several."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,13 @@ def choose_recording_layout(
     return layout._replace(pool=min(layout.pool, RECORDED_POOL))
 
 
+def choose_append_threads(engine: Engine) -> int:
+    """One for an engine that needs the processor itself; more for one on a device, if the processor has the cores."""
+    if not (isinstance(engine, RecordingEngine) and engine.proves_ahead):
+        return 1
+    return max(1, min(MAX_APPEND_THREADS, (os.cpu_count() or 1) // APPEND_CORES))
+
+
 def record(
     run: Run,
     pipeline: Pipeline,
@@ -85,6 +94,7 @@ def record(
     journal_seconds: float = JOURNAL_SECONDS,
     level: str = "steps",
     is_archived: bool = False,
+    append_threads: int | None = None,
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
@@ -94,6 +104,8 @@ def record(
 
     level:       a `TraceLevel`: which columns are kept
     is_archived: packed as small as HDF5's own filters can
+    append_threads: parts that are appended at the same time, each in memory; the trace is the same. None for as many as
+                 `choose_append_threads` says
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
@@ -122,7 +134,8 @@ def record(
             _check_resumed(candidates, proved[0], path)
             progress(resumed)
         left = candidates.take(slice(resumed, None))
-        proved += _append_all(writer, _prove_parts(pipeline.engine, left, writer.level, progress))
+        parts = _prove_parts(pipeline.engine, left, writer.level, progress)
+        proved += append_ahead(writer, parts, append_threads or choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
@@ -131,7 +144,7 @@ def record(
 
 def _prove_parts(
     engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
-) -> Iterator[Callable[[], _Part]]:
+) -> Iterator[Callable[[], Given]]:
     """Part by part, how its columns and digests are read."""
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):
@@ -149,26 +162,8 @@ def _prove_parts(
         yield partial(_pair, columns)
 
 
-def _pair(columns: Columns) -> _Part:
+def _pair(columns: Columns) -> Given:
     return columns, None
-
-
-def _append_all(writer: TraceWriter, parts: Iterator[Callable[[], _Part]]) -> Iterator[Candidates]:
-    """Append each part while the next one is proved; an error in either ends both."""
-
-    def append(read: Callable[[], _Part]) -> Candidates:
-        columns, sequence = read()
-        writer.append(columns, sequence)
-        return columns.candidates
-
-    with ThreadPoolExecutor(1, thread_name_prefix="append") as pool:
-        last: Future[Candidates] | None = None
-        for read in parts:
-            if last is not None:
-                yield last.result()
-            last = pool.submit(append, read)
-        if last is not None:
-            yield last.result()
 
 
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:

@@ -11,6 +11,8 @@ import xxhash
 from numpy.typing import NDArray
 
 Buffer = bytes | memoryview
+Placed = tuple[int, Sequence[Buffer]]
+"""Where in a file, and what lies there, one after the other."""
 
 _MAX_BUFFERS: Final = 512
 """Buffers given to one call; Linux takes 1024."""
@@ -68,6 +70,12 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
                 break
             written -= len(buffer)
     return offset
+
+
+def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
+    """Write all of these."""
+    for offset, buffers in placed:
+        write_all(descriptor, buffers, offset)
 
 
 def sync(descriptor: int) -> None:

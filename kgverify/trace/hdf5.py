@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.trace.disk import Buffer, bytes_of, checksum_of, little_endian, opened, write_all
+from kgverify.trace.disk import Placed, bytes_of, checksum_of, little_endian, opened, write_placed
 from kgverify.trace.examination import Examination, Found, examine
 from kgverify.trace.header import SCHEMA_VERSION
 from kgverify.trace.image import MetadataImage, Written, write_bytes
@@ -75,7 +75,7 @@ def write_arrays(
     creator: str,
     packing: Packing = Packing.PLAIN,
 ) -> Written:
-    """Write one file and force it to disk, with checksums. Same input, same bytes.
+    """Write one file and force it to disk, with checksums, taken meanwhile. Same input, same bytes.
 
     Plain: contiguous datasets on page boundaries. A dataset may come in parts, rows after rows; no copy is made of them.
     Packed, a file is made in memory first; what would unpack to more than a reader admits is written plain.
@@ -91,26 +91,26 @@ def write_arrays(
         if total <= most_bytes(len(packed)):
             return write_bytes(path, packed)
     image = MetadataImage()
-    with (
-        h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file,
-        opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor,
-        ThreadPoolExecutor(1) as hasher,
-    ):
-        plan = h5p.create(h5p.DATASET_CREATE)
-        plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-        plan.set_fill_time(h5d.FILL_TIME_NEVER)
-        placed: list[tuple[int, Sequence[Buffer]]] = []
-        for name, pieces in parts.items():
-            shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
-            dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
-            if (offset := dataset.id.get_offset()) is not None:
-                placed.append((offset, [bytes_of(piece) for piece in pieces]))
-        summed = hasher.submit(lambda: {name: checksum_of(pieces) for name, pieces in parts.items()})
-        for offset, buffers in placed:
-            write_all(descriptor, buffers, offset)
-        _sign(file, summed.result(), creator)
-        file.close()
-        return image.write_out(descriptor, placed, hasher)
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
+        with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
+            placed = _lay_out(file, parts)
+            written = pool.submit(write_placed, descriptor, placed)
+            _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+        return image.write_out(descriptor, placed, written, pool)
+
+
+def _lay_out(file: Any, parts: Mapping[str, Sequence[NDArray[Any]]]) -> list[Placed]:
+    """Make the datasets, without their data; where those belong."""
+    plan = h5p.create(h5p.DATASET_CREATE)
+    plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5d.FILL_TIME_NEVER)
+    placed: list[Placed] = []
+    for name, pieces in parts.items():
+        shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
+        dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
+        if (offset := dataset.id.get_offset()) is not None:
+            placed.append((offset, [bytes_of(piece) for piece in pieces]))
+    return placed
 
 
 def _pack(parts: Mapping[str, Sequence[NDArray[Any]]], creator: str, packing: Packing) -> memoryview:

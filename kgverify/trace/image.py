@@ -4,13 +4,13 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from kgverify.trace.disk import Buffer, opened, sync, write_all
+from kgverify.trace.disk import Buffer, Placed, opened, sync, write_all, write_placed
 
 _PAGE: Final = 4096
 _WRITTEN: Final = re.compile(b"\1+")
@@ -43,14 +43,14 @@ class MetadataImage(io.RawIOBase):
                 yield number * _PAGE + found.start(), bytes(content[found.start() : found.end()])
 
     def write_out(
-        self, descriptor: int, placed: Sequence[tuple[int, Sequence[Buffer]]], hasher: ThreadPoolExecutor
+        self, descriptor: int, placed: Sequence[Placed], written: "Future[None]", pool: ThreadPoolExecutor
     ) -> Written:
-        """Complete a file on the disk, and force it there. placed: the data that were written to it already."""
+        """Complete a file on the disk, and force it there. placed, written: the data, and when they are in the file."""
+        runs: list[Placed] = [(offset, [content]) for offset, content in self.runs()]
+        hashed = pool.submit(hash_pieces, [*placed, *runs], self.size)
+        written.result()
         os.ftruncate(descriptor, self.size)
-        runs: list[tuple[int, Sequence[Buffer]]] = [(offset, [content]) for offset, content in self.runs()]
-        for offset, buffers in runs:
-            write_all(descriptor, buffers, offset)
-        hashed = hasher.submit(hash_pieces, [*placed, *runs], self.size)
+        write_placed(descriptor, runs)
         sync(descriptor)
         return Written(self.size, hashed.result())
 
@@ -110,7 +110,7 @@ def write_bytes(path: Path, content: Buffer) -> Written:
     return Written(len(content), hash_pieces([(0, [content])], len(content)))
 
 
-def hash_pieces(pieces: Sequence[tuple[int, Sequence[Buffer]]], size: int) -> str:
+def hash_pieces(pieces: Sequence[Placed], size: int) -> str:
     """xxh3 of a file of this size with these buffers at these offsets and zeros between, as 16 hexadecimal digits."""
     digest = xxhash.xxh3_64()
     position = 0

@@ -201,12 +201,18 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_at_once(folder / MANIFEST, lambda path: _write_bytes(path, content))
 
 
-def write_at_once(path: Path, write: Callable[[Path], _Result]) -> _Result:
-    """Let `write` fill a temporary file, force it to disk, then give it its name; an error leaves nothing."""
+def write_at_once(
+    path: Path, write: Callable[[Path], _Result], before_naming: Callable[[], object] = lambda: None
+) -> _Result:
+    """Let `write` fill a temporary file, force it to disk, then give it its name; an error leaves nothing.
+
+    before_naming: called when the file is on disk; an error of its as well leaves nothing
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         result = write(temporary)
         sync_file(temporary)
+        before_naming()
         put_in_place(temporary, path)
         return result
     except BaseException:

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from kgverify.trace.manifest import check_no_link
 from kgverify.trace.presence import level_of
 from kgverify.trace.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, SEQUENCE, Arrays, decode_columns, encode_columns
 
+Given: TypeAlias = tuple[Columns, Words | None]
+"""Candidates with their steps, and the digests of the steps where they came with them."""
+
 _MAX_THREADS: Final = 4
 
 _GROUP_STEPS: Final = 1 << 16
@@ -28,8 +32,15 @@ class Pending:
     """Batches in memory, with the digests of the steps that came with them; counts of candidates, steps and bytes."""
 
     def __init__(self) -> None:
-        self._batches: list[tuple[Columns, Words | None]] = []
+        self._batches: list[Given] = []
         self.num_candidates = self.num_steps = self.num_bytes = 0
+
+    def with_batch(self, columns: Columns, sequence: Words | None) -> "Pending":
+        """These batches and one more."""
+        more = copy(self)
+        more._batches = [*self._batches]
+        more.add(columns, sequence)
+        return more
 
     def add(self, columns: Columns, sequence: Words | None) -> None:
         """Hold a batch; nothing is copied."""
@@ -50,7 +61,7 @@ class Pending:
     def encode(self, absent: Iterable[str], empty: Columns) -> dict[str, list[NDArray[Any]]]:
         """The columns and digests by path, in parts that lie one after the other; `empty` where there is no batch."""
 
-        def encode(group: tuple[Columns, Words | None]) -> Arrays:
+        def encode(group: Given) -> Arrays:
             columns, sequence = group
             arrays = encode_columns(columns, absent)
             arrays[SEQUENCE] = sequence_of(columns, absent) if sequence is None else sequence
@@ -62,7 +73,7 @@ class Pending:
             encoded = list(pool.map(encode, groups))
         return {name: [arrays[name] for arrays in encoded] for name in encoded[0]}
 
-    def _group(self) -> Iterator[tuple[Columns, Words | None]]:
+    def _group(self) -> Iterator[Given]:
         group: list[Columns] = []
         num_steps = 0
         for columns, sequence in self._batches:

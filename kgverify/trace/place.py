@@ -74,6 +74,16 @@ def check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], level
         )
 
 
+def cannot_write(what: str, error: OSError, num_safe: int, partial: Path, where: str) -> UserError:
+    """What a failure to write is told as."""
+    return UserError(
+        f"{what} cannot be written: {error.strerror or error}; {describe_safe(num_safe, partial)}",
+        where=where,
+        fix="make room, or see to the permissions; then resume the recording"
+        + (f", or keep what there is: kgverify trace repair {partial}" if num_safe else ""),
+    )
+
+
 def describe_safe(num_candidates: int, partial: Path) -> str:
     """What a failure did not touch."""
     if not num_candidates:

@@ -1,10 +1,11 @@
 """Writing a trace: one file if it is small, else shards that are safe on disk once committed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,45 +15,22 @@ from kgverify.errors import UserError
 from kgverify.logic.program import Rule, Symbols
 from kgverify.trace.columns import Candidates, Columns, Rankings, empty_columns
 from kgverify.trace.disk import make_folder
-from kgverify.trace.hdf5 import read_arrays, write_arrays
+from kgverify.trace.folder import JournalOfShards, ShardFolder
+from kgverify.trace.hdf5 import write_arrays
 from kgverify.trace.header import Header
-from kgverify.trace.journal import JournalWriter, Start, journal_name, list_journals
-from kgverify.trace.levels import TraceLevel, has_goals, is_kept, packing_of, parse_level
-from kgverify.trace.manifest import (
-    MANIFEST,
-    Manifest,
-    Part,
-    Shard,
-    check_shard,
-    list_shards,
-    put_in_place,
-    read_manifest,
-    shard_name,
-    write_at_once,
-    write_manifest,
-)
-from kgverify.trace.pending import Pending, encode_batch, join_candidates, open_journal, sequence_of
-from kgverify.trace.place import (
-    check_no_partial,
-    check_place,
-    check_resumable,
-    check_same_run,
-    describe_safe,
-    remove_left_over,
-    remove_partial,
-)
+from kgverify.trace.journal import Start
+from kgverify.trace.levels import TraceLevel, has_goals, packing_of, parse_level
+from kgverify.trace.manifest import Part, put_in_place, shard_name, write_at_once
+from kgverify.trace.pending import Given, Pending, join_candidates, sequence_of
+from kgverify.trace.place import cannot_write, check_no_partial, check_place, remove_left_over, remove_partial
 from kgverify.trace.reader import check_sequence, partial_of
 from kgverify.trace.repeated import check_writable, encode_repeated
-from kgverify.trace.schema import (
-    OPTIONAL_COLUMNS,
-    SEQUENCE,
-    decode_columns,
-    encode_columns,
-    encode_level,
-)
-from kgverify.trace.shards import write_shard
+from kgverify.trace.resume import take_up
+from kgverify.trace.schema import SEQUENCE, decode_columns, encode_columns, encode_level
+from kgverify.trace.shards import no_more
 from kgverify.trace.stage_items import check_told
 from kgverify.trace.trace import NOTHING_UNKNOWN, Unknown
+from kgverify.trace.turns import Turn, Turns
 from kgverify.trace.validate import check_columns, check_facts, check_rankings, check_types
 
 _WHOLE: Final = 1 << 62
@@ -108,11 +86,10 @@ class TraceWriter:
         self._symbols, self._unknown = symbols, unknown
         self._creator = header.creator or f"kgverify {__version__}"
         self._shard_steps, self._shard_bytes = shard_steps, shard_bytes
-        self._part, self._has_journal = part, has_journal
-        self._journal_seconds, self._journal_bytes = journal_seconds, journal_bytes
+        self._part = part
+        self._has_journal = has_journal
         self._absent = frozenset(absent)
         self._level = parse_level(level or header.level, self._where)
-        self._is_archived = is_archived
         self._packing = packing_of(self._level, is_archived=is_archived)
         check_writable(header, self._absent, self._where)
         if facts is not None and fact_lines is not None and not len(fact_lines):
@@ -127,17 +104,21 @@ class TraceWriter:
         self._rankings: Rankings | None = None
         self._score_dtype: np.dtype[np.floating] | None = None
         self._is_closed = False
-        self._journal: JournalWriter | None = None
-        self._num_unsaved = 0  # of what is pending: being committed without having been journalled
+        self._turns = Turns()
         check_place(self._path)
+        start = Start(0, self._creator, tuple(sorted(self._absent)), is_archived)
+        self._folder = ShardFolder(self._partial, start, part, self._level, self._shared | dict(unknown.arrays))
+        self._journal = JournalOfShards(
+            self._partial, start, self._level, self._shared, max_seconds=journal_seconds, max_bytes=journal_bytes
+        )
         self._committed = [empty_columns().candidates]
+        self._num_appended = 0
         if resume:
-            self._manifest = self._resume()
-        else:
-            if shard_steps < _WHOLE:
-                check_no_partial(self._partial)
-            self._manifest = self._list(())
-        self._num_safe = self.num_appended
+            self._resume()
+        elif shard_steps < _WHOLE:
+            check_no_partial(self._partial)
+        self._num_shards = len(self._folder.manifest.shards)  # with those that are being written
+        self._num_safe = self._num_appended
 
     @property
     def level(self) -> TraceLevel:
@@ -152,57 +133,57 @@ class TraceWriter:
     @property
     def num_appended(self) -> int:
         """Candidates in shards and in the journal, from the first on: the end of the process loses none of them."""
-        return self._manifest.num_candidates + self._pending.num_candidates - self._num_unsaved
+        return self._num_appended
 
     def append(self, columns: Columns, sequence: NDArray[np.uint64] | None = None) -> None:
         """Add candidates with all their steps, in any order; the arrays may not change before the next `commit`.
 
-        A batch that fills a shard is committed at once instead of being journalled first.
+        A batch that fills a shard is committed at once instead of being journalled first. `append_ahead` appends several
+        at a time.
 
         sequence: uint64 [T], the digests of these steps, where they were computed elsewhere: a reader compares them with
                   the columns. With them, atoms that the level leaves out need not be given
         """
-        if self._is_closed:
-            raise ValueError("the writer is closed")
-        num_candidates, num_steps = len(columns.candidates.query), len(columns.steps.depth)
-        if self._manifest.is_complete and num_candidates:
-            raise UserError(
-                "found further candidates, but all were committed before",
-                where=str(self._partial),
-                fix="skip the first `num_appended` candidates",
-            )
-        self._check(columns, sequence)
-        if not num_candidates:
-            return
-        if sequence is None and not has_goals(self._level):
-            sequence = sequence_of(columns, self._absent)  # of what is kept they cannot be computed
-        if self._pending.exceeds(columns, self._shard_steps, self._shard_bytes):
-            self._num_unsaved = num_candidates
-            self._pending.add(columns, sequence)
-            self.commit()
-            return
-        if self._has_journal:
-            with self._telling_what_is_safe("the journal"):
-                journal = self._journal or self._begin_journal()
-                batch = encode_batch(columns, sequence, self._absent, self._level)
-                if journal.append(batch, num_candidates, num_steps):
-                    self._num_safe = self.num_appended + num_candidates
-        self._pending.add(columns, sequence)
+        with self._turns.take() as turn:
+            self._append(turn, columns, sequence)
+
+    def take_turn(self) -> Turn:
+        """The next place in the order of appends, for `append_in_turn`, which must follow."""
+        return self._turns.take()
+
+    def append_in_turn(self, turn: Turn, read: Callable[[], Given]) -> Candidates:
+        """`append` what a call gives, beside other threads that do so in their turns; its candidates.
+
+        Each turn gets the place, and returns with the promise, that it would have if all were appended one after the other. An
+        error closes the writer: what has a later turn is not taken in.
+        """
+        with turn:
+            try:
+                columns, sequence = read()
+                self._append(turn, columns, sequence)
+            except BaseException:
+                turn.wait_for_others()
+                self._is_closed = True
+                raise
+            return columns.candidates
 
     def sync(self) -> None:
         """Force the journal to disk: what was appended is then safe whatever happens. Without a journal, `commit`."""
         if not self._has_journal:
             self.commit()
-        elif self._journal is not None:
-            with self._telling_what_is_safe("the journal"):
-                self._journal.sync()
-            self._num_safe = self.num_appended
+            return
+        with self._turns.take() as turn:
+            turn.wait_for_others()
+            with self._telling_what_is_safe("the journal", turn):
+                if self._journal.sync():
+                    self._num_safe = self._num_appended
 
     def commit(self) -> None:
         """Put what was appended so far safely on disk, as a shard; nothing if there is nothing."""
-        if self._pending.num_candidates:
-            with self._telling_what_is_safe(shard_name(len(self._manifest.shards))):
-                self._commit(is_complete=False)
+        with self._turns.take() as turn:
+            turn.wait_for_others()
+            if self._pending.num_candidates:
+                self._commit_pending(turn, self._pending)
 
     def set_rankings(self, rankings: Rankings) -> None:
         """Give the rankings, before closing."""
@@ -216,20 +197,12 @@ class TraceWriter:
 
     def close(self) -> None:
         """Write what is left and put the trace in its place; a second call does nothing."""
-        if self._is_closed:
-            return
-        with self._telling_what_is_safe("the trace"):
-            if not self._manifest.shards and self._part is None:
-                arrays = self._encode(has_rankings=True)
-                write_at_once(self._path, lambda path: write_arrays(path, arrays, self._creator, self._packing))
-                self._end_journal()
-                remove_partial(self._partial)
-            else:
-                if not self._manifest.is_complete:
-                    self._commit(is_complete=True)
-                remove_left_over(self._partial)
-                put_in_place(self._partial, self._path)
-        self._is_closed = True
+        with self._turns.take() as turn:
+            turn.wait_for_others()
+            if not self._is_closed:
+                with self._telling_what_is_safe("the trace", turn):
+                    self._finish(turn)
+            self._is_closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -239,35 +212,77 @@ class TraceWriter:
     ) -> None:
         if kind is None:
             self.close()
-        elif self._journal is not None:
+        elif self._journal.is_open:
             self._journal.save()
-            self._journal.close()
             self._is_closed = True
 
+    def _finish(self, turn: Turn) -> None:
+        manifest = self._folder.manifest
+        if manifest.shards or self._part is not None:
+            if not manifest.is_complete:
+                make_folder(self._partial)
+                self._commit(turn, self._num_shards, self._pending, is_complete=True)
+            remove_left_over(self._partial)
+            put_in_place(self._partial, self._path)
+            return
+        arrays = self._folder.encode(self._pending, self._empty(), self._rankings)
+        write_at_once(self._path, lambda path: write_arrays(path, arrays, self._creator, self._packing))
+        self._journal.end()
+        remove_partial(self._partial)
+
     @contextmanager
-    def _telling_what_is_safe(self, what: str) -> Iterator[None]:
+    def _telling_what_is_safe(self, what: str, turn: Turn) -> Iterator[None]:
         """A failure to write becomes a UserError that says what is safe; the writer is closed then."""
         try:
             yield
         except OSError as error:
-            is_saved = self._journal is not None and self._journal.save()
-            num_safe = self.num_appended if is_saved else max(self._num_safe, self._manifest.num_candidates)
+            turn.wait_for_others()
+            is_saved = self._journal.save()
             self._is_closed = True
-            if self._journal is not None:
-                self._journal.close()
-            raise UserError(
-                f"{what} cannot be written: {error.strerror or error}; {describe_safe(num_safe, self._partial)}",
-                where=self._where,
-                fix="make room, or see to the permissions; then resume the recording"
-                + (f", or keep what there is: kgverify trace repair {self._partial}" if num_safe else ""),
-            ) from error
+            num_safe = self._num_appended if is_saved else max(self._num_safe, self._folder.manifest.num_candidates)
+            raise cannot_write(what, error, num_safe, self._partial, self._where) from error
 
-    def _check(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
-        check_types(encode_columns(columns), self._where)
-        check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
-        check_told(columns, self._level, self._where)
-        if sequence is not None:
-            check_sequence(sequence, len(columns.steps.depth), self._where)
+    def _append(self, turn: Turn, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
+        self._refuse_if_closed()
+        self._check_types(columns, sequence)
+        num_candidates = len(columns.candidates.query)
+        check: Callable[[], None] = partial(self._check, columns)
+        if sequence is None:
+            # Digests of what is wrong cannot be computed.
+            check()
+            check = no_more
+            if not has_goals(self._level):
+                sequence = sequence_of(columns, self._absent)  # of what is kept they cannot be computed
+        turn.wait_to_begin()
+        if num_candidates and self._pending.exceeds(columns, self._shard_steps, self._shard_bytes):
+            self._check_place(columns)
+            self._commit_pending(turn, self._pending.with_batch(columns, sequence), check)
+            return
+        turn.wait_for_others()
+        check()
+        self._check_place(columns)
+        if not num_candidates:
+            return
+        if self._has_journal:
+            with self._telling_what_is_safe("the journal", turn):
+                if self._journal.append(self._num_shards, columns, sequence):
+                    self._num_safe = self._num_appended + num_candidates
+        self._pending.add(columns, sequence)
+        self._num_appended += num_candidates
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise ValueError("the writer is closed")
+
+    def _check_place(self, columns: Columns) -> None:
+        """UserError for what cannot follow what was appended before."""
+        self._refuse_if_closed()
+        if self._folder.manifest.is_complete and len(columns.candidates.query):
+            raise UserError(
+                "found further candidates, but all were committed before",
+                where=str(self._partial),
+                fix="skip the first `num_appended` candidates",
+            )
         dtype = columns.resolvents.score.dtype
         if self._score_dtype is not None and self._score_dtype != dtype:
             raise UserError(
@@ -277,91 +292,75 @@ class TraceWriter:
             )
         self._score_dtype = dtype
 
-    def _begin_journal(self) -> JournalWriter:
-        shard = len(self._manifest.shards)
-        make_folder(self._partial)
-        self._journal = journal = self._open_journal(shard)
-        journal.begin(Start(shard, self._creator, tuple(sorted(self._absent)), self._is_archived), self._shared)
-        return journal
+    def _check_types(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
+        check_types(encode_columns(columns), self._where)
+        check_told(columns, self._level, self._where)
+        if sequence is not None:
+            check_sequence(sequence, len(columns.steps.depth), self._where)
 
-    def _open_journal(self, shard: int) -> JournalWriter:
-        path = self._partial / journal_name(shard)
-        return JournalWriter(path, max_seconds=self._journal_seconds, max_bytes=self._journal_bytes)
+    def _check(self, columns: Columns) -> None:
+        check_columns(columns, self._symbols, self._where, num_rules=self._num_rules, num_facts=self._num_facts)
 
-    def _end_journal(self) -> None:
-        """What was journalled is safe elsewhere."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-        for path in list_journals(self._partial):
-            path.unlink()
-
-    def _list(self, shards: tuple[Shard, ...], *, is_complete: bool = False) -> Manifest:
-        return list_shards(shards, is_complete=is_complete, creator=self._creator, part=self._part)
-
-    def _resume(self) -> Manifest:
-        if not self._partial.is_dir() or not any(self._partial.iterdir()):
-            # Killed before anything was appended, or there is nothing to resume.
-            return self._list(())
-        has_manifest = (self._partial / MANIFEST).is_file() or bool(list_journals(self._partial))
-        manifest = read_manifest(self._partial) if has_manifest else self._list(())
-        check_resumable(manifest, self._part, self._partial)
-        for shard in manifest.shards:
-            check_shard(self._partial, shard)
-            arrays = read_arrays(self._partial / shard.name)
-            if shard.name == shard_name(0):
-                check_same_run(arrays, self._shared, self._absent, self._level, self._partial / shard.name)
-            columns = decode_columns(arrays)
-            self._committed.append(columns.candidates)
-            if "resolvents/score" in arrays:
-                self._score_dtype = columns.resolvents.score.dtype
-        if not manifest.is_complete:
-            self._manifest = manifest
-            self._resume_journal(len(manifest.shards))
-        return manifest
-
-    def _resume_journal(self, shard: int) -> None:
-        """Take up what was appended since the last shard."""
-        journal = open_journal(self._partial, shard)
-        if journal is None or journal.start is None:
+    def _resume(self) -> None:
+        """Take up what a recording left behind."""
+        nothing = self._folder.manifest
+        found = take_up(self._partial, nothing, self._part, self._shared, self._absent, self._level)
+        self._folder.manifest, self._score_dtype = found.manifest, found.score_dtype
+        self._committed += found.candidates
+        self._num_appended = found.manifest.num_candidates
+        if found.journal is None:
             return
-        path = journal.path
-        stated = {name.replace(".", "/"): np.zeros(0) for name in OPTIONAL_COLUMNS - {*journal.start.absent}}
-        check_same_run(journal.shared | stated, self._shared, self._absent, self._level, path)
         if self._has_journal:
-            self._journal = self._open_journal(shard)
-            with self._telling_what_is_safe("the journal"):
-                self._journal.go_on(journal)
-        for batch in journal.batches:
+            with self._turns.take() as turn, self._telling_what_is_safe("the journal", turn):
+                self._journal.go_on(len(found.manifest.shards), found.journal)
+        for batch in found.journal.batches:
             columns = decode_columns(batch.arrays)
             sequence = batch.arrays.get(SEQUENCE)
-            self._check(columns, sequence)
+            self._check_types(columns, sequence)
+            self._check(columns)
+            self._check_place(columns)
             self._pending.add(columns, sequence)
+        self._num_appended += self._pending.num_candidates
 
-    def _encode(self, *, has_rankings: bool) -> dict[str, list[NDArray[Any]]]:
-        """What is pending, by path, in parts that need not be joined; digests included."""
-        # A last shard may hold rankings alone; it has the columns of the others all the same.
-        empty = empty_columns(np.float64 if self._score_dtype is None else self._score_dtype.type)
-        whole = self._shared
-        if has_rankings and self._rankings is not None:
-            whole = whole | encode_level("rankings", self._rankings)
-        pending = self._pending.encode(self._absent, empty)
-        kept = {n: p for n, p in pending.items() if is_kept(n, self._level)}
-        return {name: [array] for name, array in (whole | dict(self._unknown.arrays)).items()} | kept
+    def _empty(self) -> Columns:
+        """What a file without candidates holds; it has the columns of the others all the same."""
+        return empty_columns(np.float64 if self._score_dtype is None else self._score_dtype.type)
 
-    def _commit(self, *, is_complete: bool) -> None:
-        """Write what is pending as the next shard: first the file, then the manifest that lists it."""
-        index = len(self._manifest.shards)
-        make_folder(self._partial)
-        parts = self._encode(has_rankings=is_complete)
-        shard = write_shard(self._partial, index, parts, self._creator, self._packing)
-        manifest = self._list((*self._manifest.shards, shard), is_complete=is_complete)
-        write_manifest(self._partial, manifest)
-        self._manifest = manifest
-        self._pending = Pending()
-        self._num_unsaved = 0
-        self._num_safe = manifest.num_candidates
-        self._end_journal()
+    def _commit_pending(self, turn: Turn, pending: Pending, check: Callable[[], None] = no_more) -> None:
+        """Commit batches as the next shard, while the next turn begins."""
+        before, index, dtype = self._pending, self._num_shards, self._score_dtype
+        self._pending, self._num_shards = Pending(), index + 1
+        try:
+            with self._telling_what_is_safe(shard_name(index), turn):
+                make_folder(self._partial)
+                turn.begin()
+                self._commit(turn, index, pending, check)
+        except BaseException:
+            turn.wait_for_others()
+            if turn.take_back():
+                self._pending, self._num_shards, self._score_dtype = before, index, dtype
+            else:
+                # What began meanwhile would leave a gap.
+                self._is_closed = True
+            raise
+
+    def _commit(
+        self,
+        turn: Turn,
+        index: int,
+        pending: Pending,
+        check: Callable[[], None] = no_more,
+        *,
+        is_complete: bool = False,
+    ) -> None:
+        def wait() -> None:
+            turn.wait_for_others()
+            self._refuse_if_closed()
+
+        parts = self._folder.encode(pending, self._empty(), self._rankings if is_complete else None)
+        self._folder.add(index, parts, check, wait, is_complete=is_complete)
+        self._num_safe = self._num_appended = self._folder.manifest.num_candidates
+        self._journal.end()
 
 
 def write_trace(

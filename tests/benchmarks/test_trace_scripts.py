@@ -38,12 +38,12 @@ def test_the_sizes_are_measured():
 
 
 def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
-    output = run("trace_recording.py", "--queries", "2", "--corruptions", "5", "--mode", "eager", "--repeats", "1")
-    assert [line.split("|")[2].strip() for line in output.splitlines() if line.startswith("| float32")] == [
-        "off",
-        "digests",
-        "compact",
-        "steps",
+    small = ("--queries", "2", "--corruptions", "5", "--mode", "eager", "--repeats", "1")
+    output = run("trace_recording.py", *small, "--threads", "1", "2", "--shard-steps", "20")
+    rows = [line.split("|")[2:4] for line in output.splitlines() if line.startswith("| float32")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["off", ""],
+        *([level, num] for level in ("digests", "compact", "steps") for num in "12"),
     ]
     assert "WRONG" not in output
     assert "ROOTS DIFFER" not in output
@@ -51,5 +51,6 @@ def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
 
 def test_what_a_shard_costs_is_measured_and_writers_agree_on_the_root():
     output = run("trace_writing.py", "--steps", "2000", "--repeats", "1")
-    assert output.count("| shard") == 3
+    assert output.count("| shard") == 4
+    assert output.count("| 4 shards") == 6
     assert ", " not in output.splitlines()[-1].partition(": ")[2]

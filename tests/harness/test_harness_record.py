@@ -1,5 +1,6 @@
 """Recording: what is read back is what was in memory; a kill loses only what was not committed."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -102,16 +103,25 @@ class Part:
         return Columns(candidates, steps, resolvents), sequence
 
 
+@pytest.mark.parametrize("append_threads", [1, 3])
 @pytest.mark.parametrize("shard_steps", [1, 20, 10**6])
 @pytest.mark.parametrize("level", [level for level in TraceLevel if level is not TraceLevel.DEEP])
 def test_what_an_engine_hands_over_while_it_proves_ahead_is_what_it_proves(
-    tmp_path: Path, level: TraceLevel, shard_steps: int
+    tmp_path: Path, level: TraceLevel, shard_steps: int, append_threads: int
 ):
     run = countries_run()
     proves, ahead = (Pipeline(engine(run), *reference_pipeline(run)[1:]) for engine in (ForeignEngine, Ahead))
     for name, pipeline in (("proves", proves), ("ahead", ahead)):
         finished: list[int] = []
-        done = record(run, pipeline, tmp_path / name, level=level, shard_steps=shard_steps, progress=finished.append)
+        done = record(
+            run,
+            pipeline,
+            tmp_path / name,
+            level=level,
+            shard_steps=shard_steps,
+            progress=finished.append,
+            append_threads=append_threads,
+        )
         assert sum(finished) == done.num_candidates
     expected, actual = (read_trace(tmp_path / name) for name in ("proves", "ahead"))
     assert (actual.root, actual.fields, actual.header) == (expected.root, expected.fields, expected.header)
@@ -139,7 +149,8 @@ def _pair(*values: Any) -> tuple[Any, ...]:
     return values
 
 
-def test_a_part_that_cannot_be_read_ends_the_recording_and_keeps_the_others(tmp_path: Path):
+@pytest.mark.parametrize("append_threads", [1, 3])
+def test_a_part_that_cannot_be_read_ends_the_recording_and_keeps_the_others(tmp_path: Path, append_threads: int):
     class Broken(Ahead):
         def record(self, *arguments: Any, **options: Any) -> Iterator[RecordedPart]:
             parts = super().record(*arguments, **options)
@@ -151,10 +162,18 @@ def test_a_part_that_cannot_be_read_ends_the_recording_and_keeps_the_others(tmp_
     run = countries_run()
     pipeline = Pipeline(Broken(run), *reference_pipeline(run)[1:])
     with pytest.raises(ValueError, match="lost"):
-        record(run, pipeline, tmp_path / "run.h5")
+        record(run, pipeline, tmp_path / "run.h5", append_threads=append_threads)
     assert len(read_trace(partial_of(tmp_path / "run.h5")).columns.candidates.query) == 8
     sound = Pipeline(Ahead(run), *reference_pipeline(run)[1:])
     assert record(run, sound, tmp_path / "run.h5", resume=True).num_resumed == 8
+
+
+def test_only_an_engine_that_proves_ahead_is_given_several_threads(monkeypatch: pytest.MonkeyPatch):
+    run = countries_run()
+    for cores, expected in ((2, 1), (8, 2), (64, recording.MAX_APPEND_THREADS)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert recording.choose_append_threads(Ahead(run)) == expected
+        assert recording.choose_append_threads(ForeignEngine(run)) == 1
 
 
 def test_sizes_for_recording_are_the_engines_own_on_a_cpu():

@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
     writer = TraceWriter(path, HEADER, SYMBOLS, **options)
     writer.append(part(0, 20))
     with monkeypatch.context() as patch:
-        for module in ("hdf5", "image"):
+        for module in ("disk", "image"):
             patch.setattr(f"kgverify.trace.{module}.write_all", fail)
         with pytest.raises(UserError, match="No space left on device; the first 20 candidates are safe"):
             writer.commit()
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, monkeypatch):
     write_whole(tmp_path / "t.h5", "steps", False)
-    for module in ("hdf5", "image"):
+    for module in ("disk", "image"):
         monkeypatch.setattr(f"kgverify.trace.{module}.write_all", fail)
     with pytest.raises(UserError, match="No space left on device"):
         convert_trace(tmp_path / "t.h5", tmp_path / "c.h5", is_archived=is_archived)

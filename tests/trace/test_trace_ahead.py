@@ -1,0 +1,240 @@
+"""Several threads append: the trace of one, in order, and no more is kept than one would keep."""
+
+import errno
+import os
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
+
+from kgverify.errors import UserError
+from kgverify.trace import manifest as module
+from kgverify.trace.ahead import append_ahead
+from kgverify.trace.check import check_trace
+from kgverify.trace.columns import select_candidates
+from kgverify.trace.digests import compute_sequence
+from kgverify.trace.reader import read_trace
+from kgverify.trace.turns import Turns
+from kgverify.trace.writer import TraceWriter
+
+COLUMNS = make_columns(11, 60)
+BATCH = 6
+
+
+def batch(begin, stop=None):
+    columns = select_candidates(COLUMNS, np.arange(begin, min(stop or begin + BATCH, 60)))
+    return columns, compute_sequence(columns)
+
+
+def given(begin, *, seconds=0.0):
+    time.sleep(seconds)
+    return batch(begin)
+
+
+def make_writer(path, shard_steps=1, **options):
+    return TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=shard_steps, journal_seconds=0, **options)
+
+
+def record(path, num_threads, *, shard_steps=1, seconds=lambda begin: 0.0, **options):
+    with make_writer(path, shard_steps, **options) as writer:
+        parts = [partial(given, b, seconds=seconds(b)) for b in range(writer.num_appended, 60, BATCH)]
+        candidates = list(append_ahead(writer, parts, num_threads))
+        writer.set_rankings(RANKINGS)
+    return candidates
+
+
+def contents(path):
+    return {each.name: each.read_bytes() for each in path.iterdir()}
+
+
+@pytest.mark.parametrize("level", ["digests", "compact", "steps"])
+@pytest.mark.parametrize("shard_steps", [1, 11, 30])
+@pytest.mark.parametrize("num_threads", [1, 2, 4])
+def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(tmp_path, num_threads, shard_steps, level):
+    with make_writer(tmp_path / "serial", shard_steps, level=level) as writer:
+        for begin in range(0, 60, BATCH):
+            writer.append(*batch(begin))
+        writer.set_rankings(RANKINGS)
+    # The first of each two takes the longer.
+    found = record(
+        tmp_path / "ahead",
+        num_threads,
+        shard_steps=shard_steps,
+        level=level,
+        seconds=lambda begin: 0.01 * (begin % (2 * BATCH) == 0),
+    )
+    assert [c.query.tolist() for c in found] == [batch(b)[0].candidates.query.tolist() for b in range(0, 60, BATCH)]
+    expected = contents(tmp_path / "serial")
+    assert len(expected) > 3
+    assert contents(tmp_path / "ahead") == expected
+
+
+def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkeypatch):
+    named, writing, most = [], [], []
+    barrier = threading.Barrier(2, timeout=20)
+    put, sync_file = module.put_in_place, module.sync_file
+
+    def sync(path):
+        sync_file(path)
+        if path.name in ("shard-00000.h5.tmp", "shard-00001.h5.tmp"):
+            barrier.wait()  # both are on disk, and neither has its name
+            writing.append(path.name)
+
+    def place(new, path):
+        named.append(path.name)
+        most.append(len(list(path.parent.glob("*.tmp"))))
+        put(new, path)
+
+    monkeypatch.setattr(module, "sync_file", sync)
+    monkeypatch.setattr(module, "put_in_place", place)
+    record(tmp_path / "a", 2)
+    shards = [name for name in named if name.startswith("shard-")]
+    assert len(writing) == 2
+    assert shards == sorted(shards)
+    # The two shards; the manifest and the shard after.
+    assert max(most) == 2
+
+
+def fail_at(monkeypatch, name, *, number=errno.ENOSPC):
+    """A shard whose write finds no room, until it is undone."""
+    original = module.sync_file
+
+    def sync(path):
+        if path.name == f"{name}.tmp":
+            raise OSError(number, os.strerror(number))
+        time.sleep(0.02)
+        original(path)
+
+    monkeypatch.setattr(module, "sync_file", sync)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_so(
+    tmp_path, monkeypatch, num_threads, failing
+):
+    path = tmp_path / "a"
+    with monkeypatch.context() as patch:
+        fail_at(patch, f"shard-{failing:05d}.h5")
+        with pytest.raises(UserError, match=f"shard-0000{failing}.h5 cannot be written: No space left") as caught:
+            record(path, num_threads)
+    told = f"the first {failing * BATCH} candidates are safe" if failing else "nothing was safe yet"
+    assert told in caught.value.message
+    left = sorted(each.name for each in (tmp_path / "a.partial").iterdir())
+    assert left == (["manifest.json"] if failing else []) + [f"shard-{i:05d}.h5" for i in range(failing)]
+    if failing:
+        assert check_trace(tmp_path / "a.partial").state == "unfinished"
+        assert_same_columns(read_trace(tmp_path / "a.partial").columns, batch(0, failing * BATCH)[0])
+    record(path, num_threads, resume=True)
+    record(tmp_path / "whole", 1)
+    assert contents(path) == contents(tmp_path / "whole")
+
+
+def test_what_is_journalled_before_a_shard_that_fails_is_safe(tmp_path, monkeypatch):
+    """Candidates 0 to 5 are journalled; those after them fill a shard with them, and it finds no room."""
+    path = tmp_path / "a"
+
+    def interrupted():
+        with make_writer(path, len(batch(0)[0].steps.depth)) as writer:
+            fail_at(monkeypatch, "shard-00000.h5")
+            list(append_ahead(writer, [partial(batch, b) for b in range(0, 60, BATCH)], 3))
+
+    with pytest.raises(UserError, match=rf"shard-00000.h5 cannot be written.*the first {BATCH} candidates are safe"):
+        interrupted()
+    monkeypatch.undo()
+    assert_same_columns(read_trace(tmp_path / "a.partial").columns, batch(0)[0])
+    record(path, 3, resume=True)
+    assert_same_columns(read_trace(path).columns, COLUMNS)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_batch_that_cannot_be_is_refused_and_nothing_after_it_is_taken_in(tmp_path, num_threads):
+    def spoilt():
+        columns, sequence = batch(2 * BATCH)
+        return columns._replace(steps=columns.steps._replace(outcome=columns.steps.outcome + np.int8(9))), sequence
+
+    parts = [partial(batch, 0), partial(batch, BATCH), spoilt, *(partial(batch, b) for b in range(18, 60, BATCH))]
+
+    def interrupted(writer):
+        with writer:
+            list(append_ahead(writer, parts, num_threads))
+
+    writer = make_writer(tmp_path / "a")
+    with pytest.raises(UserError, match="expected a code of Outcome"):
+        interrupted(writer)
+    with pytest.raises(ValueError, match="the writer is closed"):
+        writer.append(*batch(18))
+    left = sorted(each.name for each in (tmp_path / "a.partial").iterdir())
+    assert left == ["manifest.json", "shard-00000.h5", "shard-00001.h5"]
+    record(tmp_path / "a", num_threads, resume=True)
+    assert_same_columns(read_trace(tmp_path / "a").columns, COLUMNS)
+
+
+def test_a_batch_that_one_append_refuses_can_be_given_again(tmp_path):
+    with make_writer(tmp_path / "a") as writer:
+        writer.append(*batch(0))
+        columns, sequence = batch(BATCH)
+        wrong = columns._replace(steps=columns.steps._replace(outcome=columns.steps.outcome + np.int8(9)))
+        with pytest.raises(UserError, match="expected a code of Outcome"):
+            writer.append(wrong, sequence)
+        assert (writer.num_committed, writer.num_appended) == (BATCH, BATCH)
+        for begin in range(BATCH, 60, BATCH):
+            writer.append(*batch(begin))
+        writer.set_rankings(RANKINGS)
+    record(tmp_path / "whole", 1)
+    assert contents(tmp_path / "a") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 4])
+def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_path, monkeypatch, num_threads):
+    original = module.sync_file
+    monkeypatch.setattr(module, "sync_file", lambda path: (time.sleep(0.01), original(path)))
+    lock, held, most = threading.Lock(), 0, 0
+
+    def parts():
+        nonlocal held, most
+        for begin in range(0, 60, BATCH):
+            with lock:
+                held += 1
+                most = max(most, held)
+            yield partial(batch, begin)
+
+    with make_writer(tmp_path / "a") as writer:
+        for _ in append_ahead(writer, parts(), num_threads):
+            with lock:
+                held -= 1
+    assert most == num_threads + 1
+
+
+def test_turns_begin_and_end_in_order_and_overlap():
+    turns, seen, both = Turns(), [], threading.Barrier(2, timeout=20)
+    first, second = turns.take(), turns.take()
+
+    def run(turn, name):
+        with turn:
+            turn.wait_to_begin()
+            seen.append(f"{name} begins")
+            turn.begin()
+            both.wait()
+            turn.wait_for_others()
+            seen.append(f"{name} ends")
+
+    threads = [threading.Thread(target=run, args=each) for each in ((second, "second"), (first, "first"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["first begins", "second begins", "first ends", "second ends"]
+
+
+def test_a_turn_is_taken_back_unless_the_next_has_begun():
+    turns = Turns()
+    first, second = turns.take(), turns.take()
+    first.begin()
+    assert first.take_back()
+    first.begin()
+    second.wait_to_begin()
+    assert not first.take_back()
