@@ -77,7 +77,7 @@ def measure(run: Run, precision: str, options: argparse.Namespace) -> None:
             began = time.perf_counter()
             engine.evaluate(candidates)
             seconds = {OFF: time.perf_counter() - began}
-            for level, threads in itertools.product(TraceLevel, options.threads):
+            for level, threads in itertools.product(options.levels, options.threads):
                 side = f"{level.value} | {threads}"
                 began = time.perf_counter()
                 recording = record(
@@ -118,6 +118,9 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["float32"])
     parser.add_argument("--folder", default=None)
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="that append; each in turn")
+    parser.add_argument(
+        "--levels", type=TraceLevel, nargs="+", default=[TraceLevel.DIGESTS, TraceLevel.COMPACT, TraceLevel.STEPS]
+    )
     parser.add_argument("--shard-steps", type=int, default=SHARD_STEPS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--checked", type=int, default=100, help="candidates that the reference proves")
