@@ -56,7 +56,7 @@ class Job(NamedTuple):
 
 def make_sources(folder: Path) -> list[Path]:
     """Good traces of every level, packed in every way, in both layouts of HDF5; and a folder of shards."""
-    columns = make_columns(1, 12)
+    columns = make_columns(1, 12, has_stages=True)
     program = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
     sources = []
     for level in TraceLevel:
