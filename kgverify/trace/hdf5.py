@@ -188,7 +188,8 @@ def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
             )
         with h5py.File(path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
-            _check_identity(root, where)
+            check_format(_read_text(root, "format", where), where)
+            check_version(_read_integer(root, "schema_version", where), where)
             yield root, descriptor
 
 
@@ -204,6 +205,9 @@ def _locate_known(root: Any, descriptor: int, path: Path, unknown: Mapping[str, 
             if dataset is not None:
                 place = _check_dataset(dataset, field, where, file_size)
                 found[field.path] = StoredArray(place, _read_checksum(dataset, where))
+    with told_as_user_error(str(path)):
+        for group in (root, *groups.values()):
+            h5o.get_info(group)  # looks at what finding a dataset by its name does not
     places = [stored.place for stored in (*found.values(), *unknown.values())]
     check_extents(places, file_size)
     check_total(places, file_size)
@@ -230,11 +234,6 @@ def _locate_unknown(root: Any, descriptor: int, path: Path, dropped: list[str]) 
                 has_checksum = h5a.exists(dataset, b"xxh3")
                 found[name] = StoredArray(place, _read_checksum(dataset, where) if has_checksum else None)
     return found
-
-
-def _check_identity(root: Any, where: str) -> None:
-    check_format(_read_text(root, "format", where), where)
-    check_version(_read_integer(root, "schema_version", where), where)
 
 
 def _find_unknown(root: Any, dropped: list[str]) -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, 
 
 from kgverify.errors import UserError
 from kgverify.trace.columns import select_candidates
+from kgverify.trace.mapped import MappedTrace
 from kgverify.trace.reader import read_trace
 from kgverify.trace.writer import TraceWriter, write_trace
 
@@ -83,3 +84,29 @@ def test_a_flipped_bit_in_a_folder_is_an_error_or_changes_nothing(tmp_path):
             assert file.name == "manifest.json"
             assert_same_trace(trace, expected)
         file.write_bytes(content)
+
+
+def test_damage_of_what_a_group_keeps_of_itself_is_found_in_memory_and_mapped(tmp_path):
+    """A group of many datasets keeps their names in a heap, whose free room is not looked at to find one of them."""
+    path = tmp_path / "a.trace"
+    columns = make_columns(1, 12, has_stages=True)
+    write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS, level="deep")
+    content = path.read_bytes()
+    # The header of a manager of free room, by HDF5's file format specification.
+    header = content.index(b"FSHD")
+    num_refused = 0
+    for byte in range(header, header + 82):
+        damaged = bytearray(content)
+        damaged[byte] ^= 4
+        path.write_bytes(damaged)
+        outcomes = set()
+        for look in (read_trace, MappedTrace):
+            try:
+                look(path)
+            except UserError:
+                outcomes.add("refused")
+            else:
+                outcomes.add("read")
+        assert len(outcomes) == 1, byte
+        num_refused += outcomes == {"refused"}
+    assert num_refused == 82
