@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 
 import numpy as np
@@ -245,7 +245,8 @@ class CompiledEngine:
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """On the engine's device; eager ticks note nothing that gradients would need, which is a sixth of their time."""
-        with on_device(self._device, self._has_products), torch.inference_mode(self._mode == "eager"):
+        notes_nothing = torch.inference_mode() if self._mode == "eager" else nullcontext()
+        with on_device(self._device, self._has_products), notes_nothing:
             yield
 
     def _nothing(self, candidates: CandidateSet) -> Columns:
