@@ -20,12 +20,10 @@ class StageNamer:
     def __init__(self, comparer: Comparer) -> None:
         self._comparer = comparer
         self._readers = StageReader(comparer.expected.columns), StageReader(comparer.actual.columns)
-        pairs = zip(comparer.alignment.expected.tolist(), comparer.alignment.actual.tolist(), strict=True)
-        self._actual_of = dict(pairs) if self._has_stages else {}
-
-    @property
-    def _has_stages(self) -> bool:
-        return all(reader.has_stages for reader in self._readers)
+        self._actual_of: dict[int, int] = {}
+        if all(reader.has_stages for reader in self._readers):
+            rows = comparer.alignment.expected.tolist(), comparer.alignment.actual.tolist()
+            self._actual_of = dict(zip(*rows, strict=True))
 
     def name(self, divergence: Divergence) -> tuple[Divergence, Outputs | None]:
         """The divergence with the earliest stage that both sides told and that differs, and its two outputs.

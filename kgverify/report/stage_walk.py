@@ -92,7 +92,6 @@ def _walk(
 ) -> Iterator[StageLine]:
     culprit = _place_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
     was_replayed = divergence is not None and divergence.is_replayed
-    was_told = divergence is not None and divergence.field.startswith("stage.") and not was_replayed
     is_of_step = culprit <= len(STEP_STAGES)
     has_differed = not is_same_way or not is_of_step
     for place, stage in enumerate((INPUT, *STEP_STAGES)):
@@ -112,8 +111,6 @@ def _walk(
             if not is_same:
                 mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
                 has_differed = True
-        elif was_told and is_of_step and stage != INPUT and place < culprit:
-            note = "both recorded the same"
         elif stage == Stage.SELECT or reads[0] is None or reads[1] is None:
             mark = Mark.NOT_HELD
         elif not is_same and place < culprit and is_of_step:

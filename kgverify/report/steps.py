@@ -17,7 +17,7 @@ from kgverify.trace.content import stored_root
 from kgverify.trace.digests import compute_digests
 from kgverify.trace.levels import TraceLevel
 from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.schema import RECORD_AGAIN, STAGES
+from kgverify.trace.schema import RECORD_AGAIN
 from kgverify.trace.stage_items import StageOutputs, StageReader, check_stage_items
 from kgverify.trace.trace import Trace
 
@@ -32,6 +32,7 @@ class TraceView:
         self.trace = trace
         self.names = Names(trace)
         self._reader = StepReader(trace.columns)
+        self._stage_reader = StageReader(trace.columns)
 
     @property
     def num_candidates(self) -> int:
@@ -116,8 +117,7 @@ class TraceView:
 
     def outputs(self, candidate: int, step: int) -> StageOutputs:
         """What the stages of a step gave; nothing where the trace does not hold it."""
-        columns = self.trace.columns
-        return StageReader(columns).read(self._reader.first_step[candidate] + step)
+        return self._stage_reader.read(self._reader.first_step[candidate] + step)
 
     def summary(self) -> dict[str, Any]:
         """The header and the sizes."""
@@ -166,7 +166,7 @@ class MappedTraceView(TraceView):
 
     def outputs(self, candidate: int, step: int) -> StageOutputs:
         """What the stages of a step gave, checked to be something that stages can give."""
-        if STAGES[0].replace("/", ".") not in self.trace.fields:
+        if "stages.told" not in self.trace.fields:
             return {}
         columns, _ = self._mapped.read_step(candidate, step)
         check_stage_items(columns.stages, 1, self.trace.symbols, self.trace.source, num_rules=None, num_facts=None)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.columns import expand_rows
+from kgverify.trace.counts import ADD_UP
 
 _BLOCK: Final = 64
 _READ_ROWS: Final = 1 << 20
@@ -115,7 +116,7 @@ class Offsets:
         return UserError(
             f"counts {what}, but there are {self._total} rows below",
             where=self._place,
-            fix="write one count per row of the level above, adding up to the rows of the level below",
+            fix=ADD_UP,
         )
 
 

@@ -12,6 +12,7 @@ from kgverify.logic.outcomes import GoalKind, Origin
 from kgverify.logic.program import Symbols
 from kgverify.logic.stages import STEP_STAGES, Stage
 from kgverify.trace.columns import Columns, StageItems, starts_of
+from kgverify.trace.counts import check_counts
 from kgverify.trace.levels import TraceLevel
 
 StageOutputs: TypeAlias = dict[Stage, Any]
@@ -202,14 +203,7 @@ def _check_counts(items: StageItems, num_steps: int, where: str) -> None:
         ("num_items", items.num_items, len(items.stage)),
         ("num_atoms", items.num_atoms, len(items.atoms)),
     ):
-        total = int(counts.sum(dtype=np.uint64))
-        # The second test: a sum modulo 2^64 proves nothing.
-        if total != num_rows or (len(counts) and int(counts.max()) > num_rows):
-            raise UserError(
-                f"counts add up to {total}, but there are {num_rows} rows below",
-                where=f"{where}:stages/{name}",
-                fix="write one count per row of the level above, adding up to the rows of the level below",
-            )
+        check_counts(counts, num_rows, "rows below", f"{where}:stages/{name}")
 
 
 def _check(values: NDArray[Any], is_wrong: NDArray[np.bool_], name: str, expected: str, where: str) -> None:

@@ -10,13 +10,12 @@ from kgverify.errors import UserError
 from kgverify.logic.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.logic.program import Symbols
 from kgverify.trace.columns import Columns, Rankings
+from kgverify.trace.counts import ADD_UP, check_counts
 from kgverify.trace.schema import FIELD_OF, Arrays, Field
 from kgverify.trace.stage_items import check_stage_items
 
 _LINE = 256
 """Atoms looked at as one row."""
-
-_ADD_UP = "write one count per row of the level above, adding up to the rows of the level below"
 
 
 def check_array(field: Field, array: NDArray[Any], where: str) -> None:
@@ -68,14 +67,7 @@ def check_columns(
         ("steps/num_atoms", steps.num_atoms, "goal_atoms", len(steps.goal_atoms)),
         ("resolvents/num_atoms", resolvents.num_atoms, "atoms", len(resolvents.atoms)),
     ):
-        total = int(counts.sum(dtype=np.uint64))
-        # The second test: a sum modulo 2^64 proves nothing.
-        if total != num_rows or (len(counts) and int(counts.max()) > num_rows):
-            raise UserError(
-                f"counts add up to {total}, but there are {num_rows} {below}",
-                where=f"{where}:{path}",
-                fix=_ADD_UP,
-            )
+        check_counts(counts, num_rows, below, f"{where}:{path}")
     _check_code(f"{where}:candidates/side", candidates.side, Side)
     _check_code(f"{where}:candidates/outcome", candidates.outcome, Outcome)
     _check_range(f"{where}:candidates/is_limited", candidates.is_limited, 0, 1, "a flag")
@@ -157,7 +149,7 @@ def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
             f"lengths add up to {total}, and the least is {min(lengths.tolist(), default=0)}; there are {len(atoms)}"
             " atoms, and a rule has a head and one or more atoms in its body",
             where=f"{where}:program/rule_lengths",
-            fix=_ADD_UP,
+            fix=ADD_UP,
         )
     _check_atoms(f"{where}:program/rule_atoms", atoms, symbols)
 
