@@ -14,9 +14,9 @@ import sys
 from itertools import islice
 
 from kgverify.faults.catalogue import FAULTS
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.distribution import measure_distribution
-from kgverify.fuzz.hunt import Ground
+from kgverify.testing.campaigns.hunt import Ground
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.distribution import measure_distribution
 
 
 def hunt_all(num_seeds: int) -> None:

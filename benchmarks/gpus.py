@@ -15,10 +15,10 @@ import torch
 from workloads import LIMITS, PUBLISHED
 
 from kgverify.engines.policy import make_two_tower
-from kgverify.harness.evaluate import choose_batch, evaluate
-from kgverify.harness.run import Run, compiled_pipeline
-from kgverify.harness.team import start_team
-from kgverify.kg.load import load_graph
+from kgverify.evaluation.evaluate import choose_batch, evaluate
+from kgverify.evaluation.processes import start_team
+from kgverify.graphs.load import load_graph
+from kgverify.runs.run import Run, compiled_pipeline
 
 
 def main() -> None:

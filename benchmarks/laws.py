@@ -18,14 +18,14 @@ from itertools import islice
 import torch
 
 from kgverify.faults.catalogue import FAULTS
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import group_problems
-from kgverify.fuzz.pipelines import MakePipeline, compiled_maker
-from kgverify.harness.run import Pipeline, Run, reference_pipeline
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import Law, find_violations
 from kgverify.laws.power import find_breakers
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import group_problems
 
 PART = 1024
 """Problems that share their runs."""

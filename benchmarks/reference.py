@@ -4,9 +4,9 @@ import sys
 import time
 from typing import Final
 
-from kgverify.harness.run import Run, load_policy, reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Run, load_policy, reference_pipeline
 
 CASES: Final = [
     ("family", "shortest", 20, 50),

@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from workloads import LIMITS, Bench, MarkdownTable, count_flops, describe_difference, draw
 
-from kgverify.engines.compiled.compile import FUSED
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.least_model import LeastModel
-from kgverify.engines.compiled.record import Results
+from kgverify.engines.compiled.execution.compilation import FUSED
+from kgverify.engines.compiled.program.least_model import LeastModel
+from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.harness.evaluate import choose_batch, evaluate
-from kgverify.harness.evaluation_report import report_evaluation
-from kgverify.harness.fan_out import reference_over
-from kgverify.harness.run import Pipeline, Run, compiled_pipeline
-from kgverify.harness.verify import verify
-from kgverify.logic.outcomes import GoalKind, Outcome
+from kgverify.evaluation.evaluate import choose_batch, evaluate
+from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import rank_candidates
-from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.header import EngineInfo
+from kgverify.runs.fan_out import reference_over
+from kgverify.runs.run import Pipeline, Run, compiled_pipeline
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import EngineInfo
+from kgverify.verification.verify import verify
 
 PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""

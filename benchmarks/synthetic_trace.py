@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps
+from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps
 
 NUM_PREDICATES, NUM_CONSTANTS = 12, 3000
 

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Symbols
-from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps
-from kgverify.trace.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.writer import TraceWriter
+from kgverify.program.limits import Limits
+from kgverify.program.program import Symbols
+from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps
+from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.write.writer import TraceWriter
 
 NUM_PREDICATES: Final = 20
 NUM_CONSTANTS: Final = 2_000

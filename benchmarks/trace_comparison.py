@@ -18,12 +18,12 @@ import h5py
 import numpy as np
 from synthetic_traces import write_synthetic
 
-from kgverify.diff.stream import compare_streams
-from kgverify.diff.stream_first import find_first_divergence, first_difference
+from kgverify.comparison.streaming.compare import compare_streams
+from kgverify.comparison.streaming.first_divergence import find_first_divergence, first_difference
 from kgverify.report.steps import MappedTraceView
-from kgverify.trace.columns import select_steps
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.mapped import MappedTrace
+from kgverify.trace.model.columns import select_steps
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.read.mapped_trace import MappedTrace
 
 REPEATS = 4
 
@@ -125,7 +125,7 @@ def time_first(expected: str, actual: str) -> dict[str, float]:
 
 
 def time_show(path: str, candidate: str) -> dict[str, float]:
-    from kgverify.cli.show import open_view
+    from kgverify.cli.commands.show import open_view
 
     begin = time.perf_counter()
     view = open_view(Path(path))

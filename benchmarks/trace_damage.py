@@ -30,15 +30,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 from hostile_files import CONSTRUCTS, copy_as_plain_h5py, shards
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns
 
-from kgverify.diff.compare import compare_traces
-from kgverify.diff.result import Verdict
+from kgverify.comparison.compare import compare_traces
+from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.trace.content import check_block, verify_content
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.reader import read_trace
-from kgverify.trace.trace import Trace
-from kgverify.trace.writer import write_trace
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.verify_content import check_block, verify_content
+from kgverify.trace.write.writer import write_trace
 
 SECONDS = 20.0
 """A file that takes longer to read counts as one that hangs."""

@@ -34,16 +34,16 @@ from numpy.typing import NDArray
 from synthetic_trace import make_steps
 
 from kgverify.errors import UserError
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Symbols
-from kgverify.trace.ahead import append_ahead
-from kgverify.trace.check import check_trace
-from kgverify.trace.columns import Columns, select_candidates
-from kgverify.trace.digests import compute_sequence
-from kgverify.trace.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.reader import partial_of, read_trace
-from kgverify.trace.repair import repair_trace
-from kgverify.trace.writer import TraceWriter
+from kgverify.program.limits import Limits
+from kgverify.program.program import Symbols
+from kgverify.trace.maintain.check import check_trace
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.columns import Columns, select_candidates
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.read.reader import partial_of, read_trace
+from kgverify.trace.write.threaded_append import append_ahead
+from kgverify.trace.write.writer import TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(12)), tuple(f"c{i}" for i in range(3000)))

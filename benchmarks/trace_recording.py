@@ -19,15 +19,15 @@ import numpy as np
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.policy import make_two_tower
-from kgverify.harness.record import SHARD_STEPS, choose_recording_layout, record
-from kgverify.harness.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.trace.columns import CandidateSet, Rankings
-from kgverify.trace.content import stored_root
-from kgverify.trace.digests import compute_sequence
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.mapped import MappedTrace
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Rankings
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.verify_content import stored_root
+from kgverify.verification.record import SHARD_STEPS, choose_recording_layout, record
 
 OFF = "off | "
 

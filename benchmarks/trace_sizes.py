@@ -16,19 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from kgverify.harness.rebuild import try_rebuilding
-from kgverify.harness.run import Run, build_trace, reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.atoms import Atom
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Rule, Symbols
-from kgverify.trace.columns import Candidates, Columns, Resolvents, Steps, starts_of
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.header import ClauseTexts, EngineInfo, Header, PolicyInfo
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.reader import read_trace
-from kgverify.trace.trace import Trace
-from kgverify.trace.writer import write_trace
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import Atom
+from kgverify.program.limits import Limits
+from kgverify.program.program import Rule, Symbols
+from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps, starts_of
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import write_trace
+from kgverify.verification.rebuild import try_rebuilding
 
 NUM_CONSTANTS, NUM_PREDICATES, NUM_FACTS, NUM_RULES = 3000, 12, 28_000, 48
 GOALS = {

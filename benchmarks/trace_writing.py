@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from synthetic_trace import NUM_CONSTANTS, NUM_PREDICATES, make_steps
 
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Symbols
-from kgverify.trace.ahead import append_ahead
-from kgverify.trace.columns import Columns, select_candidates
-from kgverify.trace.digests import compute_sequence
-from kgverify.trace.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.manifest import Part
-from kgverify.trace.schema import SEQUENCE, encode_columns
-from kgverify.trace.unite import unite
-from kgverify.trace.writer import TraceWriter
+from kgverify.program.limits import Limits
+from kgverify.program.program import Symbols
+from kgverify.trace.files.manifest import Part
+from kgverify.trace.maintain.join import unite
+from kgverify.trace.model.columns import Columns, select_candidates
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
+from kgverify.trace.model.schema import SEQUENCE, encode_columns
+from kgverify.trace.write.threaded_append import append_ahead
+from kgverify.trace.write.writer import TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"c{i}" for i in range(NUM_CONSTANTS)))

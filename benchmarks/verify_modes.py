@@ -10,10 +10,10 @@ import argparse
 import sys
 import time
 
-from kgverify.harness.run import Run, compiled_pipeline, load_policy, reference_pipeline
-from kgverify.harness.verify import verify
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Run, compiled_pipeline, load_policy, reference_pipeline
+from kgverify.verification.verify import verify
 
 
 def main() -> int:

@@ -11,13 +11,13 @@ import torch
 from baseline.evaluator import PaddedEvaluator
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.execution.layout import choose_layout
 from kgverify.engines.policy import Policy, make_two_tower
-from kgverify.harness.run import Run
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.trace.columns import CandidateSet
+from kgverify.runs.run import Run
+from kgverify.trace.model.columns import CandidateSet
 
 Result = TypeVar("Result")
 

@@ -9,25 +9,25 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from kgverify.diff.result import Value
+from kgverify.comparison.result import Value
+from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
+from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError
-from kgverify.fuzz.check import check_problems, verify_problems
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.engine_spec import EngineSpec
-from kgverify.fuzz.failure import CRASH, UNDECIDED, Failure
-from kgverify.fuzz.pipelines import MakePipeline
-from kgverify.fuzz.problem import Problem
-from kgverify.fuzz.reproducer import Reproducer, reproducer_of
-from kgverify.fuzz.reproducer_text import write_reproducer
-from kgverify.fuzz.shrink import shrink
-from kgverify.fuzz.third_party import Factory, KnownPolicies, as_maker, make_once
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.reproducer import reproducer_of_violation
 from kgverify.laws.shrink_law import shrink_violation
-from kgverify.laws.staged import Clause, StagedEngine, engine_of
-from kgverify.laws.stepwise import Resolvent, StepwiseEngine, Taken
+from kgverify.testing.checking.check import check_problems, verify_problems
+from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.third_party import Factory, KnownPolicies, as_maker, make_once
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.problem import Problem
+from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
+from kgverify.testing.reproducers.text import write_reproducer
+from kgverify.testing.shrinking.shrink import shrink
 
 __all__ = [
     "Clause",

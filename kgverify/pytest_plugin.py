@@ -13,9 +13,9 @@ import pytest
 
 if TYPE_CHECKING:
     from kgverify.conformance import Conformance
-    from kgverify.fuzz.problem import Problem
-    from kgverify.harness.run import Run
-    from kgverify.kg.graph import KnowledgeGraph
+    from kgverify.graphs.graph import KnowledgeGraph
+    from kgverify.runs.run import Run
+    from kgverify.testing.problems.problem import Problem
 
 FOLDER: Final = "kgverify-failures"
 """Beside the test file: where failing problems are saved unless a corpus is given."""
@@ -78,7 +78,7 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
 def load_engine(spec: str, mode: str) -> Callable[..., Any]:
     """The factory that `module:factory` names, or that of the engine `compiled` or `reference`. UsageError for none."""
     if spec == "compiled":
-        from kgverify.fuzz.pipelines import compiled_maker
+        from kgverify.testing.checking.pipelines import compiled_maker
 
         return compiled_maker(mode=mode)
     if spec == "reference":
@@ -175,7 +175,7 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
     corpus = read_option(request.config, "corpus")
     if not corpus:
         return []
-    from kgverify.fuzz.reproducer_text import SUFFIX, read_reproducer
+    from kgverify.testing.reproducers.text import SUFFIX, read_reproducer
 
     return [read_reproducer(path).problem for path in sorted((request.config.rootpath / corpus).glob(f"*{SUFFIX}"))]
 
@@ -183,8 +183,8 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
 def _save(request: pytest.FixtureRequest, report: "Conformance", factory: Callable[..., Any], is_named: bool) -> Path:
     """Save the failing problem, under the test's name, beside its file or in the corpus."""
     from kgverify.conformance import save_reproducer
-    from kgverify.fuzz.engine_spec import EngineSpec
-    from kgverify.fuzz.reproducer_text import SUFFIX
+    from kgverify.testing.checking.engine_spec import EngineSpec
+    from kgverify.testing.reproducers.text import SUFFIX
 
     corpus = read_option(request.config, "corpus")
     folder = request.config.rootpath / corpus if corpus else request.path.parent / FOLDER

@@ -12,16 +12,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from kgverify.errors import UserError
-from kgverify.fuzz.decode import SIZE, decode_problem
-from kgverify.fuzz.problem import PolicySpec, Problem, Sizes, Spread
-from kgverify.fuzz.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.atoms import NamedAtom, Term, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Side
-from kgverify.logic.program import NamedRule, Program, Symbols
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.ranking.corrupt import ALL
-from kgverify.trace.columns import CandidateSet
+from kgverify.testing.problems.decode import SIZE, decode_problem
+from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
+from kgverify.trace.model.columns import CandidateSet
 
 try:
     from hypothesis import strategies as st

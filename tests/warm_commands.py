@@ -27,9 +27,9 @@ IMPORTED = (
     "kgverify.cli",
     "kgverify.engines.compiled.engine",
     "kgverify.engines.reference.engine",
-    "kgverify.fuzz.campaign",
-    "kgverify.harness.evaluate",
-    "kgverify.harness.verify",
+    "kgverify.testing.campaigns.campaign",
+    "kgverify.evaluation.evaluate",
+    "kgverify.verification.verify",
 )
 """What the commands import, each when it needs it."""
 

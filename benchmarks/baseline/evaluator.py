@@ -9,14 +9,14 @@ from torch import Tensor
 from baseline.resolvents import Resolvents, compute_resolvents
 from baseline.step import Pool, Slots, recycle, take_step
 from baseline.tables import Segments, build_segments
-from kgverify.engines.compiled.choose import Parameters, build_parameters
-from kgverify.engines.compiled.compile import compile_function, resolve_device, resolve_mode
-from kgverify.engines.compiled.record import Results
+from kgverify.engines.compiled.execution.compilation import compile_function, resolve_device, resolve_mode
+from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import FAILED, OPEN, PAD
+from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.engines.policy import Policy, check_policy
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
-from kgverify.trace.columns import CandidateSet
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import CandidateSet
 
 
 class PaddedEvaluator:

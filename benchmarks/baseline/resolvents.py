@@ -7,7 +7,7 @@ from torch import Tensor
 
 from baseline.tables import Segments
 from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE
-from kgverify.logic.limits import Limits
+from kgverify.program.limits import Limits
 
 
 class Resolvents(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.state import PAD
-from kgverify.logic.program import Program
+from kgverify.program.program import Program
 
 
 class Segments(NamedTuple):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgverify.audit.step_audit import audit_step
+    from kgverify.audit.properties.step_audit import audit_step
 
 __all__ = ["audit_step"]
 
@@ -11,7 +11,7 @@ __all__ = ["audit_step"]
 def __getattr__(name: str) -> Any:
     # What is found can be read without torch.
     if name == "audit_step":
-        from kgverify.audit.step_audit import audit_step
+        from kgverify.audit.properties.step_audit import audit_step
 
         return audit_step
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.bench.result import Agreement
-from kgverify.harness.spot_check import smallest_gaps
-from kgverify.logic.outcomes import Outcome
-from kgverify.trace.columns import Candidates, CandidateSet, Columns
+from kgverify.evaluation.spot_check import smallest_gaps
+from kgverify.program.outcomes import Outcome
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
 
 EXACT: Final = 1e-9
 """How far sums of float64 may be apart that were added up in another order, for each step, in nats."""

@@ -23,23 +23,23 @@ from kgverify.bench.result import Agreement, BenchResult, Measurement, State
 from kgverify.bench.sizes import Size
 from kgverify.bench.spread import summarize
 from kgverify.bench.work import describe_error, describe_work, draw_sample
-from kgverify.engines.compiled.choose import SCORES
-from kgverify.engines.compiled.compile import FUSED, MODES, on_device, resolve_device
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.loop import TICKS_PER_REPLAY
-from kgverify.engines.compiled.precision import resolve_precision
-from kgverify.engines.compiled.sizing import POOL, WINDOWS
-from kgverify.engines.compiled.stage_ticks import captures_graphs
-from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.execution.batch_size import POOL, WINDOWS
+from kgverify.engines.compiled.execution.compilation import FUSED, MODES, on_device, resolve_device
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.precision import resolve_precision
+from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Layout
+from kgverify.engines.compiled.tick.stage_ticks import captures_graphs
+from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.policy import check_policy
 from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.errors import UserError, suggest
-from kgverify.harness.phases import Phase, silent_phase
-from kgverify.harness.proving import prove_candidates
-from kgverify.harness.run import Run, compiled_pipeline, reference_pipeline
+from kgverify.evaluation.proving import prove_candidates
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.trace.columns import Candidates, CandidateSet
+from kgverify.runs.progress import Phase, silent_phase
+from kgverify.runs.run import Run, compiled_pipeline, reference_pipeline
+from kgverify.trace.model.columns import Candidates, CandidateSet
 
 REFERENCE: Final = "reference"
 EAGER: Final = "eager"

@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import Parameters
-from kgverify.engines.compiled.loop import TICKS_PER_REPLAY, copy_buffers_
-from kgverify.engines.compiled.stage_ticks import build_unseen_tick
-from kgverify.engines.compiled.stages import Stages
+from kgverify.engines.compiled.program.tables import Tables
+from kgverify.engines.compiled.stages.choose import Parameters
+from kgverify.engines.compiled.stages.stage_functions import Stages
 from kgverify.engines.compiled.state import Derivations, Pool, Work
-from kgverify.engines.compiled.tables import Tables
-from kgverify.engines.compiled.tick import Setting
+from kgverify.engines.compiled.tick.stage_ticks import build_unseen_tick
+from kgverify.engines.compiled.tick.tick import Setting
+from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, copy_buffers_
 from kgverify.errors import UserError
 
 Compile: TypeAlias = Callable[[Any, str], Any]

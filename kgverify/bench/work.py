@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.bench.result import Work
-from kgverify.harness.run import Run
+from kgverify.runs.run import Run
 
 _MOST_OF_ERROR = 300
 

@@ -11,22 +11,23 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from kgverify import __version__
-from kgverify.cli import audit, faults, trace
-from kgverify.cli.bench import bench
-from kgverify.cli.diff import diff
-from kgverify.cli.evaluate import evaluate
-from kgverify.cli.fuzz import fuzz
-from kgverify.cli.record import record
-from kgverify.cli.replay import replay
-from kgverify.cli.report import ReportCommand, report
-from kgverify.cli.show import show
-from kgverify.cli.shrink import shrink
-from kgverify.cli.train import train
+from kgverify.cli.audit import app as audit
+from kgverify.cli.commands import faults, trace
+from kgverify.cli.commands.bench import bench
+from kgverify.cli.commands.diff import diff
+from kgverify.cli.commands.evaluate import evaluate
+from kgverify.cli.commands.fuzz import fuzz
+from kgverify.cli.commands.record import record
+from kgverify.cli.commands.replay import replay
+from kgverify.cli.commands.report import ReportCommand, report
+from kgverify.cli.commands.show import show
+from kgverify.cli.commands.shrink import shrink
+from kgverify.cli.commands.train import train
 from kgverify.errors import UserError
 
 
 class ExitCode(IntEnum):
-    """Beside the verdicts' 0, 1 and 3 (see `kgverify.cli.diff`)."""
+    """Beside the verdicts' 0, 1 and 3 (see `kgverify.cli.commands.diff`)."""
 
     BAD_INPUT = 2
     BUG = 70

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kgverify.cli.progress import ECHOED, make_error_console
-from kgverify.fuzz.campaign import Campaign
-from kgverify.fuzz.campaign_tally import Tally, Watch
-from kgverify.fuzz.features import ALL_FEATURES, FEATURES_BY_TITLE
+from kgverify.testing.campaigns.campaign import Campaign
+from kgverify.testing.campaigns.tally import Tally, Watch
+from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 REDRAWN: Final = 4
 """Times a second."""

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from kgverify.errors import UserError
-from kgverify.logic.limits import Limits
+from kgverify.program.limits import Limits
 
 Graph = Annotated[
     str, typer.Option(help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.", show_default=True)

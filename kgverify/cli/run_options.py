@@ -9,9 +9,9 @@ from typing import Any, Final
 from kgverify.cli import options
 from kgverify.cli.options import naming_options, parse_corruptions
 from kgverify.cli.progress import make_error_console
-from kgverify.harness.run import Run, load_policy
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Run, load_policy
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from kgverify.report.stepping import MOVES, Stepper
-from kgverify.report.stepping_view import render_help, render_place
+from kgverify.report.stepper.stepper import MOVES, Stepper
+from kgverify.report.stepper.view import render_help, render_place
 
 KEYS: Final = "n p divergence, f b step, s S stage, o out, d c jump, h help, q quit"
 

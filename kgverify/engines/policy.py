@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from kgverify.errors import UserError
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
-from kgverify.trace.header import PolicyInfo
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.trace.model.header import PolicyInfo
 
 Weights = Mapping[str, NDArray[np.floating]]
 

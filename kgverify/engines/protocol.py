@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.columns import CandidateSet, Columns, expand_rows, starts_of
-from kgverify.trace.header import EngineInfo
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.stage_items import StageOutputs as StageOutputs
+from kgverify.trace.model.columns import CandidateSet, Columns, expand_rows, starts_of
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 
 Progress = Callable[[int], None]
 """Called with the number of candidates finished since the last call."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
-from kgverify.diff.result import DifferenceClass
-from kgverify.logic.stages import Stage
+from kgverify.comparison.result import DifferenceClass
+from kgverify.program.stages import Stage
 
 if TYPE_CHECKING:
     from kgverify.faults.plant import Plant
@@ -38,7 +38,7 @@ class Fault:
     def plant(self, plant: "Plant") -> "Plant":
         """The parts of the evaluator with this fault in them."""
         module, name = self.function.split(".")
-        return cast("Plant", getattr(import_module(f"kgverify.faults.{module}"), name)(plant))
+        return cast("Plant", getattr(import_module(f"kgverify.faults.planted.{module}"), name)(plant))
 
 
 @dataclass(frozen=True)

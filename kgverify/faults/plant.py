@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kgverify.engines.protocol import Engine
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
-from kgverify.harness.run import Draw, Pipeline, Rank, Run, compiled_pipeline
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Draw, Pipeline, Rank, Run, compiled_pipeline
 
 if TYPE_CHECKING:
-    from kgverify.engines.compiled.stages import Stages
+    from kgverify.engines.compiled.stages.stage_functions import Stages
 
 
 class Plant(NamedTuple):
@@ -39,8 +39,8 @@ def leave_as_it_is(engine: Engine) -> Engine:
 
 def plant_faults(run: Run, faults: Sequence[Fault]) -> Plant:
     """The compiled evaluator's parts with the faults in them, each planted on top of those before it."""
-    from kgverify.engines.compiled.choose import SCORES
-    from kgverify.engines.compiled.stages import build_stages
+    from kgverify.engines.compiled.stages.choose import SCORES
+    from kgverify.engines.compiled.stages.stage_functions import build_stages
 
     plant = Plant(run, build_stages(SCORES[run.policy.name]), leave_as_it_is, draw_candidates, rank_candidates)
     for fault in faults:

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from kgverify.diff.result import DifferenceClass as Kind
+from kgverify.comparison.result import DifferenceClass as Kind
 from kgverify.faults.fault import CONSTRUCTED, Fault
-from kgverify.logic.stages import Stage
+from kgverify.program.stages import Stage
 
 RUN_FAULTS: Final = (
     Fault(

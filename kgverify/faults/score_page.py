@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kgverify.diff.result import Verdict
+from kgverify.comparison.result import Verdict
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.score_run import Scores
 from kgverify.faults.scoreboard import Trial

@@ -12,7 +12,7 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.scoreboard import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
-from kgverify.harness.workers import start_workers
+from kgverify.runs.workers import start_workers
 
 SOUND_BATCH: Final = 10
 """Sound configurations of one task."""

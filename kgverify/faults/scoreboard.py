@@ -10,20 +10,20 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from kgverify.diff.result import Divergence
+from kgverify.comparison.result import Divergence
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.faults.truth import Truth, differing_ranks, find_truth
-from kgverify.harness.run import Pipeline, Run, load_policy, reference_pipeline
-from kgverify.harness.verify import Verification, verify
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Side
-from kgverify.logic.stages import Stage
-from kgverify.trace.columns import CandidateSet, Columns
-from kgverify.trace.header import EngineInfo
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.program.stages import Stage
+from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.header import EngineInfo
+from kgverify.verification.verify import Verification, verify
 
 
 class Arena(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,23 +12,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import Parameters, build_parameters
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.record import Results, collect_columns
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.program.tables import Tables, build_tables
+from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
-from kgverify.engines.compiled.tables import Tables, build_tables
-from kgverify.engines.compiled.tick import Setting, tick
+from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.step_record import Results, collect_columns
+from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.faults.catalogue import find_faults
-from kgverify.faults.match import match_nothing_for_padding
 from kgverify.faults.plant import leave_as_it_is, plant_faults
-from kgverify.harness.run import Run
+from kgverify.faults.planted.match import match_nothing_for_padding
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
-from kgverify.trace.header import EngineInfo
+from kgverify.runs.run import Run
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, concatenate
+from kgverify.trace.model.header import EngineInfo
 
 SCORE_NOISE = 1e-5
 """By so much, absolute, scores of weights may differ that were computed in batches of other sizes; no fault is so small."""

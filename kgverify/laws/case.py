@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.diff.view import Names, StepView
+from kgverify.comparison.view import Names, StepView
+from kgverify.engines.adapters.resolution import Clauses
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
-from kgverify.fuzz.merge import Merged, merge
-from kgverify.fuzz.pipelines import MakePipeline
-from kgverify.fuzz.problem import Problem, Sizes
-from kgverify.harness.run import Pipeline, Run, build_header
-from kgverify.laws.resolution import Clauses
 from kgverify.laws.views import read_steps
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Side
-from kgverify.logic.program import Program
-from kgverify.logic.stages import Stage
-from kgverify.trace.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.trace import Trace
-from kgverify.trace.validate import check_columns
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.program.program import Program
+from kgverify.program.stages import Stage
+from kgverify.runs.run import Pipeline, Run, build_header
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.validate import check_columns
 
 
 class Finding(NamedTuple):

@@ -1,14 +1,14 @@
 """The laws by name."""
 
 from kgverify.errors import UserError, suggest
-from kgverify.laws.clause_laws import CLAUSE_LAWS
-from kgverify.laws.derivation_laws import DERIVATION_LAWS
 from kgverify.laws.law import Law
-from kgverify.laws.machinery_laws import MACHINERY_LAWS
-from kgverify.laws.program_laws import PROGRAM_LAWS
-from kgverify.laws.ranking_laws import RANKING_LAWS
-from kgverify.laws.score_laws import SCORE_LAWS
-from kgverify.laws.step_laws import STEP_LAWS
+from kgverify.laws.statements.clause_laws import CLAUSE_LAWS
+from kgverify.laws.statements.derivation_laws import DERIVATION_LAWS
+from kgverify.laws.statements.machinery_laws import MACHINERY_LAWS
+from kgverify.laws.statements.program_laws import PROGRAM_LAWS
+from kgverify.laws.statements.ranking_laws import RANKING_LAWS
+from kgverify.laws.statements.score_laws import SCORE_LAWS
+from kgverify.laws.statements.step_laws import STEP_LAWS
 
 LAWS: dict[str, Law] = {
     law.name: law

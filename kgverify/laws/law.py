@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kgverify.errors import InternalError, UserError
-from kgverify.fuzz.merge import group_problems
-from kgverify.fuzz.pipelines import MakePipeline
-from kgverify.fuzz.problem import Problem
 from kgverify.laws.case import Case, Finding
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.problems.merge import group_problems
+from kgverify.testing.problems.problem import Problem
 
 MOST_VIOLATIONS = 10
 """Violations of one law that are confirmed unless another number is told."""

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kgverify.diff.result import Verdict
+from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.fuzz.problem import DEFAULT_SIZES
-from kgverify.fuzz.third_party import Factory, as_maker
-from kgverify.harness.run import Run, reference_pipeline
-from kgverify.harness.verify import verify
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.kg.load import load_graph
-from kgverify.report.terminal import print_report
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.report.render.terminal import print_report
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.testing.checking.third_party import Factory, as_maker
+from kgverify.testing.problems.problem import DEFAULT_SIZES
+from kgverify.verification.verify import verify
 
 SLOTS = 64
 WIDTH = 120

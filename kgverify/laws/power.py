@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import group_problems
-from kgverify.fuzz.pipelines import MakePipeline
 from kgverify.laws.law import Law, find_violations
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import group_problems
 
 FIRST_ROUND: Final = 64
 """Problems of the first round; each further one has twice as many, up to `LARGEST_ROUND`."""

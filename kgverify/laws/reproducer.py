@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from kgverify.diff.result import Verdict
-from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
-from kgverify.fuzz.failure import LAW
-from kgverify.fuzz.pipelines import MakePipeline
-from kgverify.fuzz.reproducer import Replay, Reproducer, replay
+from kgverify.comparison.result import Verdict
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrink_law import failure_of, find_violation
+from kgverify.testing.checking.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.failure import LAW
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.reproducers.reproducer import Replay, Reproducer, replay
 
 
 @dataclass(frozen=True, kw_only=True)

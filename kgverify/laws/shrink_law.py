@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kgverify.diff.result import Divergence
-from kgverify.fuzz.failure import LAW, Failure, Signature
-from kgverify.fuzz.merge import group_problems
-from kgverify.fuzz.pipelines import MakePipeline
-from kgverify.fuzz.problem import Problem
-from kgverify.fuzz.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
-from kgverify.fuzz.shrink_oracle import Oracle
+from kgverify.comparison.result import Divergence
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
+from kgverify.testing.checking.failure import LAW, Failure, Signature
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.problems.merge import group_problems
+from kgverify.testing.problems.problem import Problem
+from kgverify.testing.shrinking.oracle import Oracle
+from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
 
 
 class ShrunkViolation(NamedTuple):

@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from kgverify.diff.view import ResolventView, StepView
-from kgverify.logic.atoms import Atom
-from kgverify.trace.columns import Columns, starts_of
+from kgverify.comparison.view import ResolventView, StepView
+from kgverify.program.atoms import Atom
+from kgverify.trace.model.columns import Columns, starts_of
 
 
 def read_steps(columns: Columns) -> list[StepView]:

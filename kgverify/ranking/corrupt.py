@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.outcomes import Side
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.outcomes import Side
 from kgverify.ranking.draw import Asked, count_eligible, draw_entities
-from kgverify.trace.columns import CandidateSet
+from kgverify.trace.model.columns import CandidateSet
 
 ALL: Final = -1
 """The number of corruptions that means every eligible entity."""

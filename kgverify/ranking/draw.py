@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.outcomes import Side
-from kgverify.trace.columns import expand_rows, starts_of
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.outcomes import Side
+from kgverify.trace.model.columns import expand_rows, starts_of
 
 BLOCK: Final = 1 << 18
 """Keys made at once: few calls of numpy, and what they work on stays in a cache."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.columns import Candidates, CandidateSet
+from kgverify.trace.model.columns import Candidates, CandidateSet
 
 
 class Groups(NamedTuple):

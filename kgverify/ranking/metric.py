@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from kgverify.errors import InternalError
-from kgverify.logic.outcomes import Side
-from kgverify.trace.columns import Rankings
+from kgverify.program.outcomes import Side
+from kgverify.trace.model.columns import Rankings
 
 HITS_AT: Final = (1, 3, 10)
 MRR: Final = "both.realistic.mean_reciprocal_rank"

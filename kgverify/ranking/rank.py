@@ -5,9 +5,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.logic.outcomes import Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_rows
-from kgverify.trace.columns import Candidates, CandidateSet, Rankings
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 NOT_PROVED_PENALTY: Final = 100.0
 """What a candidate that is not PROVED loses, in nats."""

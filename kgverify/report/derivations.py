@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
-from kgverify.diff.locate import is_close
-from kgverify.diff.result import Divergence
-from kgverify.diff.view import Names, ResolventView, StepView, outcome_name
+from kgverify.comparison.locate import is_close
+from kgverify.comparison.result import Divergence
+from kgverify.comparison.view import Names, ResolventView, StepView, outcome_name
 from kgverify.report.sides import SidesReader
 from kgverify.report.wording import clip
-from kgverify.trace.trace import Trace
+from kgverify.trace.model.trace import Trace
 
 NUM_BEFORE: Final = 3
 """Steps shown before the divergent one."""

@@ -5,8 +5,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kgverify.logic.limits import Limits
-from kgverify.trace.header import EngineInfo
+from kgverify.program.limits import Limits
+from kgverify.trace.model.header import EngineInfo
 
 _SIDES = ("both", "head", "tail")
 _METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")

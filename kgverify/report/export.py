@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.diff.stage_difference import render_output
-from kgverify.diff.view import Names, StepReader, outcome_name, side_name
+from kgverify.comparison.stage_difference import render_output
+from kgverify.comparison.view import Names, StepReader, outcome_name, side_name
 from kgverify.errors import UserError
-from kgverify.logic.outcomes import GoalKind
-from kgverify.trace.columns import expand_rows, select_candidates, starts_of
-from kgverify.trace.stage_items import StageReader
-from kgverify.trace.trace import Trace
+from kgverify.program.outcomes import GoalKind
+from kgverify.trace.model.columns import expand_rows, select_candidates, starts_of
+from kgverify.trace.model.stage_items import StageReader
+from kgverify.trace.model.trace import Trace
 
 Row = dict[str, Any]
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kgverify.diff.result import (
+from kgverify.comparison.result import (
     Attribution,
     Cause,
     Comparison,
@@ -16,8 +16,8 @@ from kgverify.diff.result import (
     Verdict,
 )
 from kgverify.engines.protocol import CompilerCaches
-from kgverify.logic.limits import Limits
-from kgverify.trace.header import EngineInfo, Header, PolicyInfo, RunInfo
+from kgverify.program.limits import Limits
+from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo, RunInfo
 
 
 class Metrics(msgspec.Struct, frozen=True):

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.diff.align import align_candidates
-from kgverify.diff.compare import Comparer
-from kgverify.diff.fields import share_symbols
-from kgverify.diff.positions import lockstep_columns
-from kgverify.diff.result import Divergence
-from kgverify.diff.view import Names, StepReader, StepView
-from kgverify.trace.stage_items import StageOutputs, StageReader
-from kgverify.trace.trace import Trace
+from kgverify.comparison.align import align_candidates
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.fields import share_symbols
+from kgverify.comparison.positions import lockstep_columns
+from kgverify.comparison.result import Divergence
+from kgverify.comparison.view import Names, StepReader, StepView
+from kgverify.trace.model.stage_items import StageOutputs, StageReader
+from kgverify.trace.model.trace import Trace
 
 
 class Sides(NamedTuple):

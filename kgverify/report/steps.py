@@ -9,17 +9,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kgverify.diff.stage_difference import render_output
-from kgverify.diff.view import Names, StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.stage_difference import render_output
+from kgverify.comparison.view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
-from kgverify.trace.columns import Candidates
-from kgverify.trace.content import stored_root
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.schema import RECORD_AGAIN
-from kgverify.trace.stage_items import StageOutputs, StageReader, check_stage_items
-from kgverify.trace.trace import Trace
+from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import RECORD_AGAIN
+from kgverify.trace.model.stage_items import StageOutputs, StageReader, check_stage_items
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.verify_content import stored_root
 
 MOST_CANDIDATES = 20
 MOST_RESOLVENTS = 40

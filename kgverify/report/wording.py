@@ -2,11 +2,11 @@
 
 import shlex
 
-from kgverify.diff.result import DifferenceClass, Divergence, Value
-from kgverify.diff.sharing import DIGEST
-from kgverify.logic.stages import Stage
+from kgverify.comparison.result import DifferenceClass, Divergence, Value
+from kgverify.comparison.sharing import DIGEST
+from kgverify.program.stages import Stage
 from kgverify.report.report import Report
-from kgverify.trace.header import EngineInfo
+from kgverify.trace.model.header import EngineInfo
 
 MOST_CHARACTERS = 400
 """Of one text; a name may be as long as its author liked."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kgverify.engines.compiled.choose import Parameters, build_parameters, score_two_tower
+from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_two_tower
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Progress, no_progress

@@ -8,8 +8,8 @@ from kgreference.program import Program as ReferenceProgram
 from kgreference.step import Limits as ReferenceLimits
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.limits import Limits
 from kgverify.training.proofs import Decision, ProofGraph, Stray, Triple
 
 

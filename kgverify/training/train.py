@@ -6,9 +6,9 @@ import numpy as np
 
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.errors import UserError
-from kgverify.harness.phases import Phase, silent_phase
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.limits import Limits
+from kgverify.runs.progress import Phase, silent_phase
 from kgverify.training.fit import fit_policy
 from kgverify.training.lessons import LessonPlan, Lessons, gather_lessons
 

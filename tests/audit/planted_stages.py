@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kgverify.audit.traps import (
+from kgverify.audit.ladder.traps import (
     add_mirrored,
     choose_lowest,
     choose_transposed,
@@ -18,11 +18,11 @@ from kgverify.audit.traps import (
     shift_rows,
     swap_buffers,
 )
-from kgverify.engines.compiled.choose import SCORES, choose
-from kgverify.engines.compiled.pool import recycle
-from kgverify.engines.compiled.resolve import close
-from kgverify.engines.compiled.stages import Stages, build_stages
+from kgverify.engines.compiled.stages.choose import SCORES, choose
+from kgverify.engines.compiled.stages.resolve import close
+from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import DEPTH_LIMIT, FALSE, OPEN, TRUE, Choices, Derivations, Pool
+from kgverify.engines.compiled.tick.pool import recycle
 
 
 def exchanged(derivations: Derivations) -> Derivations:

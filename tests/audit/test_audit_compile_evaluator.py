@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kgverify.audit.compiled_run import CompileSetting
-from kgverify.audit.evaluator import evaluator_subject
-from kgverify.audit.guard_holes import find_guard_holes
-from kgverify.audit.notes import Notes
-from kgverify.audit.places import places
-from kgverify.audit.scatters import find_scatters
-from kgverify.audit.syncs import find_syncs
+from kgverify.audit.evaluator.subject import evaluator_subject
+from kgverify.audit.properties.captured_values import places
+from kgverify.audit.properties.compiled_run import CompileSetting
+from kgverify.audit.properties.guard_holes import find_guard_holes
+from kgverify.audit.properties.notes import Notes
+from kgverify.audit.properties.scatters import find_scatters
+from kgverify.audit.properties.syncs import find_syncs
 from kgverify.cli.app import app
 from kgverify.errors import UserError
-from kgverify.harness.run import Run
-from kgverify.kg.load import load_graph
+from kgverify.graphs.load import load_graph
+from kgverify.runs.run import Run
 
 RUNNER = CliRunner()
 

@@ -10,19 +10,25 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from kgverify.cli.app import app
-from kgverify.engines.compiled import compile as compile_module
-from kgverify.engines.compiled.caches import CacheCounts, describe_caches, fresh_caches, load_caches, save_caches
-from kgverify.engines.compiled.choose import SCORES
-from kgverify.engines.compiled.compile import compile_function
-from kgverify.engines.compiled.execution import Execution, choose_execution
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.execution import compilation as compile_module
+from kgverify.engines.compiled.execution.caches import (
+    CacheCounts,
+    describe_caches,
+    fresh_caches,
+    load_caches,
+    save_caches,
+)
+from kgverify.engines.compiled.execution.choice import Execution, choose_execution
+from kgverify.engines.compiled.execution.compilation import compile_function
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.report.terminal import describe_execution
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.report.render.terminal import describe_execution
 
 LIMITS = Limits()
 NOTHING = CacheCounts(0, 0, 0, 0, -1)
@@ -134,7 +140,7 @@ def test_a_file_that_is_no_artefact_is_a_mistake_of_the_user(tmp_path: Path):
 def test_the_state_of_the_caches_follows_from_hits_and_misses(
     hits: int, misses: int, state: str, monkeypatch: pytest.MonkeyPatch
 ):
-    module = "kgverify.engines.compiled.caches"
+    module = "kgverify.engines.compiled.execution.caches"
     monkeypatch.setattr(f"{module}.count_caches", lambda: CacheCounts(hits + 5, misses, 0, 0, -1))
     monkeypatch.setattr(f"{module}._is_enabled", lambda: True)
     caches = describe_caches("default", CacheCounts(5, 0, 0, 0, -1))
@@ -143,7 +149,7 @@ def test_the_state_of_the_caches_follows_from_hits_and_misses(
 
 
 def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kgverify.engines.compiled.caches.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
+    monkeypatch.setattr("kgverify.engines.compiled.execution.caches.count_caches", lambda: CacheCounts(0, 0, 0, 0, 14))
     assert describe_caches("fused", NOTHING).state == "cold"
     assert describe_caches("fused", CacheCounts(0, 0, 0, 0, 14)).state == "warm"
 

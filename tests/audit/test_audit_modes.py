@@ -10,20 +10,20 @@ import torch
 from planted_stages import plant
 from torch import Tensor
 
-from kgverify.audit.culprit import PASS, find_culprit
-from kgverify.audit.evaluator import evaluator_subject
-from kgverify.audit.ladder import climb, find_smallest_part
-from kgverify.audit.modes import ModesReport, audit_modes
-from kgverify.audit.observe import find_differences, observe
-from kgverify.audit.rungs import RUNGS, Rung
-from kgverify.audit.sources import NotStandalone, bundle
-from kgverify.audit.standalone import write_reproducer
+from kgverify.audit.evaluator.subject import evaluator_subject
+from kgverify.audit.ladder.culprit import PASS, find_culprit
+from kgverify.audit.ladder.ladder import climb, find_smallest_part
+from kgverify.audit.ladder.modes import ModesReport, audit_modes
+from kgverify.audit.ladder.observe import find_differences, observe
+from kgverify.audit.ladder.rungs import RUNGS, Rung
+from kgverify.audit.ladder.sources import NotStandalone, bundle
+from kgverify.audit.ladder.standalone import write_reproducer
+from kgverify.audit.ladder.traps import TRAPS
 from kgverify.audit.subject import Subject, make_subject
-from kgverify.audit.traps import TRAPS
-from kgverify.diff.result import Verdict
+from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
-from kgverify.harness.run import Run
-from kgverify.kg.load import load_graph
+from kgverify.graphs.load import load_graph
+from kgverify.runs.run import Run
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
 TRAP = {trap.name: trap for trap in TRAPS}

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from kgverify.audit.environment import read_settings
 from kgverify.audit.finding import AuditReport
-from kgverify.audit.numerics import audit_numerics
-from kgverify.audit.numerics_batch import audit_batch
-from kgverify.audit.numerics_repeat import audit_repetition
-from kgverify.audit.numerics_settings import audit_settings
-from kgverify.audit.scatters import audit_scatters
+from kgverify.audit.numerics.batch import audit_batch
+from kgverify.audit.numerics.function import audit_numerics
+from kgverify.audit.numerics.repetition import audit_repetition
+from kgverify.audit.numerics.settings import audit_settings
+from kgverify.audit.properties.scatters import audit_scatters
 from kgverify.audit.subject import Function, Subject
-from kgverify.engines.compiled.pinning import pinned_arithmetic, products_set_to
+from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
 
 CPU = torch.device("cpu")

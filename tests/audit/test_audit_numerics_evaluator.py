@@ -9,13 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.audit.numerics_evaluator import audit_evaluator, audit_score_batches, name_goal
-from kgverify.audit.numerics_ladder import climb_ladder, compare_choices, pick, score_states
-from kgverify.audit.numerics_order import audit_choose, audit_conventions, observe_rule
-from kgverify.audit.numerics_products import PrecisionScore, narrow_product, round_mantissa, score_with, tf32_product
-from kgverify.audit.numerics_states import ChoiceStates, choice_states
+from kgverify.audit.numerics.evaluator import audit_evaluator, audit_score_batches, name_goal
+from kgverify.audit.numerics.order import audit_choose, audit_conventions, observe_rule
+from kgverify.audit.numerics.precision_ladder import climb_ladder, compare_choices, pick, score_states
+from kgverify.audit.numerics.products import PrecisionScore, narrow_product, round_mantissa, score_with, tf32_product
+from kgverify.audit.numerics.states import ChoiceStates, choice_states
 from kgverify.cli.app import app
-from kgverify.engines.compiled.choose import (
+from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution.pinned_arithmetic import products_set_to
+from kgverify.engines.compiled.stages.choose import (
     SCORES,
     Parameters,
     build_parameters,
@@ -23,17 +26,14 @@ from kgverify.engines.compiled.choose import (
     score_shortest,
     score_two_tower,
 )
-from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.pinning import products_set_to
-from kgverify.engines.compiled.pool import recycle
-from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, Choices, Derivations, Pool
-from kgverify.harness.run import Run, load_policy
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.engines.compiled.tick.pool import recycle
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.trace.columns import CandidateSet
+from kgverify.runs.run import Run, load_policy
+from kgverify.trace.model.columns import CandidateSet
 
 CPU = torch.device("cpu")
 GRAPH = load_graph("countries")
@@ -158,7 +158,7 @@ def test_flips_are_listed_with_their_gaps_and_those_beyond_the_bound_are_counted
 def test_a_score_beyond_its_declared_error_is_a_finding(states: ChoiceStates, monkeypatch: pytest.MonkeyPatch):
     parameters = build_parameters(RUN.policy, CPU, torch.float32)
     planted = PrecisionScore("planted", "native", score_some_wrongly, parameters)
-    monkeypatch.setattr("kgverify.audit.numerics_ladder.estimate_score_error", lambda *_: 0.01)
+    monkeypatch.setattr("kgverify.audit.numerics.precision_ladder.estimate_score_error", lambda *_: 0.01)
     _, look = climb_ladder(RUN.policy, states, CPU, str, max_atoms=6, scores=[planted])
     assert [finding.audit for finding in look.findings] == ["precision", "precision"]
     assert "twice the declared error" in look.findings[0].finding

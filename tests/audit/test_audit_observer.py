@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kgverify.audit.observer import (
+from kgverify.audit.evaluator.observer import (
     DIGESTS,
     PROBED,
     UNPROBED,
@@ -22,18 +22,18 @@ from kgverify.audit.observer import (
     audit_observer,
 )
 from kgverify.cli.app import app
-from kgverify.engines.compiled import pool
-from kgverify.engines.compiled.choose import SCORES
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.record import Results
-from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Derivations, Pool
+from kgverify.engines.compiled.tick import pool
+from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.errors import UserError
-from kgverify.harness.run import Run
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Outcome
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import draw_candidates
+from kgverify.runs.run import Run
 
 GRAPH = load_graph("countries")
 RUN = Run(GRAPH, limits=Limits(max_depth=4, max_atoms=4, max_resolvents=16), num_queries=2, num_corruptions=2)

@@ -5,9 +5,9 @@ import msgspec
 from kgverify.bench.modes import Plan
 from kgverify.bench.result import BenchResult, Environment, Measurement, State, Work
 from kgverify.bench.sizes import Size
-from kgverify.harness.run import Run, load_policy
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Run, load_policy
 
 TINY = Size(queries=1, corruptions=3, slots=8, sample=5, seconds=0.0)
 

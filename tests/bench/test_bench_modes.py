@@ -8,12 +8,12 @@ from bench_runs import TINY, small_run, tiny_plan
 from kgverify.bench.modes import measure_modes
 from kgverify.bench.result import BenchResult, State, decode_result, encode_result
 from kgverify.bench.table import render_result
-from kgverify.engines.compiled.compile import MODES
+from kgverify.engines.compiled.execution.compilation import MODES
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.protocol import Engine, no_progress
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults, plant_faults
-from kgverify.harness.run import compiled_pipeline
+from kgverify.runs.run import compiled_pipeline
 
 STAND_INS = ("eager", "default")
 

@@ -8,7 +8,7 @@ from kgverify.bench.result import State, decode_result, encode_result
 from kgverify.bench.search import Search, list_strategies, take_eagerly
 from kgverify.bench.strategies import build_search, compare_states, find_smallest_gap, measure_strategies
 from kgverify.bench.table import render_result
-from kgverify.engines.compiled.compile import compile_function, has_cpp_compiler
+from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
 from kgverify.errors import UserError
 
 STEPS = 4

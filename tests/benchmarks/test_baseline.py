@@ -8,19 +8,19 @@ import pytest
 from baseline.evaluator import PaddedEvaluator
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.record import Results
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import group_problems, merge
-from kgverify.harness.run import reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Outcome
-from kgverify.logic.program import Program
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
-from kgverify.trace.columns import CandidateSet
+from kgverify.runs.run import reference_pipeline
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import group_problems, merge
+from kgverify.trace.model.columns import CandidateSet
 
 
 def evaluate(program: Program, limits: Limits, policy: Policy, candidates: CandidateSet) -> Results:

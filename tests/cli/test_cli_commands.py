@@ -13,12 +13,12 @@ from cli_runs import EAGER, SMALL, Command
 import kgverify
 from kgverify.errors import InternalError
 from kgverify.report.report import report_schema
-from kgverify.trace.reader import read_trace
+from kgverify.trace.read.reader import read_trace
 
 SCHEMA = Path(kgverify.__file__).parents[1] / "docs" / "report.schema.json"
 
-# `kgverify.cli.diff` and `.show` are functions where they are imported by name.
-DIFF, SHOW = (importlib.import_module(f"kgverify.cli.{name}") for name in ("diff", "show"))
+# `kgverify.cli.commands.diff` and `.show` are functions where they are imported by name.
+DIFF, SHOW = (importlib.import_module(f"kgverify.cli.commands.{name}") for name in ("diff", "show"))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_runs import EAGER, SMALL, Command
 
-RUN_OPTIONS, TRAIN = (importlib.import_module(f"kgverify.cli.{name}") for name in ("run_options", "train"))
+RUN_OPTIONS, TRAIN = (importlib.import_module(f"kgverify.cli.{name}") for name in ("run_options", "commands.train"))
 
 
 def assert_user_error(command: Command, arguments: list[object], where: str, fix: str) -> None:

@@ -15,9 +15,9 @@ import pytest
 from cli_runs import EAGER, Command
 from warm_commands import run_shell
 
-from kgverify.cli.evaluate import parse_memory
+from kgverify.cli.commands.evaluate import parse_memory
 from kgverify.errors import UserError
-from kgverify.logic.outcomes import Outcome
+from kgverify.program.outcomes import Outcome
 
 # `kgverify.cli.progress` is a module, and so is what the commands import from it.
 PROGRESS = importlib.import_module("kgverify.cli.progress")
@@ -201,7 +201,7 @@ def test_several_processes_need_a_folder(command: Command, monkeypatch: pytest.M
     class Member:
         index, size = 0, 4
 
-    monkeypatch.setattr(importlib.import_module("kgverify.cli.evaluate"), "start_team", Member)
+    monkeypatch.setattr(importlib.import_module("kgverify.cli.commands.evaluate"), "start_team", Member)
     finished = command("evaluate", *FEW)
     assert finished.code == 2
     assert finished.err == "error: --save: 4 processes need a folder\nfix: give --save DIR\n"

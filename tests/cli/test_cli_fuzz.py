@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from warm_commands import run_python, run_shell
 
-from kgverify.cli.fuzz import parse_seconds
+from kgverify.cli.commands.fuzz import parse_seconds
 from kgverify.errors import UserError
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_what_is_no_time_is_told(text):
 def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
     words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
     # A block of 2,048 problems takes long to end.
-    script = "from kgverify.cli import main; from kgverify.fuzz import campaign; campaign.BLOCK_SIZE = 128; main()"
+    script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 128; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *words],
         cwd=tmp_path,

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from kgverify.cli.dashboard import Dashboard, draw
 from kgverify.cli.progress import ECHOED, print_lines
-from kgverify.fuzz.campaign import Campaign
-from kgverify.fuzz.campaign_tally import Tally
-from kgverify.fuzz.engine_spec import EngineSpec
-from kgverify.fuzz.features import ALL_FEATURES, FEATURES_BY_TITLE
+from kgverify.testing.campaigns.campaign import Campaign
+from kgverify.testing.campaigns.tally import Tally
+from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 ENGINE = EngineSpec(faults=("last-fact-lost", "visited-leak"))
 BUSY = Tally(
@@ -135,7 +135,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
 # A block of 2,048 problems takes long to end.
 IN_A_TERMINAL = """
 import os, pty, sys
-script = "from kgverify.cli import main; from kgverify.fuzz import campaign; campaign.BLOCK_SIZE = 256; main()"
+script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 256; main()"
 code = pty.spawn([sys.executable, "-c", script, *sys.argv[1:]])
 sys.exit(os.waitstatus_to_exitcode(code))
 """

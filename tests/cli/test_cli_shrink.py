@@ -9,11 +9,11 @@ import pytest
 from cli_runs import EAGER, SMALL
 from warm_commands import run_python, run_shell
 
-from kgverify.diff.compare import Comparer
-from kgverify.fuzz.reproducer_parser import parse_reproducer
-from kgverify.fuzz.reproducer_text import read_reproducer
-from kgverify.harness import verify
-from kgverify.harness.save import REPORT
+from kgverify.comparison.compare import Comparer
+from kgverify.testing.reproducers.parser import parse_reproducer
+from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.verification import verify
+from kgverify.verification.save import REPORT
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reproducers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from cli_runs import Command
 
-from kgverify.harness.deep import prove_deep
-from kgverify.harness.record import record
-from kgverify.harness.run import Run, build_trace, reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.logic.stages import STEP_STAGES
-from kgverify.trace.convert import convert_trace
-from kgverify.trace.levels import TraceLevel, has_goals
-from kgverify.trace.reader import read_trace
-from kgverify.trace.rewrite import write_again
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.stages import STEP_STAGES
+from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.model.levels import TraceLevel, has_goals
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.rewrite import write_again
+from kgverify.verification.deep import prove_deep
+from kgverify.verification.record import record
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from merged_programs import Merged, merge_random_programs
 
-from kgverify.kg.load import load_graph
-from kgverify.logic.outcomes import Side
-from kgverify.logic.program import Program
-from kgverify.trace.columns import CandidateSet
+from kgverify.graphs.load import load_graph
+from kgverify.program.outcomes import Side
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import CandidateSet
 
 
 @pytest.fixture(autouse=True, scope="module")

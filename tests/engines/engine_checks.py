@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from random_programs import Problem
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.execution.layout import choose_layout
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.reference.engine import ReferenceEngine
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import GoalKind
-from kgverify.logic.program import Program
-from kgverify.trace.columns import Columns, starts_of
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import Columns, starts_of
 
 SMALL = {"slots": 5, "match_window": 64, "pool": 64}
 """Few slots and a window that a fan does not fit into: every problem recycles and waits."""

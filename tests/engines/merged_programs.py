@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from random_programs import candidates_of, merge, random_program, random_queries
 
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
-from kgverify.trace.columns import CandidateSet
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import CandidateSet
 
 
 class Merged(NamedTuple):

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Side
-from kgverify.logic.program import NamedRule, Program
-from kgverify.trace.columns import CandidateSet
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.program.program import NamedRule, Program
+from kgverify.trace.model.columns import CandidateSet
 
 ATOM = re.compile(r"\s*(\w+)\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 

@@ -17,8 +17,8 @@ from torch._dynamo.utils import counters
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
-from kgverify.logic.outcomes import Outcome
-from kgverify.trace.columns import Columns, select_candidates
+from kgverify.program.outcomes import Outcome
+from kgverify.trace.model.columns import Columns, select_candidates
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,14 +8,14 @@ import torch
 from engine_checks import difference, eager, first_kinds, near_ties, owners, reference, resolvents_by_step, small_layout
 from random_programs import Problem, candidates_of, program_of, random_problem
 
-from kgverify.engines.compiled.choose import SCORES
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.engines.protocol import positions_of
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import GoalKind, Origin, Outcome
-from kgverify.trace.columns import Columns, select_candidates
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.trace.model.columns import Columns, select_candidates
 
 SHORTEST_SEEDS = range(200)
 TWO_TOWER_SEEDS = range(1000, 1080)

@@ -9,18 +9,18 @@ import torch
 from engine_checks import eager
 from random_programs import candidates_of, program_of
 
-from kgverify.engines.compiled import compile as compile_module
-from kgverify.engines.compiled.compile import resolve_device, resolve_mode
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.execution import compilation as compile_module
+from kgverify.engines.compiled.execution.compilation import resolve_device, resolve_mode
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.state import Layout
-from kgverify.engines.compiled.tables import build_tables
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import InternalError, UserError
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program, Symbols
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program, Symbols
 
 PROGRAM = program_of("p(a, b)\np(b, c)\nr(X, Z) <- p(X, Y), p(Y, Z)", queries="r(a, c)")
 LIMITS = Limits(max_atoms=3, max_resolvents=10)

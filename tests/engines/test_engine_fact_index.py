@@ -5,10 +5,10 @@ import pytest
 from engine_checks import difference, eager, reference
 from random_programs import Problem, candidates_of, program_of
 
-from kgverify.logic.atoms import NamedAtom
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
-from kgverify.trace.columns import Columns
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import Columns
 
 NUM_FACTS = 34_796
 """The most facts that a predicate of a common benchmark has (wn18rr)."""

@@ -9,11 +9,11 @@ from random_programs import candidates_of, program_of, random_problem
 
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.engines.protocol import positions_of
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import GoalKind, Outcome
-from kgverify.logic.program import Program
-from kgverify.trace.columns import CandidateSet, Columns, select_candidates
-from kgverify.trace.digests import compute_digests
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates
+from kgverify.trace.model.digests import compute_digests
 
 Countries = tuple[Program, CandidateSet]
 

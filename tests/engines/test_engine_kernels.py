@@ -8,28 +8,28 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.compiled import execution as execution_module
-from kgverify.engines.compiled.choose import build_parameters, score_two_tower
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_layout
-from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.precision import PRECISIONS, draw_goals
-from kgverify.engines.compiled.sizing import choose_evaluation_layout, estimate_bytes
-from kgverify.engines.compiled.tables import build_tables
+from kgverify.engines.compiled.execution import choice as execution_module
+from kgverify.engines.compiled.execution.batch_size import choose_evaluation_layout, estimate_bytes
+from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.program.tables import build_tables
+from kgverify.engines.compiled.stages.choose import build_parameters, score_two_tower
+from kgverify.engines.compiled.stages.precision import PRECISIONS, draw_goals
+from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.fuzz.check import check_problems
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import merge
-from kgverify.fuzz.pipelines import compiled_maker
-from kgverify.fuzz.problem import PolicySpec
-from kgverify.harness.run import Run, reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.trace.columns import CandidateSet, Columns, concatenate
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.levels import TraceLevel
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.testing.checking.check import check_problems
+from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.problem import PolicySpec
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.levels import TraceLevel
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

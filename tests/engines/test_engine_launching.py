@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from kgverify.engines.compiled.launching import compile_ahead, launch
+from kgverify.engines.compiled.execution.kernel_launch import compile_ahead, launch
 
 
 class Kernel:

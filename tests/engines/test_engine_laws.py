@@ -22,11 +22,11 @@ from kgreference.model import least_model
 from kgverify.engines.compiled.state import OPEN
 from kgverify.engines.protocol import Positions, positions_of
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.logic.atoms import NamedAtom, Term, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import GoalKind, Outcome
-from kgverify.logic.program import NamedRule, Program
-from kgverify.trace.columns import CandidateSet, Columns, select_candidates
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.program.program import NamedRule, Program
+from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates
 
 Model = set[tuple[int, int, int]]
 

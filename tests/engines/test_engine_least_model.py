@@ -8,12 +8,12 @@ import pytest
 import torch
 from random_programs import program_of
 
-from kgverify.engines.compiled.least_model import LeastModel
+from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.errors import UserError
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import merge
-from kgverify.kg.load import load_graph
-from kgverify.logic.program import Program
+from kgverify.graphs.load import load_graph
+from kgverify.program.program import Program
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
 
 Ids = tuple[int, int, int]
 

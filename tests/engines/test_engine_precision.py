@@ -7,22 +7,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import Parameters, build_parameters, score_shortest, score_two_tower
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.precision import estimate_score_error
-from kgverify.engines.compiled.rescore import Rescoring
+from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
+from kgverify.engines.compiled.stages.precision import estimate_score_error
+from kgverify.engines.compiled.stages.rescore import Rescoring
 from kgverify.engines.policy import SHORTEST
-from kgverify.fuzz.check import judge
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.merge import merge
-from kgverify.fuzz.pipelines import compiled_maker
-from kgverify.fuzz.problem import PolicySpec, Problem
-from kgverify.harness.run import load_policy
-from kgverify.kg.load import load_graph
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import NamedRule
-from kgverify.trace.columns import Columns
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule
+from kgverify.runs.run import load_policy
+from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.problem import PolicySpec, Problem
+from kgverify.trace.model.columns import Columns
 
 CPU = torch.device("cpu")
 X, Y, Z = map(Variable, "XYZ")

@@ -8,9 +8,9 @@ import torch
 from random_programs import program_of
 from torch import Tensor
 
-from kgverify.engines.compiled import match, resolve
-from kgverify.engines.compiled.choose import SCORES, advance, choose, finish, score_shortest
-from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work, recycle
+from kgverify.engines.compiled.program.tables import Tables, build_tables
+from kgverify.engines.compiled.stages import match, resolve
+from kgverify.engines.compiled.stages.choose import SCORES, advance, choose, finish, score_shortest
 from kgverify.engines.compiled.state import (
     DEPTH_LIMIT,
     FAILED,
@@ -25,7 +25,7 @@ from kgverify.engines.compiled.state import (
     Layout,
     Rows,
 )
-from kgverify.engines.compiled.tables import Tables, build_tables
+from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work, recycle
 from kgverify.engines.policy import POLICY_NAMES
 
 CPU = torch.device("cpu")

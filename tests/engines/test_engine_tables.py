@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from kgverify.engines.compiled.choose import build_parameters
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.tables import build_tables, round_up
+from kgverify.engines.compiled.program.tables import build_tables, round_up
+from kgverify.engines.compiled.stages.choose import build_parameters
 from kgverify.engines.policy import SHORTEST, make_two_tower
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import NamedRule, Program
-from kgverify.trace.columns import CandidateSet
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule, Program
+from kgverify.trace.model.columns import CandidateSet
 
 
 @pytest.mark.parametrize(("size", "rounded"), [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1000, 1024)])

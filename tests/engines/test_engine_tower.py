@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import build_parameters, score_two_tower, tower
-from kgverify.engines.compiled.precision import draw_goals
+from kgverify.engines.compiled.stages.choose import build_parameters, score_two_tower, tower
+from kgverify.engines.compiled.stages.precision import draw_goals
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.errors import UserError
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

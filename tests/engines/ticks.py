@@ -6,12 +6,12 @@ import torch
 from engine_checks import small_layout
 from random_programs import Problem
 
-from kgverify.engines.compiled.choose import SCORES
-from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work, recycle
-from kgverify.engines.compiled.stages import build_stages
+from kgverify.engines.compiled.program.tables import Tables, build_tables
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import OPEN, Derivations, Pool, StepRecord, Work
-from kgverify.engines.compiled.tables import Tables, build_tables
-from kgverify.engines.compiled.tick import Setting, tick
+from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work, recycle
+from kgverify.engines.compiled.tick.tick import Setting, tick
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from kgverify.harness.run import Run, load_policy
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import NamedRule
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule
+from kgverify.runs.run import Run, load_policy
 
 needs_data = pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 

@@ -16,10 +16,10 @@ import pytest
 from kgverify.cli import main
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.run import Pipeline, Run, reference_pipeline
-from kgverify.logic.outcomes import Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flagship.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```console\n\$ (kgverify .*?)\n(.*?)```$", PAGE, re.DOTALL | re.MULTILINE))

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
 
-from kgverify.diff.result import DifferenceClass
-from kgverify.diff.stage_difference import first_difference
+from kgverify.comparison.result import DifferenceClass
+from kgverify.comparison.stage_difference import first_difference
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.faults.truth import OF_NO_STEP, Truth, find_truth
-from kgverify.harness.replay import position_at
-from kgverify.harness.run import Pipeline, Run, reference_pipeline
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Outcome
-from kgverify.logic.stages import STEP_STAGES, Stage
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.trace.columns import Columns, Rankings
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.trace.model.columns import Columns, Rankings
+from kgverify.verification.replay import position_at
 
 SCORE_TOLERANCE = 1e-6
 """Above what float32 and float64 differ by on these programs, below what any fault of `score` does."""

@@ -9,10 +9,10 @@ from fault_programs import case_of
 
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.deep import prove_deep
-from kgverify.harness.run import Pipeline, Run, build_trace, reference_pipeline
-from kgverify.harness.verify import compare_recorded, verify
-from kgverify.trace.rewrite import write_again
+from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.trace.write.rewrite import write_again
+from kgverify.verification.deep import prove_deep
+from kgverify.verification.verify import compare_recorded, verify
 
 
 def record_deep(run: Run, pipeline: Pipeline, path: Path) -> Path:

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from fault_programs import needs_data
 
-from kgverify.diff.result import Level, Verdict
+from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS, find_fault
-from kgverify.faults.match import FACT_CAP
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.run import Run, reference_pipeline
-from kgverify.harness.verify import Verification, verify
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.kg.load import load_graph
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.outcomes import Outcome
-from kgverify.logic.program import NamedRule
-from kgverify.logic.stages import Stage
+from kgverify.faults.planted.match import FACT_CAP
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.outcomes import Outcome
+from kgverify.program.program import NamedRule
+from kgverify.program.stages import Stage
 from kgverify.ranking.metric import MRR
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.verification.verify import Verification, verify
 
 
 def verify_with_fault(run: Run, slots: int, *, lockstep: bool = False) -> Verification:

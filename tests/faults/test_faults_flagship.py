@@ -17,9 +17,9 @@ from flagship_page import (
 )
 
 from kgverify.faults.catalogue import COMPOSITES
-from kgverify.harness.run import Run, load_policy
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.runs.run import Run, load_policy
 
 OF_TRAINING = 0.06
 """How far MRRs may be from the page's where the weights were trained on another machine."""

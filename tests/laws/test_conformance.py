@@ -7,10 +7,10 @@ import pytest
 from kgverify.conformance import NotConforming, StepwiseEngine, check_engine, save_reproducer
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import UserError
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.engine_spec import EngineSpec
-from kgverify.fuzz.pipelines import compiled_maker
-from kgverify.fuzz.reproducer_text import read_reproducer
+from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.reproducers.text import read_reproducer
 
 PROBLEMS = list(islice(draw_problems(5), 24))
 

@@ -6,15 +6,15 @@ from typing import ClassVar
 import pytest
 
 from kgverify.conformance import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
+from kgverify.engines.adapters.resolution import Clauses
 from kgverify.errors import UserError
-from kgverify.fuzz.campaign import Campaign, run_campaign
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.engine_spec import EngineSpec, make_pipeline
-from kgverify.fuzz.problem import Problem
-from kgverify.harness.run import reference_pipeline
-from kgverify.laws.resolution import Clauses
-from kgverify.logic.atoms import NamedAtom
-from kgverify.logic.stages import STEP_STAGES, Stage
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.runs.run import reference_pipeline
+from kgverify.testing.campaigns.campaign import Campaign, run_campaign
+from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.problem import Problem
 
 PROBLEMS = list(islice(draw_problems(7), 96))
 """A fifth of them have a policy that these engines do not know."""
@@ -107,7 +107,7 @@ def test_a_mistake_in_a_stage_of_ones_own_is_told_to_be_in_this_stage(engine, st
 def test_all_stages_are_shown_but_the_choice_of_an_atom():
     problem = next(each for each in PROBLEMS if each.policy.name == "shortest" and each.unranked)
     from kgverify.engines.protocol import positions_of, take_position
-    from kgverify.fuzz.merge import merge
+    from kgverify.testing.problems.merge import merge
 
     merged = merge([problem])
     run = merged.run

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from kgverify.engines.adapters.resolution import Clauses
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.pipelines import compiled_maker
-from kgverify.fuzz.problem import PolicySpec, Problem
-from kgverify.harness.run import reference_pipeline
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import check_laws
-from kgverify.laws.machinery_laws import same_as
-from kgverify.laws.model import Model
 from kgverify.laws.power import find_breakers
-from kgverify.laws.resolution import Clauses
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Origin
-from kgverify.logic.program import NamedRule, Program
+from kgverify.laws.statements.least_model import Model
+from kgverify.laws.statements.machinery_laws import same_as
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import NamedRule, Program
+from kgverify.runs.run import reference_pipeline
+from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.problem import PolicySpec, Problem
 
 EVERY = list(LAWS.values())
 X, Y, Z = map(Variable, "XYZ")

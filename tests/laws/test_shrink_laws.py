@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from kgverify import conformance
+from kgverify.comparison.result import Verdict
 from kgverify.conformance import check_engine, save_reproducer
-from kgverify.diff.result import Verdict
 from kgverify.errors import UserError
-from kgverify.fuzz.corpus import Corpus
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.engine_spec import EAGER, EngineSpec, make_pipeline
-from kgverify.fuzz.failure import LAW
-from kgverify.fuzz.pytest_file import write_test
-from kgverify.fuzz.reproducer_parser import parse_reproducer
-from kgverify.fuzz.reproducer_text import read_reproducer, render_reproducer
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import check_laws
 from kgverify.laws.reproducer import assert_holds, replay_any, reproducer_of_violation
 from kgverify.laws.shrink_law import find_violation, shrink_violation
+from kgverify.testing.campaigns.corpus import Corpus
+from kgverify.testing.checking.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.failure import LAW
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.reproducers.parser import parse_reproducer
+from kgverify.testing.reproducers.pytest_file import write_test
+from kgverify.testing.reproducers.text import read_reproducer, render_reproducer
 
 PROBLEMS = list(islice(draw_problems(0), 96))
 LOST = EngineSpec(faults=("last-fact-lost",))

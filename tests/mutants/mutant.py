@@ -21,7 +21,7 @@ PARTS: Final = {
         ("choose", "layout", "match", "pool", "positions", "record", "resolve", "state", "tables", "tick"),
     ),
     "differ": (
-        "kgverify/diff",
+        "kgverify/comparison",
         ("align", "causes", "classify", "compare", "fields", "locate", "preconditions", "rankings", "result", "view"),
     ),
 }

@@ -5,13 +5,13 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.fuzz.check import Batch, find_suspects, prepare_batches
-from kgverify.fuzz.decode import draw_problems
-from kgverify.fuzz.pipelines import compiled_maker
-from kgverify.fuzz.problem import Problem, Sizes
-from kgverify.harness.run import Pipeline, Run
-from kgverify.trace.columns import CandidateSet, Columns
-from kgverify.trace.header import EngineInfo
+from kgverify.runs.run import Pipeline, Run
+from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
+from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.header import EngineInfo
 
 NUM_PROBLEMS: Final = 2000
 """Generated problems that a mutant has to stand."""
@@ -39,14 +39,14 @@ TESTS: Final = {
         "engines/test_engine_errors.py",
         "engines/test_engine_compiled.py",
         "engines/test_engine_fact_index.py",
-        "harness/test_harness_replay.py",
+        "harness/test_verification_replay.py",
         "engines/test_engine_invariance.py",
     ),
     "differ": (
         "diff",
-        "harness/test_harness_replay.py",
-        "harness/test_harness_verify.py",
-        "harness/test_harness_attribute.py",
+        "harness/test_verification_replay.py",
+        "harness/test_verification_verify.py",
+        "harness/test_verification_attribute.py",
         "regressions/test_regressions.py",
         "report/test_report_terminal.py",
         "report/test_report_view.py",
@@ -55,7 +55,7 @@ TESTS: Final = {
 }
 """Test files of each part, the quickest first."""
 DESELECTED: Final = (
-    "harness/test_harness_verify.py::test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts",
+    "harness/test_verification_verify.py::test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts",
 )
 """Tests that take long and tell nothing that others do not."""
 

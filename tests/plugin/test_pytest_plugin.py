@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.fuzz.reproducer_text import read_reproducer
+from kgverify.testing.reproducers.text import read_reproducer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
 TOY, TEST, REPLAY = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -119,9 +119,9 @@ def test_problems_graphs_and_engines_of_ones_own(pytester, run, toy):
         """
         import pytest
         from kgverify.conformance import NotConforming
-        from kgverify.fuzz.pipelines import compiled_maker
-        from kgverify.fuzz.problem import Problem
-        from kgverify.logic.atoms import NamedAtom
+        from kgverify.testing.checking.pipelines import compiled_maker
+        from kgverify.testing.problems.problem import Problem
+        from kgverify.program.atoms import NamedAtom
 
         def test_problem(assert_equivalent):
             problem = Problem(facts=(NamedAtom("p", "a", "b"),), unranked=(NamedAtom("p", "a", "b"),))

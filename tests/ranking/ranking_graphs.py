@@ -2,8 +2,8 @@
 
 import random
 
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.atoms import NamedAtom
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom
 
 
 def make_graph(seed: int) -> KnowledgeGraph:

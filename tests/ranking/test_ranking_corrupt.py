@@ -10,10 +10,10 @@ from ranking_graphs import make_graph
 
 from kgverify.engines.reference.ranking import draw_candidates as draw_by_reference
 from kgverify.errors import UserError
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.kg.load import load_graph
-from kgverify.logic.atoms import NamedAtom
-from kgverify.logic.outcomes import Side
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.outcomes import Side
 from kgverify.ranking import draw
 from kgverify.ranking.corrupt import (
     ALL,
@@ -26,7 +26,7 @@ from kgverify.ranking.corrupt import (
     mix,
 )
 from kgverify.ranking.draw import BLOCK
-from kgverify.trace.columns import CandidateSet
+from kgverify.trace.model.columns import CandidateSet
 
 
 def rows_of(candidates: CandidateSet) -> list[tuple[int, ...]]:

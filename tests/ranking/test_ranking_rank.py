@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import kgreference
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
-from kgverify.logic.outcomes import Outcome
+from kgverify.program.outcomes import Outcome
 from kgverify.ranking.groups import find_groups
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
-from kgverify.trace.columns import Candidates, CandidateSet, Rankings
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 NUM_CONSTANTS = 30
 

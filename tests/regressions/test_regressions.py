@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kgverify.faults.catalogue import FAULTS
-from kgverify.fuzz.engine_spec import EAGER, make_pipeline
-from kgverify.fuzz.reproducer import assert_agrees, replay
-from kgverify.fuzz.reproducer_text import SUFFIX, read_reproducer, render_reproducer
+from kgverify.testing.checking.engine_spec import EAGER, make_pipeline
+from kgverify.testing.reproducers.reproducer import assert_agrees, replay
+from kgverify.testing.reproducers.text import SUFFIX, read_reproducer, render_reproducer
 
 FILES = sorted(Path(__file__).parent.glob(f"*{SUFFIX}"))
 

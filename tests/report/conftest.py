@@ -8,7 +8,7 @@ import torch
 from browser import Browser, find_chromium
 from report_runs import countries_verification, hostile_verification
 
-from kgverify.harness.verify import Verification
+from kgverify.verification.verify import Verification
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -4,15 +4,15 @@ from typing import Any
 
 import msgspec
 
-from kgverify.diff.result import Cause, Divergence
+from kgverify.comparison.result import Cause, Divergence
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.run import Run, reference_pipeline
-from kgverify.harness.verify import Verification, verify
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.kg.load import load_graph
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.program import NamedRule
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.program import NamedRule
 from kgverify.report.report import Report
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.verification.verify import Verification, verify
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -7,10 +7,10 @@ import pytest
 from browser import Browser
 from report_runs import change, without_causes
 
-from kgverify.diff.result import DifferenceClass
-from kgverify.harness.verify import Verification
-from kgverify.report.html import render_html
+from kgverify.comparison.result import DifferenceClass
+from kgverify.report.render.html import render_html
 from kgverify.report.report import Report
+from kgverify.verification.verify import Verification
 
 VISIBLE_ROWS = "[...document.querySelectorAll('tbody.entry')].filter(e => !e.hidden).length"
 OPEN_DETAILS = "[...document.querySelectorAll('tr.detail')].filter(e => e.offsetHeight > 0).map(e => e.id)"

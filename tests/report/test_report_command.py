@@ -11,9 +11,9 @@ import pytest
 from report_runs import change
 
 from kgverify.errors import UserError
-from kgverify.harness.save import read_run, save_verification
-from kgverify.harness.verify import Verification
 from kgverify.report.report import encode_report
+from kgverify.verification.save import read_run, save_verification
+from kgverify.verification.verify import Verification
 
 WITHOUT_ENGINES = """
 import sys

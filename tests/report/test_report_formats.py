@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, change, with_many_causes, without_causes
 
-from kgverify.diff.result import Verdict
-from kgverify.harness.verify import Verification
-from kgverify.report.github import MOST_ERRORS, annotate, render_annotations
-from kgverify.report.html import encode_for_script, render_html
-from kgverify.report.junit import render_junit
-from kgverify.report.markdown import escape_markdown, fence, format_code, render_markdown
+from kgverify.comparison.result import Verdict
+from kgverify.report.render.github import MOST_ERRORS, annotate, render_annotations
+from kgverify.report.render.html import encode_for_script, render_html
+from kgverify.report.render.junit import render_junit
+from kgverify.report.render.markdown import escape_markdown, fence, format_code, render_markdown
 from kgverify.report.wording import clip, make_visible
+from kgverify.verification.verify import Verification
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "col"}
 MAY_STAY_OPEN = {"html", "body", "head"}

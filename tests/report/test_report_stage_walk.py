@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from report_runs import change
 
-from kgverify.diff.compare import Comparer
-from kgverify.harness.verify import Verification
-from kgverify.logic.stages import STEP_STAGES
+from kgverify.comparison.compare import Comparer
+from kgverify.program.stages import STEP_STAGES
 from kgverify.report.sides import SidesReader
-from kgverify.report.stage_walk import INPUT, Mark, StageLine, walk_stages
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.trace import Trace
+from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.verify import Verification
 
 
 def by_stage(lines: tuple[StageLine, ...]) -> dict[str, StageLine]:

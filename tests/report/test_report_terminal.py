@@ -5,10 +5,10 @@ import io
 from report_runs import change, without_causes
 from rich.console import Console
 
-from kgverify.diff.result import Attribution, Share
-from kgverify.harness.verify import Verification
+from kgverify.comparison.result import Attribution, Share
+from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import Report
-from kgverify.report.terminal import NextCommand, print_report
+from kgverify.verification.verify import Verification
 
 NEXT = (NextCommand("kgverify show run", "step through it"),)
 

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from report_runs import change, enlarged, with_many_causes, without_causes
 
-from kgverify.diff.compare import Comparer
-from kgverify.diff.result import Attribution, NearTie, Share
-from kgverify.harness.save import read_run, save_verification
-from kgverify.harness.verify import Verification, compare_recorded
-from kgverify.report.charts import MOST_BARS, MOST_COLUMNS, build_heat_map, build_waterfall
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Attribution, NearTie, Share
 from kgverify.report.derivations import MOST_PAIRS, Derivation, DerivationReader
-from kgverify.report.html import render_html
-from kgverify.report.html_view import MOST_DETAILED, MOST_ROWS, build_page
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.trace import Trace
+from kgverify.report.render.charts import MOST_BARS, MOST_COLUMNS, build_heat_map, build_waterfall
+from kgverify.report.render.html import render_html
+from kgverify.report.render.html_view import MOST_DETAILED, MOST_ROWS, build_page
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.save import read_run, save_verification
+from kgverify.verification.verify import Verification, compare_recorded
 
 
 def page_of(verification: Verification, report=None):

@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 import xxhash
 
-from kgverify.trace.schema import FIELDS, file_checksum
-from kgverify.trace.writer import TraceWriter
+from kgverify.trace.model.schema import FIELDS, file_checksum
+from kgverify.trace.write.writer import TraceWriter
 
 Construct = Callable[[Path, Path], Path]
 CONSTRUCTS: dict[str, Construct] = {}
@@ -459,7 +459,7 @@ def shards(path: Path) -> dict:
     """A good folder of three shards at `path`; returns its manifest."""
     from trace_builders import FACTS, HEADER, RULES, SYMBOLS, make_columns
 
-    from kgverify.trace.columns import select_candidates
+    from kgverify.trace.model.columns import select_candidates
 
     columns = make_columns(2, 12)
     with TraceWriter(path, HEADER, SYMBOLS, shard_steps=5, facts=FACTS, rules=RULES) as writer:

@@ -11,14 +11,14 @@ import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace import manifest as module
-from kgverify.trace.ahead import append_ahead
-from kgverify.trace.check import check_trace
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.digests import compute_sequence
-from kgverify.trace.reader import read_trace
-from kgverify.trace.turns import Turns
-from kgverify.trace.writer import TraceWriter
+from kgverify.trace.files import manifest as module
+from kgverify.trace.maintain.check import check_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.commit_queue import Turns
+from kgverify.trace.write.threaded_append import append_ahead
+from kgverify.trace.write.writer import TraceWriter
 
 COLUMNS = make_columns(11, 60)
 BATCH = 6

@@ -6,10 +6,10 @@ import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.reader import read_trace
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 
 def copy_as_plain_h5py(source, path):

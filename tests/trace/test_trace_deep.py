@@ -16,19 +16,19 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
-from kgverify.logic.stages import STEP_STAGES, Stage
-from kgverify.trace.columns import StageItems, no_stage_items, select_candidates
-from kgverify.trace.content import verify_content
-from kgverify.trace.convert import convert_trace
-from kgverify.trace.hdf5 import write_arrays
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.loop import LoopWriter
-from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.reader import read_trace
-from kgverify.trace.repair import repair_trace
-from kgverify.trace.rewrite import encode_trace
-from kgverify.trace.stage_items import StageReader, encode_stage_outputs
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.columns import StageItems, no_stage_items, select_candidates
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.verify_content import verify_content
+from kgverify.trace.write.loop_writer import LoopWriter
+from kgverify.trace.write.rewrite import encode_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(4, 30, has_stages=True)
 NUM_STEPS = len(COLUMNS.steps.depth)

@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builders import make_columns, one_step
 
-from kgverify.trace import digests as module
-from kgverify.trace.columns import Columns, concatenate, select_candidates
-from kgverify.trace.digests import candidate_keys, compute_digests, compute_sequence, fold, mix, root_digest, words_of
+from kgverify.trace.model import digests as module
+from kgverify.trace.model.columns import Columns, concatenate, select_candidates
+from kgverify.trace.model.digests import (
+    candidate_keys,
+    compute_digests,
+    compute_sequence,
+    fold,
+    mix,
+    root_digest,
+    words_of,
+)
 
 WORD = (1 << 64) - 1
 

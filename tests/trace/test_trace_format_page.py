@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kgverify.logic.program import Symbols
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import FIELDS, OPTIONAL_COLUMNS
+from kgverify.program.program import Symbols
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.schema import FIELDS, OPTIONAL_COLUMNS
+from kgverify.trace.read.reader import read_trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trace-format.md").read_text(encoding="utf-8")
 

@@ -15,21 +15,21 @@ import pytest
 from hostile_files import CONSTRUCTS, copy_as_plain_h5py, reseal
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_trace, make_columns
 
-from kgverify.diff.result import Verdict
-from kgverify.diff.stream import compare_streams
-from kgverify.diff.stream_first import find_first_divergence
+from kgverify.comparison.result import Verdict
+from kgverify.comparison.streaming.compare import compare_streams
+from kgverify.comparison.streaming.first_divergence import find_first_divergence
 from kgverify.errors import UserError
 from kgverify.report.steps import MappedTraceView
-from kgverify.trace.check import check_trace
-from kgverify.trace.content import verify_content
-from kgverify.trace.hdf5 import locate_arrays
-from kgverify.trace.locate import MIN_TOTAL_BYTES
-from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.reader import read_trace
-from kgverify.trace.repair import repair_trace
-from kgverify.trace.schema import FIELDS, file_checksum
-from kgverify.trace.stored import StoredFile
-from kgverify.trace.writer import write_trace
+from kgverify.trace.hdf5.dataset_location import MIN_TOTAL_BYTES
+from kgverify.trace.hdf5.datasets import locate_arrays
+from kgverify.trace.hdf5.stored_file import StoredFile
+from kgverify.trace.maintain.check import check_trace
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.schema import FIELDS, file_checksum
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.verify_content import verify_content
+from kgverify.trace.write.writer import write_trace
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +242,6 @@ def test_a_file_that_is_replaced_or_cut_after_it_was_checked_is_refused(
             change()
             return found
 
-        monkeypatch.setattr("kgverify.trace.mapped_file.locate_arrays", locate_and_change)
+        monkeypatch.setattr("kgverify.trace.read.mapped_file.locate_arrays", locate_and_change)
         with pytest.raises(UserError, match="was replaced or changed"):
             MappedTrace(path).read_candidates(0, 1)

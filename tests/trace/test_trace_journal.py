@@ -9,13 +9,13 @@ import pytest
 from trace_builders import FACTS, HEADER, SYMBOLS, assert_same_columns, assert_same_trace, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.check import check_trace
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.digests import compute_digests
-from kgverify.trace.journal import read_journal
-from kgverify.trace.reader import read_trace
-from kgverify.trace.repair import repair_trace
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.files.journal import read_journal
+from kgverify.trace.maintain.check import check_trace
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(11, 60)
 

@@ -19,15 +19,15 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.convert import convert_trace
-from kgverify.trace.hdf5 import write_arrays
-from kgverify.trace.header import SCHEMA_VERSION
-from kgverify.trace.levels import Packing, TraceLevel, columns_kept, left_out, required
-from kgverify.trace.reader import read_trace
-from kgverify.trace.rewrite import encode_trace, write_again
-from kgverify.trace.schema import FIELD_OF, encode_level
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.header import SCHEMA_VERSION
+from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
+from kgverify.trace.model.schema import FIELD_OF, encode_level
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.rewrite import encode_trace, write_again
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(4, 30, has_stages=True)
 PROGRAM = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
@@ -182,7 +182,7 @@ def age(path):
 def reseal(path):
     import xxhash
 
-    from kgverify.trace.schema import file_checksum
+    from kgverify.trace.model.schema import file_checksum
 
     with h5py.File(path, "r+") as file:
         sums = {}

@@ -10,15 +10,15 @@ import pytest
 from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.check import check_trace
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.convert import convert_trace
-from kgverify.trace.hdf5 import examine_arrays, read_file
-from kgverify.trace.levels import TraceLevel
-from kgverify.trace.reader import partial_of, read_trace
-from kgverify.trace.repair import repair_trace
-from kgverify.trace.unite import unite
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.hdf5.datasets import examine_arrays, read_file
+from kgverify.trace.maintain.check import check_trace
+from kgverify.trace.maintain.convert import convert_trace
+from kgverify.trace.maintain.join import unite
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.read.reader import partial_of, read_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(5, 24)
 CASES = list(itertools.product(("digests", "compact", "steps"), (False, True)))
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
     writer = TraceWriter(path, HEADER, SYMBOLS, **options)
     writer.append(part(0, 20))
     with monkeypatch.context() as patch:
-        for module in ("disk", "image"):
+        for module in ("files.disk", "hdf5.metadata_image"):
             patch.setattr(f"kgverify.trace.{module}.write_all", fail)
         with pytest.raises(UserError, match="No space left on device; the first 20 candidates are safe"):
             writer.commit()
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, monkeypatch):
     write_whole(tmp_path / "t.h5", "steps", False)
-    for module in ("disk", "image"):
+    for module in ("files.disk", "hdf5.metadata_image"):
         monkeypatch.setattr(f"kgverify.trace.{module}.write_all", fail)
     with pytest.raises(UserError, match="No space left on device"):
         convert_trace(tmp_path / "t.h5", tmp_path / "c.h5", is_archived=is_archived)

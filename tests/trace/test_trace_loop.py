@@ -9,9 +9,9 @@ import torch
 from trace_builders import FACTS, RULES, SYMBOLS, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.loop import LoopWriter
-from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import OPTIONAL_COLUMNS
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.loop_writer import LoopWriter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 COLUMNS = make_columns(1, 9)

@@ -7,15 +7,15 @@ from trace_builders import FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_
 
 from kgverify.errors import UserError
 from kgverify.report.steps import MappedTraceView, TraceView
-from kgverify.trace.columns import concatenate, select_candidates, starts_of
-from kgverify.trace.content import stored_root, verify_content
-from kgverify.trace.levels import TraceLevel, has_goals
-from kgverify.trace.mapped import MappedTrace
-from kgverify.trace.mapped_file import MappedFile
-from kgverify.trace.offsets import Offsets, sum_counts
-from kgverify.trace.packed import ChunkCache
-from kgverify.trace.reader import read_trace
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.hdf5.chunk_reader import ChunkCache
+from kgverify.trace.model.columns import concatenate, select_candidates, starts_of
+from kgverify.trace.model.levels import TraceLevel, has_goals
+from kgverify.trace.model.offsets import Offsets, sum_counts
+from kgverify.trace.read.mapped_file import MappedFile
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.verify_content import stored_root, verify_content
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(4, 40)
 DEEP_COLUMNS = make_columns(4, 40, has_stages=True)
@@ -89,7 +89,7 @@ def test_a_look_shows_what_reading_everything_shows(path):
 @pytest.mark.parametrize("shard_steps", [17, 1 << 40])
 @pytest.mark.parametrize("level", list(TraceLevel))
 def test_every_level_and_packing_is_mapped_as_it_is_read(tmp_path, level, shard_steps, is_archived, monkeypatch):
-    monkeypatch.setattr("kgverify.trace.packing._CHUNK_BYTES", 64)
+    monkeypatch.setattr("kgverify.trace.hdf5.filters._CHUNK_BYTES", 64)
     path = tmp_path / "a"
     options = {"level": level, "is_archived": is_archived, "shard_steps": shard_steps, "rules": RULES}
     with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, **options) as writer:
@@ -124,8 +124,8 @@ def test_every_level_and_packing_is_mapped_as_it_is_read(tmp_path, level, shard_
 
 def test_what_is_packed_is_unpacked_in_bounded_memory(tmp_path, monkeypatch):
     """Chunks that were used last are kept, and no more of them."""
-    monkeypatch.setattr("kgverify.trace.packing._CHUNK_BYTES", 256)
-    monkeypatch.setattr("kgverify.trace.packed._KEPT_BYTES", 1024)
+    monkeypatch.setattr("kgverify.trace.hdf5.filters._CHUNK_BYTES", 256)
+    monkeypatch.setattr("kgverify.trace.hdf5.chunk_reader._KEPT_BYTES", 1024)
     write_trace(tmp_path / "a", HEADER, SYMBOLS, COLUMNS, facts=FACTS, is_archived=True)
     cache = ChunkCache()
     file = MappedFile(tmp_path / "a", cache)

@@ -10,11 +10,11 @@ import xxhash
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import Rankings
-from kgverify.trace.hdf5 import write_arrays
-from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import FIELDS, STAGES, encode_columns, encode_level, encode_symbols, file_checksum
-from kgverify.trace.writer import write_trace
+from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.model.columns import Rankings
+from kgverify.trace.model.schema import FIELDS, STAGES, encode_columns, encode_level, encode_symbols, file_checksum
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import write_trace
 
 
 def make_arrays(seed=1):

@@ -10,14 +10,14 @@ import pytest
 from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
 
 from kgverify.errors import UserError
-from kgverify.trace import repair as module
-from kgverify.trace.check import check_trace
-from kgverify.trace.columns import Rankings, select_candidates, starts_of
-from kgverify.trace.manifest import Part, ShardError
-from kgverify.trace.reader import read_trace
-from kgverify.trace.repair import repair_trace
-from kgverify.trace.unite import PartsError, unite
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.files.manifest import Part, ShardError
+from kgverify.trace.maintain import repair as module
+from kgverify.trace.maintain.check import check_trace
+from kgverify.trace.maintain.join import PartsError, unite
+from kgverify.trace.maintain.repair import repair_trace
+from kgverify.trace.model.columns import Rankings, select_candidates, starts_of
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(11, 60)
 
@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_the_original_as_it_was(folder, monkeypatch):
 
     (folder / "shard-00002.h5").unlink()
     monkeypatch.setattr(module.os, "link", fail)
-    monkeypatch.setattr("kgverify.trace.disk.os.pwritev", fail)
+    monkeypatch.setattr("kgverify.trace.files.disk.os.pwritev", fail)
     with pytest.raises(UserError, match="No space left on device; nothing was changed"):
         repair_trace(folder)
     assert [p.name for p in folder.parent.iterdir()] == ["a"]

@@ -18,10 +18,10 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
-from kgverify.trace.columns import empty_columns
-from kgverify.trace.reader import read_trace
-from kgverify.trace.schema import OPTIONAL_COLUMNS
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.model.columns import empty_columns
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 
 @given(st.integers(0, 10**6), st.integers(0, 15), st.sampled_from([np.float32, np.float64]))
@@ -142,11 +142,19 @@ def test_a_folder_that_is_no_trace_is_not_replaced(tmp_path):
 
 
 def test_the_columns_load_without_h5py():
-    names = ("columns", "header", "digests", "schema", "validate", "trace", "manifest")
+    names = (
+        "model.columns",
+        "model.header",
+        "model.digests",
+        "model.schema",
+        "model.validate",
+        "model.trace",
+        "files.manifest",
+    )
     code = f"import sys, {', '.join(f'kgverify.trace.{n}' for n in names)}; assert 'h5py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_plugins_are_off_before_the_library_loads():
-    code = "import os, kgverify.trace.hdf5; assert os.environ['HDF5_PLUGIN_PRELOAD'] == '::'"
+    code = "import os, kgverify.trace.hdf5.datasets; assert os.environ['HDF5_PLUGIN_PRELOAD'] == '::'"
     subprocess.run([sys.executable, "-c", code], check=True)

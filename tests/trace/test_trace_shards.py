@@ -22,10 +22,10 @@ from trace_builders import (
 )
 
 from kgverify.errors import UserError
-from kgverify.trace import manifest as module
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.reader import read_trace
-from kgverify.trace.writer import TraceWriter, write_trace
+from kgverify.trace.files import manifest as module
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(11, 60)
 
@@ -135,7 +135,7 @@ def test_a_recording_killed_before_its_last_rename_is_finished_by_resuming(tmp_p
     original = module.put_in_place
     record(tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr("kgverify.trace.writer.put_in_place", fail)
+        patch.setattr("kgverify.trace.write.writer.put_in_place", fail)
         with pytest.raises(KeyboardInterrupt):
             record(tmp_path / "a")
     assert not (tmp_path / "a").exists()
@@ -149,9 +149,10 @@ import os, signal, sys
 import numpy as np
 sys.path[:0] = {paths!r}
 from trace_builders import *
-from kgverify.trace.columns import select_candidates
-from kgverify.trace.writer import TraceWriter
-from kgverify.trace import manifest, writer as module
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.files import manifest
+from kgverify.trace.write import writer as module
 
 countdown = {countdown}
 def counted(function):

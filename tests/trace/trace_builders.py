@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from kgverify.logic.atoms import Atom
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Rule, Symbols
-from kgverify.logic.stages import STEP_STAGES, Stage
-from kgverify.trace.columns import Candidates, Columns, Rankings, Resolvents, StageItems, Steps, no_stage_items
-from kgverify.trace.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
-from kgverify.trace.stage_items import encode_stage_outputs
-from kgverify.trace.trace import Trace
+from kgverify.program.atoms import Atom
+from kgverify.program.limits import Limits
+from kgverify.program.program import Rule, Symbols
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, Resolvents, StageItems, Steps, no_stage_items
+from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
+from kgverify.trace.model.stage_items import encode_stage_outputs
+from kgverify.trace.model.trace import Trace
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 

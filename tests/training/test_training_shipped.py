@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from warm_commands import run_shell
 
-from kgverify.diff.result import Verdict
+from kgverify.comparison.result import Verdict
 from kgverify.engines.policy import check_policy, read_policy
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.harness.run import Run, compiled_pipeline, load_policy, reference_pipeline
-from kgverify.harness.verify import verify
-from kgverify.kg.load import load_graph
-from kgverify.logic.limits import Limits
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.run import Run, compiled_pipeline, load_policy, reference_pipeline
 from kgverify.training.train import train_policy
+from kgverify.verification.verify import verify
 
 WEIGHTS = resources.files("kgverify.engines.weights")
 DOCUMENTED = re.findall(

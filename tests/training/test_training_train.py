@@ -8,12 +8,12 @@ from kgreference.step import Limits as ReferenceLimits
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.reference.engine import build_reference_program
 from kgverify.errors import UserError
-from kgverify.harness.run import Run, reference_pipeline
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.atoms import NamedAtom, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Outcome
-from kgverify.logic.program import NamedRule
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.program.program import NamedRule
+from kgverify.runs.run import Run, reference_pipeline
 from kgverify.training.lessons import LessonPlan, gather_lessons
 from kgverify.training.proofs import Decision, ProofGraph, Stray
 from kgverify.training.train import Trained, TrainingPlan, train_policy

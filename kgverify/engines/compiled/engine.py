@@ -8,17 +8,21 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from kgverify.engines.compiled.caches import count_caches, describe_caches
-from kgverify.engines.compiled.choose import SCORES, Parameters, build_parameters
-from kgverify.engines.compiled.compile import FUSED, on_device
-from kgverify.engines.compiled.execution import choose_execution
-from kgverify.engines.compiled.layout import check_layout, choose_layout
-from kgverify.engines.compiled.loop import Ticks, copy_buffers_
-from kgverify.engines.compiled.pool import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.positions import derivations_at
-from kgverify.engines.compiled.precision import FLOAT32, with_precision
+from kgverify.engines.compiled.execution.caches import count_caches, describe_caches
+from kgverify.engines.compiled.execution.choice import choose_execution
+from kgverify.engines.compiled.execution.compilation import FUSED, on_device
+from kgverify.engines.compiled.execution.host_copy import Sending, Sent
+from kgverify.engines.compiled.execution.layout import check_layout, choose_layout
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
-from kgverify.engines.compiled.record import (
+from kgverify.engines.compiled.program.tables import build_hash_keys, build_tables
+from kgverify.engines.compiled.stages.choose import SCORES, Parameters, build_parameters
+from kgverify.engines.compiled.stages.precision import FLOAT32, with_precision
+from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
+from kgverify.engines.compiled.state import FAILED, Layout
+from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.positions import derivations_at
+from kgverify.engines.compiled.tick.stage_ticks import StageTicks
+from kgverify.engines.compiled.tick.step_record import (
     Chunk,
     Evaluation,
     Recorded,
@@ -28,19 +32,15 @@ from kgverify.engines.compiled.record import (
     no_digests,
     no_results,
 )
-from kgverify.engines.compiled.sending import Sending, Sent
-from kgverify.engines.compiled.stage_ticks import StageTicks
-from kgverify.engines.compiled.stages import Stages, build_stages
-from kgverify.engines.compiled.state import FAILED, Layout
-from kgverify.engines.compiled.tables import build_hash_keys, build_tables
-from kgverify.engines.compiled.tick import Setting, tick
+from kgverify.engines.compiled.tick.tick import Setting, tick
+from kgverify.engines.compiled.tick.tick_loop import Ticks, copy_buffers_
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
-from kgverify.trace.columns import CandidateSet, Columns, concatenate
-from kgverify.trace.header import EngineInfo
-from kgverify.trace.levels import TraceLevel
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel
 
 
 class CompiledEngine:

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from kgverify.engines.compiled.stages import Stages
+from kgverify.engines.compiled.program.tables import Tables
+from kgverify.engines.compiled.stages.stage_functions import Stages
 from kgverify.engines.compiled.state import FALSE, GOAL, PAD, TRUE, Items, Layout
-from kgverify.engines.compiled.tables import Tables
 from kgverify.engines.protocol import StageOutputs
-from kgverify.logic.atoms import encode_variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.outcomes import Origin
-from kgverify.logic.stages import Stage
+from kgverify.program.atoms import encode_variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Origin
+from kgverify.program.stages import Stage
 
 PlainGoal = tuple[tuple[int, int, int], ...]
 

@@ -19,13 +19,13 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
-from kgverify.engines.reference.garbage import pass_by_what_is_there, without_garbage_collection
+from kgverify.engines.reference.garbage_collection import pass_by_what_is_there, without_garbage_collection
 from kgverify.errors import InternalError
-from kgverify.logic.atoms import NamedAtom, Term, Variable
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
-from kgverify.logic.stages import Stage
-from kgverify.trace.columns import (
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
+from kgverify.program.stages import Stage
+from kgverify.trace.model.columns import (
     Candidates,
     CandidateSet,
     Columns,
@@ -34,7 +34,7 @@ from kgverify.trace.columns import (
     concatenate,
     starts_of,
 )
-from kgverify.trace.header import EngineInfo
+from kgverify.trace.model.header import EngineInfo
 
 _BATCH = 4
 """Derivations held with the outputs of all their stages; few, so that memory is used again while it is in the cache."""

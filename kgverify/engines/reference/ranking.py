@@ -10,9 +10,9 @@ from kgreference.rank import rank, ranking_score
 from kgreference.step import Outcome
 from kgreference.terms import Atom
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.kg.graph import KnowledgeGraph
-from kgverify.logic.outcomes import Side
-from kgverify.trace.columns import Candidates, CandidateSet, Rankings
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.outcomes import Side
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 
 def draw_candidates(

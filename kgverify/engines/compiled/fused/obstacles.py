@@ -2,12 +2,12 @@
 
 import torch
 
-from kgverify.engines.compiled.choose import SCORES
-from kgverify.engines.compiled.stages import Stages, build_stages
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.policy import Policy
-from kgverify.logic.limits import Limits
-from kgverify.logic.program import Program
+from kgverify.program.limits import Limits
+from kgverify.program.program import Program
 
 
 def why_not_fused(

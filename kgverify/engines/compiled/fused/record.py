@@ -7,6 +7,8 @@ import torch
 import triton
 from torch import Tensor
 
+from kgverify.engines.compiled.execution.host_copy import Sending, Sent
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.note_kernels import (
     digest_kernel,
     hash_rows_kernel,
@@ -15,13 +17,11 @@ from kgverify.engines.compiled.fused.note_kernels import (
     note_steps_kernel,
 )
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
-from kgverify.engines.compiled.launching import launch as launch_kernel
-from kgverify.engines.compiled.loop import TICKS_PER_REPLAY
-from kgverify.engines.compiled.record import Chunk, StepDigests
-from kgverify.engines.compiled.sending import Sending, Sent
 from kgverify.engines.compiled.state import GOAL, PAD, Derivations, Layout, Work
-from kgverify.logic.limits import Limits
-from kgverify.trace.columns import Digests, Resolvents, Steps
+from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests
+from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
+from kgverify.program.limits import Limits
+from kgverify.trace.model.columns import Digests, Resolvents, Steps
 
 _LANES: Final = 128
 _WARP: Final = 32

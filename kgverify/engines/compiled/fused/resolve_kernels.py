@@ -8,8 +8,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from kgverify.engines.compiled.program.tables import FACT_HASH
 from kgverify.engines.compiled.state import PAD
-from kgverify.engines.compiled.tables import FACT_HASH
 
 MOST_ATOMS: Final = 7
 """Longest goals: their variables are numbered in four bits each, 0 being none."""

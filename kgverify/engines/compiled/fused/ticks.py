@@ -8,22 +8,22 @@ import torch
 import triton
 from torch import Tensor
 
+from kgverify.engines.compiled.execution.batch_size import free_memory
+from kgverify.engines.compiled.execution.host_copy import Sent
+from kgverify.engines.compiled.execution.kernel_launch import compile_ahead
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.levels import ScoreLevel
 from kgverify.engines.compiled.fused.record import Decisions, DigestLog, Noted, RowBuffers, StepLog
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
 from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
-from kgverify.engines.compiled.launching import compile_ahead
-from kgverify.engines.compiled.launching import launch as launch_kernel
-from kgverify.engines.compiled.loop import TickLoop
-from kgverify.engines.compiled.record import Chunk, StepDigests
-from kgverify.engines.compiled.resolve import goal_hash
-from kgverify.engines.compiled.sending import Sent
-from kgverify.engines.compiled.sizing import free_memory
+from kgverify.engines.compiled.program.tables import Tables
+from kgverify.engines.compiled.stages.resolve import goal_hash
 from kgverify.engines.compiled.state import PAD, Derivations, Layout, Pool, Segments, Work
-from kgverify.engines.compiled.tables import Tables
+from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests
+from kgverify.engines.compiled.tick.tick_loop import TickLoop
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.launch import launch_tower
-from kgverify.logic.limits import Limits
+from kgverify.program.limits import Limits
 
 _WARP: Final = 32
 _LIGHT_ROUNDS: Final = 4

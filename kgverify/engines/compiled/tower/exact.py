@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kgverify.engines.compiled.launching import count_processors
-from kgverify.engines.compiled.launching import launch as launch_kernel
+from kgverify.engines.compiled.execution.kernel_launch import count_processors
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.state import PAD
 
 EXACT: Final = "float64"

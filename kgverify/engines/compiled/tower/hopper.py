@@ -23,8 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kgverify.engines.compiled.launching import count_processors
-from kgverify.engines.compiled.launching import launch as launch_kernel
+from kgverify.engines.compiled.execution.kernel_launch import count_processors
+from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.tower.hopper_parts import (
     add_atoms,
     find_goals,

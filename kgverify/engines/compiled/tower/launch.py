@@ -11,8 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
-from kgverify.engines.compiled.choose import Parameters, Score, pad_rows
-from kgverify.engines.compiled.tables import round_up
+from kgverify.engines.compiled.program.tables import round_up
+from kgverify.engines.compiled.stages.choose import Parameters, Score, pad_rows
 from kgverify.engines.compiled.tower import exact, portable
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.portable import WIDE

@@ -1,0 +1,245 @@
+"""Which pass, lowering, decomposition or switch of the compiler makes a subject deviate: what repairs it when it is left out.
+
+Torch asks one function whether a pass is to be skipped, a lowering replaced by the operator itself, or an operator left whole.
+It is answered here, for single items by name: a pass that runs in two subsystems is one item.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from kgverify.audit.ladder.ladder import find_deviations
+from kgverify.audit.ladder.observe import DeviceLost
+from kgverify.audit.ladder.rungs import EAGER, Rung, watch
+from kgverify.audit.subject import Subject
+
+PASS: Final = "pass"
+LOWERING: Final = "lowering"
+DECOMPOSITION: Final = "decomposition"
+SWITCH: Final = "switch"
+
+_KINDS: Final = {
+    "pre_grad_passes": PASS,
+    "joint_graph_passes": PASS,
+    "post_grad_passes": PASS,
+    "lowerings": LOWERING,
+    "decomposition": DECOMPOSITION,
+}
+
+_INDUCTOR, _FUNCTORCH, _DYNAMO = "torch._inductor.config", "torch._functorch.config", "torch._dynamo.config"
+
+SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
+    (_INDUCTOR, "triton.cudagraphs", False),
+    (_INDUCTOR, "max_autotune", False),
+    (_INDUCTOR, "max_fusion_size", 1),
+    (_INDUCTOR, "epilogue_fusion", False),
+    (_INDUCTOR, "prologue_fusion", False),
+    (_INDUCTOR, "combo_kernels", False),
+    (_INDUCTOR, "pattern_matcher", False),
+    (_INDUCTOR, "inplace_buffers", False),
+    (_INDUCTOR, "allow_buffer_reuse", False),
+    (_INDUCTOR, "reorder_for_locality", False),
+    (_INDUCTOR, "reorder_for_peak_memory", False),
+    (_INDUCTOR, "loop_ordering_after_fusion", False),
+    (_INDUCTOR, "split_reductions", False),
+    (_INDUCTOR, "unroll_reductions_threshold", 1),
+    (_INDUCTOR, "layout_optimization", False),
+    (_INDUCTOR, "comprehensive_padding", False),
+    (_INDUCTOR, "joint_graph_constant_folding", False),
+    (_INDUCTOR, "emulate_precision_casts", True),
+    (_INDUCTOR, "fallback_random", True),
+    (_INDUCTOR, "cpp.simdlen", 1),
+    (_INDUCTOR, "cpp.threads", 1),
+    (_INDUCTOR, "cpp.enable_unsafe_math_opt_flag", False),
+    (_INDUCTOR, "triton.persistent_reductions", False),
+    (_INDUCTOR, "use_fast_math", False),
+    (_FUNCTORCH, "cse", False),
+    (_FUNCTORCH, "view_replay_for_aliased_outputs", True),
+    (_DYNAMO, "automatic_dynamic_shapes", False),
+    (_DYNAMO, "assume_static_by_default", True),
+    (_DYNAMO, "specialize_int", True),
+    (_DYNAMO, "guard_nn_modules", True),
+    (_DYNAMO, "inline_inbuilt_nn_modules", False),
+)
+"""(module, setting, value with which the compiler does less)."""
+
+
+class Item(NamedTuple):
+    """Something the compiler does and can leave out.
+
+    kind:  PASS, LOWERING, DECOMPOSITION or SWITCH
+    name:  of the pass; of the node of the graph; of the operator; `setting=value`
+    where: the subsystems in which it ran, or the module of the switch
+    """
+
+    kind: str
+    name: str
+    where: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} ({', '.join(self.where)})"
+
+
+class Culprit(NamedTuple):
+    """items: without them the subject does what it does in eager, and it does not if one of them is left in.
+
+    num_tried: compilations; is_complete: whether there was time to try everything
+    """
+
+    items: tuple[Item, ...]
+    num_tried: int
+    is_complete: bool
+
+
+def find_culprit(
+    subject: Subject, rung: Rung, *, seconds: float = 120.0, tell: Callable[[int], None] = lambda num: None
+) -> Culprit:
+    """The least that has to be left out on a rung for the subject to be right; no items where nothing helps.
+
+    seconds: after which nothing new is tried. tell: of each attempt.
+    """
+    search = _Search(subject, rung, time.monotonic() + seconds, tell)
+    items = list_items(subject, rung)
+    of_kind = {kind: [item for item in items if item.kind == kind] for kind in (PASS, SWITCH, LOWERING, DECOMPOSITION)}
+    groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], items]
+    for number, group in enumerate(groups):
+        if not group:
+            continue
+        if search.repairs(group):
+            return search.finish(search.minimize(group))
+        # Some cannot all be left out together, and some are needed.
+        if number < len(of_kind) and search.has_failed:
+            for item in group:
+                if search.repairs([item]):
+                    return search.finish([item])
+    return search.finish([])
+
+
+def list_items(subject: Subject, rung: Rung) -> list[Item]:
+    """Everything that runs when the subject is compiled on a rung, and the switches that are not set so already."""
+    seen: dict[tuple[str, str], list[str]] = {}
+
+    def note(subsystem: str, name: str) -> bool:
+        if subsystem in _KINDS:
+            places = seen.setdefault((_KINDS[subsystem], name), [])
+            if subsystem not in places:
+                places.append(subsystem)
+        return False
+
+    with _answering(note):
+        watch(subject, rung, repetitions=0)
+    items = [Item(kind, name, tuple(places)) for (kind, name), places in seen.items()]
+    for module, setting, value in SWITCHES:
+        found = _read_setting(module, setting)
+        if found is not _MISSING and (found is None or found != value):
+            items.append(Item(SWITCH, f"{setting}={value}", (module,)))
+    return items
+
+
+@contextmanager
+def leaving_out(items: Sequence[Item]) -> Iterator[None]:
+    """What is compiled inside is compiled without these."""
+    left_out = {(item.kind, item.name) for item in items}
+    values = {f"{setting}={value}": (module, setting, value) for module, setting, value in SWITCHES}
+    with ExitStack() as stack:
+        for item in items:
+            if item.kind == SWITCH:
+                module, setting, value = values[item.name]
+                stack.enter_context(_config(module).patch({setting: value}))
+        stack.enter_context(
+            _answering(lambda subsystem, name: subsystem in _KINDS and (_KINDS[subsystem], name) in left_out)
+        )
+        yield
+
+
+class _Search:
+    """Attempts at a subject on a rung; an attempt that fails to compile repairs nothing."""
+
+    def __init__(self, subject: Subject, rung: Rung, deadline: float, tell: Callable[[int], None]) -> None:
+        self._subject, self._rung, self._deadline, self._tell = subject, rung, deadline, tell
+        self._expected = watch(subject, EAGER)
+        self._known: dict[frozenset[Item], bool] = {}
+        self._is_complete = True
+        self.has_failed = False
+
+    def repairs(self, items: Sequence[Item]) -> bool:
+        """Whether leaving these out does."""
+        key = frozenset(items)
+        if key in self._known:
+            return self._known[key]
+        if time.monotonic() > self._deadline:
+            self._is_complete = False
+            return False
+        self._tell(len(self._known) + 1)
+        try:
+            with leaving_out(items):
+                actual = watch(self._subject, self._rung, self._expected)
+        except DeviceLost:
+            self._deadline = time.monotonic()
+            self._known[key] = self._is_complete = False
+            return False
+        deviations = find_deviations(self._expected, actual)
+        self.has_failed = any(each.difference.kind == "error" for each in deviations)
+        self._known[key] = not deviations
+        return not deviations
+
+    def minimize(self, items: list[Item]) -> list[Item]:
+        """Of items that repair, as few as do: none can be spared (Zeller and Hildebrandt's ddmin, 2002)."""
+        num_parts = 2
+        while len(items) > 1:
+            size = -(-len(items) // num_parts)
+            parts = [items[i : i + size] for i in range(0, len(items), size)]
+            others = [[item for item in items if item not in part] for part in parts] if len(parts) > 2 else []
+            smaller = next((each for each in (*parts, *others) if self.repairs(each)), None)
+            if smaller is None:
+                if num_parts >= len(items):
+                    break
+                num_parts = min(len(items), 2 * num_parts)
+                continue
+            num_parts = 2 if smaller in parts else max(2, num_parts - 1)
+            items = smaller
+        return items
+
+    def finish(self, items: list[Item]) -> Culprit:
+        return Culprit(tuple(items), len(self._known), self._is_complete)
+
+
+@contextmanager
+def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
+    """Answer the compiler's question whether something is to be left out: (subsystem, name) -> bool."""
+    from torch._inductor.compiler_bisector import CompilerBisector
+
+    before = CompilerBisector.__dict__["disable_subsystem"]
+
+    def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
+        return answer(subsystem, debug_info() if debug_info else "")
+
+    CompilerBisector.disable_subsystem = staticmethod(disable_subsystem)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CompilerBisector.disable_subsystem = before  # type: ignore[method-assign]
+
+
+_MISSING: Final = object()
+
+
+def _config(module: str) -> Any:
+    __import__(module)
+    return {_INDUCTOR: torch._inductor, _FUNCTORCH: torch._functorch, _DYNAMO: torch._dynamo}[module].config
+
+
+def _read_setting(module: str, setting: str) -> Any:
+    value = _config(module)
+    with warnings.catch_warnings():
+        # Some are kept for old programs alone.
+        warnings.simplefilter("ignore")
+        for name in setting.split("."):
+            value = getattr(value, name, _MISSING)
+            if value is _MISSING:
+                break
+    return value

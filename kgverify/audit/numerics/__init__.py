@@ -1,0 +1,1 @@
+"""Audits of determinism and precision."""

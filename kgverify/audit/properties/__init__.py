@@ -1,0 +1,1 @@
+"""Audits of the properties that a compiled step can lose."""

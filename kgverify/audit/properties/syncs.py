@@ -1,0 +1,185 @@
+"""What makes the host wait for the device: reads of values, and results whose shape depends on values."""
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kgverify.audit.properties.compiled_run import make_call
+from kgverify.audit.properties.notes import Notes
+from kgverify.audit.source_lines import calling_line
+from kgverify.audit.subject import Function, Subject
+
+AUDIT = "syncs"
+_MECHANISM = (
+    "the host waits for the device to reach this line, and launches nothing meanwhile; no CUDA graph can hold it"
+)
+_TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
+_ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
+_VIEWS: Final = {"detach.default", "alias.default"}
+
+
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes operations, the lines of those that need values on the host, and how many kernels a call would launch."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: Counter[tuple[str, str]] = Counter()
+        self.num_operations: int = 0
+        self._function = function
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and look at it."""
+        output = func(*args, **(kwargs or {}))
+        is_aten = func.namespace == "aten"
+        if is_aten and not func.is_view and str(func).removeprefix("aten.") not in _VIEWS:
+            self.num_operations += 1
+        name = str(func).removeprefix("aten.")
+        if _needs_values(func, name, args, kwargs or {}, output):
+            self.note(_spoken(name))
+        return output
+
+    def note(self, what: str) -> None:
+        """One wait, at the line that is running."""
+        self.lines[calling_line(sys._getframe(2), self._function), what] += 1
+
+
+class HostReads(TorchFunctionMode):
+    """Reads that a CPU tensor answers without an operation, which on a GPU wait."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()
+        self._reads = reads
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function and look at it."""
+        output = func(*args, **(kwargs or {}))
+        if func in _TO_HOST and args[0].device.type == "cpu":
+            self._reads.note(func.__name__)
+        elif func is Tensor.to and args[0].device.type == "cpu" and _asks_for_cpu(args[1:], kwargs or {}):
+            self._reads.note("to('cpu')")
+        return output
+
+
+def _asks_for_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    asked = [*args, *kwargs.values()]
+    return any(str(each) == "cpu" for each in asked if isinstance(each, (str, torch.device)))
+
+
+def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
+    tags = func.tags
+    if name in _ON_CALLER:
+        return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1] if i is not None)
+    if name == "repeat_interleave.Tensor":
+        return (kwargs.get("output_size") if len(args) < 2 else args[1]) is None
+    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+        return True
+    if name in ("_to_copy.default", "copy_.default"):
+        target = output if name.startswith("_to") else args[0]
+        source = args[0] if name.startswith("_to") else args[1]
+        is_waited_for = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
+        return isinstance(source, Tensor) and source.device.type != target.device.type and is_waited_for
+    return False
+
+
+def _spoken(name: str) -> str:
+    return {"_local_scalar_dense.default": "a value is read (item, bool, int or float of a tensor)"}.get(
+        name, f"aten.{name}"
+    )
+
+
+def _watched(function: Function, reads: Reads) -> Function:
+    def watched(*arguments: Any) -> Any:
+        with HostReads(reads), reads:
+            return function(*arguments)
+
+    return watched
+
+
+def find_syncs(subject: Subject, notes: Notes) -> int:
+    """Run the calls eagerly and note each wait, with its line; the kernels of the first call."""
+    most = 0
+    num_operations = 0
+    seen: Counter[tuple[str, str]] = Counter()
+    for number in range(subject.calls):
+        reads = Reads(subject.function)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _, error = make_call(_watched(subject.function, reads), subject.inputs(number), number)
+        if error is not None:
+            raise error
+        if number == 0:
+            num_operations = reads.num_operations
+        most = max(most, sum(reads.lines.values()))
+        seen |= reads.lines
+    notes.measures["syncs_per_step"] = most
+    notes.measures["aten_calls_per_step"] = num_operations
+    for (where, what), num in seen.items():
+        notes.find(
+            AUDIT,
+            mechanism=_MECHANISM,
+            finding=f"{what}, {num} times in a call" if num > 1 else what,
+            where=where,
+            remedy="keep it on the device: a mask instead of nonzero, torch.where instead of a branch; read after the loop",
+        )
+    return num_operations
+
+
+@contextmanager
+def watching_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
+    """The lines at which CUDA work of this process waits, as torch's sync debug mode sees them."""
+    lines: Counter[str] = Counter()
+
+    def show(message: Any, *rest: Any, **more: Any) -> None:
+        if "synchroniz" in str(message):
+            lines[calling_line(sys._getframe(1), function)] += 1
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lines
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def find_cuda_syncs(subject: Subject, compiled: Function, notes: Notes, is_cuda: bool) -> None:
+    """Run the compiled function on CUDA and note each wait that is not in the list yet.
+
+    What does not wait in every call is no property of the step: the library and the compiler wait when they start something.
+    """
+    if not is_cuda:
+        notes.skip(
+            "syncs", "waits inside of compiled code are seen on CUDA alone; those of the function itself were looked at"
+        )
+        return
+    inputs = [subject.inputs(number) for number in range(subject.calls)]
+    torch.cuda.synchronize()
+    with watching_cuda_syncs(subject.function) as lines:
+        for number, given in enumerate(inputs):
+            torch.manual_seed(number)
+            compiled(*given)
+    known = {each.where for each in notes.findings if each.audit == AUDIT}
+    steady = {where: num for where, num in lines.items() if num >= len(inputs)}
+    notes.measures["syncs_per_step"] = max(notes.measures["syncs_per_step"], sum(steady.values()) / len(inputs))
+    notes.details["occasional_waits"] = tuple(
+        f"{where}: {num} in {len(inputs)} calls" for where, num in lines.items() if where not in steady
+    )
+    for where, num in steady.items():
+        if where not in known:
+            notes.find(
+                AUDIT,
+                mechanism=_MECHANISM,
+                finding=f"compiled code waits here, {num / len(inputs):g} times in a call",
+                where=where,
+                remedy="keep it on the device, or read it after the loop",
+            )

@@ -1,0 +1,1 @@
+"""The `kgverify audit` commands."""

@@ -1,0 +1,48 @@
+"""`kgverify audit cache`: carry what the compiler made to another machine of the kind."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgverify.cli import options
+from kgverify.cli.options import naming_options
+from kgverify.cli.progress import make_result_console
+from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions
+from kgverify.errors import UserError
+
+
+def audit_cache(
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compile the evaluator, and write its caches.")
+    ] = None,
+    load: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Put what a file holds into the caches here. It holds code: trust it."),
+    ] = None,
+    graph: options.Graph = "countries",
+    policy: options.PolicySpec = "shortest",
+    device: options.Device = "auto",
+    mode: options.Mode = "auto",
+    slots: options.Slots = None,
+) -> None:
+    """Save or load the compiler's caches, then prove one query's candidates and say what came out of them."""
+    from kgverify.engines.compiled.execution.caches import load_caches, save_caches
+    from kgverify.engines.protocol import ExplainedEngine
+    from kgverify.report.render.terminal import describe_execution
+    from kgverify.runs.run import compiled_pipeline
+
+    if save is not None and load is not None:
+        raise UserError("saves, and --load loads", where="--save", fix="give one of the two")
+    if load is not None:
+        load_caches(load)
+    run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
+    with naming_options():
+        pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
+    engine = pipeline.engine
+    engine.prove(pipeline.draw_for(run))
+    console = make_result_console(None)
+    if isinstance(engine, ExplainedEngine):
+        console.print(describe_execution(engine.reasons, engine.caches), markup=False, highlight=False)
+    if save is not None:
+        console.print(f"{save}: {save_caches(save):,} bytes", markup=False, highlight=False)

@@ -1,0 +1,230 @@
+"""`kgverify fuzz`: try generated problems on the reference and an engine until a budget is spent."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kgverify.cli import options
+from kgverify.cli.dashboard import show_dashboard
+from kgverify.cli.progress import (
+    check_writable,
+    make_error_console,
+    make_result_console,
+    print_lines,
+    show_phase,
+    typed_command,
+    write_json,
+)
+from kgverify.errors import UserError
+from kgverify.testing.campaigns.campaign import Campaign, run_campaign
+from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
+from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
+from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec
+
+INTERRUPTED: Final = 130
+MOST_LISTED: Final = 20
+"""Divergences that are shown; the corpus and the JSON have them all."""
+MOST_LINES: Final = 12
+"""Lines of a program that are shown."""
+_TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
+
+
+def fuzz(
+    duration: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="Try problems for so long: 90s, 10m, 1h30m.", show_default=False),
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="Try so many problems; 2000 if no --time is given.", show_default=False)
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="What is under test: compiled, or MODULE:FUNCTION of your own.")
+    ] = COMPILED,
+    fault: options.Faults = None,
+    mode: Annotated[
+        str, typer.Option(help="Of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune.")
+    ] = "eager",
+    device: Annotated[str, typer.Option(help="Of the compiled evaluator: cpu or cuda.")] = "cpu",
+    lockstep: Annotated[
+        bool, typer.Option("--lockstep", help="Take every step from the expected goal as well.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Which sequence of problems.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    corpus: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where reproducers are kept, and replayed first the next time.")
+    ] = Path("fuzz-corpus"),
+    known: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file of divergences that may show.", show_default=False)
+    ] = None,
+    exhaustive: Annotated[
+        str | None,
+        typer.Option(metavar="SCOPE", help="Instead: every problem of a scope, tiny or one-rule.", show_default=False),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --exhaustive: go on from, and note, what is done.", show_default=False),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Try again what earlier campaigns tried.")] = False,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Try generated problems on the reference and an engine; keep and shrink what differs."""
+    check_writable(json_path)
+    if engine != COMPILED and fault:
+        raise UserError("faults are planted in the compiled evaluator", where="--fault", fix="leave out --engine")
+    spec = EngineSpec(engine, mode, device, tuple(fault or ())) if engine == COMPILED else EngineSpec(engine)
+    if exhaustive is not None:
+        if duration is not None or examples is not None:
+            raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
+        raise typer.Exit(_certify_scope(exhaustive, spec, state, jobs, json_path))
+    if state is not None:
+        raise UserError("is of no use to a campaign", where="--state", fix="give --exhaustive, or leave it out")
+    campaign = Campaign(
+        corpus=corpus,
+        engine=spec,
+        lockstep=lockstep,
+        seed=seed,
+        examples=examples,
+        seconds=None if duration is None else parse_seconds(duration),
+        jobs=jobs,
+        known=() if known is None else read_known(known),
+        is_fresh=fresh,
+    )
+    try:
+        with show_dashboard(campaign) as watch:
+            result = run_campaign(campaign, watch=watch)
+    except KeyboardInterrupt:
+        _say_how_to_go_on("interrupted; what was done is kept, what was begun is lost")
+        raise typer.Exit(INTERRUPTED) from None
+    console = make_result_console(json_path)
+    print_lines(console, _lines(result))
+    write_json(result, json_path)
+    if result.is_interrupted:
+        _say_how_to_go_on("interrupted; what was tried is kept")
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(0 if result.is_passed else 1)
+
+
+def _say_how_to_go_on(what: str) -> None:
+    again = typed_command().replace(" --fresh", "")
+    make_error_console().print(
+        f"{what}, and this goes on with it:\n{again}", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
+    """Compare every problem of a scope, print the certificate, and give the exit code."""
+    from kgverify.testing.exhaustive.certificate import certify, count_programs, find_scope
+
+    scope = find_scope(name)
+    try:
+        with show_phase("problems", count_programs(scope).problems) as phase:
+            certificate = certify(
+                scope, engine, state=state, progress=phase, jobs=jobs, on_interrupt=lambda: phase.rename("ending")
+            )
+    except KeyboardInterrupt:
+        if state:
+            _say_how_to_go_on("interrupted; what was done is kept")
+        else:
+            make_error_console().print("interrupted; give --state FILE to go on with it another time")
+        return INTERRUPTED
+    print_lines(make_result_console(json_path), str(certificate).splitlines())
+    write_json(certificate, json_path)
+    return 0 if certificate.is_proof else 1
+
+
+def parse_seconds(text: str) -> float:
+    """The seconds of `90s`, `10m`, `1h30m` or a bare number. UserError for anything else, and for none."""
+    match = _TIME.fullmatch(text.strip())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not total:
+        raise UserError(f"expected a time, found {text!r}", where="--time", fix="give for example 90s, 10m or 1h30m")
+    return float(total)
+
+
+def _lines(result: CampaignResult) -> Iterator[str]:
+    new, known = result.new, [each for each in result.divergences if not each.is_new]
+    resumed = f", {result.num_resumed:,} of them earlier" if result.num_resumed else ""
+    first = (
+        "NOTHING NEW"
+        if result.is_passed
+        else "NOTHING COMPARED"
+        if result.is_vacuous
+        else _count(len(new), "NEW DIVERGENCE")
+        if new
+        else "KNOWN DIVERGENCES TO REVIEW"
+    )
+    so_far = " SO FAR" if result.is_interrupted else ""
+    yield f"{first}{so_far}   {_count(result.num_problems, 'problem')}{resumed}"
+    yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
+    yield (
+        f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"
+        f" {_count(result.num_resolvents, 'resolvent')} of seed {result.seed}"
+    )
+    if result.num_skipped:
+        yield f"   skipped     {_count(result.num_skipped, 'problem')} whose policy the engine does not know"
+    yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
+    yield from _coverage(result)
+    if result.num_differing:
+        let_be = result.num_differing - result.num_confirmed
+        yield f"   differ      {_count(result.num_differing, 'problem')}" + (
+            f"; {let_be:,} of them only in the run of their block, not looked at one by one" if let_be else ""
+        )
+    if result.replays:
+        still = sum(1 for each in result.replays if each.found)
+        yield f"   replayed    {_count(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
+        for replayed in result.replays:
+            if replayed.found != replayed.signature:
+                now = f"now {replayed.found}" if replayed.found else "no longer"
+                yield f"                 {now}: {replayed.signature}   {replayed.file}"
+    for entry in result.known:
+        if entry.status is KnownStatus.EXPIRED:
+            yield f"EXPIRED   {entry.signature}   on {entry.expires}   {entry.issue}: {entry.reason}"
+            yield "   fix: repair it, or review its entry and give it another day"
+        elif entry.status is KnownStatus.GONE:
+            yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
+            yield "   fix: it no longer occurs: take it out of the file"
+    if known:
+        yield f"   known       {_count(len(known), 'divergence')}"
+        for each in known:
+            yield f"                 {each.signature}   in {_count(each.num_problems, 'problem')}"
+    for each in new[:MOST_LISTED]:
+        yield ""
+        yield from _divergence_lines(each)
+    if len(new) > MOST_LISTED:
+        yield f"\n{len(new) - MOST_LISTED:,} more in the corpus"
+
+
+def _coverage(result: CampaignResult) -> Iterator[str]:
+    if not result.num_measured:
+        return
+    met = len(result.features) - len(result.missing)
+    yield f"   features    {met} of {len(result.features)}, counted in {_count(result.num_measured, 'problem')}"
+    if result.missing:
+        yield f"                 never: {', '.join(result.missing)}"
+    for title, counts in (("stages", result.stages), ("classes", result.classes)):
+        if counts:
+            yield f"   {title:<9}   {', '.join(f'{name} {count:,}' for name, count in sorted(counts.items()))}"
+
+
+def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
+    where = f"in {_count(found.num_problems, 'problem')}, first in problem {found.first}"
+    yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
+    if not found.file:
+        yield "   shows only where several problems share a run; try those of its block again with --fresh"
+        return
+    program = found.program.splitlines()
+    shown = program if len(program) <= MOST_LINES else [*program[: MOST_LINES - 1], f"... {len(program)} lines in all"]
+    yield from (f"   {line}" for line in shown)
+    if found.neighbour:
+        yield f"   both sides agree with one change: {found.neighbour}"
+    state = "" if found.is_shrunk else "   (not shrunk yet)"
+    yield f"   kgverify replay {found.file}{state}"
+
+
+def _count(num: int, one: str) -> str:
+    return f"{num:,} {one if num == 1 else one + ('S' if one.isupper() else 's')}"

@@ -1,0 +1,81 @@
+"""`kgverify report`: render a saved run; needs no engine."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+from kgverify.cli.progress import make_result_console, write_result
+from kgverify.errors import UserError
+from kgverify.report.render.github import render_annotations
+from kgverify.report.render.html import render_html
+from kgverify.report.render.junit import render_junit
+from kgverify.report.render.markdown import render_markdown
+from kgverify.report.render.terminal import NextCommand, print_report
+from kgverify.report.report import encode_report
+from kgverify.verification.save import read_run
+
+DEFAULT_NAMES: Final = {"--html": "report.html", "--junit": "junit.xml", "--markdown": "report.md"}
+"""What a format's file is called, in the current folder, where its option names none."""
+
+
+class ReportCommand(TyperCommand):
+    """Lets `--html`, `--junit` and `--markdown` stand without a file name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with the names put in that were left out."""
+        named = []
+        for argument, following in zip(args, [*args[1:], None], strict=True):
+            named.append(argument)
+            if argument in DEFAULT_NAMES and (following is None or following.startswith("--")):
+                named.append(DEFAULT_NAMES[argument])
+        return super().parse_args(ctx, named)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `kgverify diff --save RUN_DIR` wrote.")],
+    html: Annotated[
+        str | None, typer.Option(metavar="[FILE]", help="One self-contained page; - for standard output.")
+    ] = None,
+    junit: Annotated[
+        str | None, typer.Option(metavar="[FILE]", help="JUnit XML, a case a query and side; - for standard output.")
+    ] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="[FILE]", help="Markdown; - for standard output.")] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Print annotations; append Markdown to $GITHUB_STEP_SUMMARY.")
+    ] = False,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="The report as JSON; - for standard output.")
+    ] = None,
+) -> None:
+    """Render a saved comparison: in the terminal, or as files."""
+    run = read_run(folder)
+    files: list[tuple[str | None, Callable[[], bytes]]] = [
+        (html, lambda: render_html(run.report, run.expected, run.actual, run.stepped).encode()),
+        (junit, lambda: render_junit(run.report, run.expected)),
+        (markdown, lambda: render_markdown(run.report).encode()),
+        (json_path, lambda: encode_report(run.report)),
+    ]
+    to_output = [path for path, _ in files if path == "-"]
+    if len(to_output) > 1:
+        raise UserError("only one format can go to standard output", where=str(folder), fix="name files for the others")
+    console = make_result_console("-" if to_output else None)
+    for path, render in files:
+        if path is not None:
+            write_result(render(), path)
+            if path not in ("-", json_path):
+                console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+    if github:
+        # Not through the console, which would wrap the lines.
+        print(render_annotations(run.report), end="", file=sys.stderr if to_output else sys.stdout)
+        summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if summary:
+            write_result(render_markdown(run.report).encode(), summary, "ab")
+    if not github and not any(path for path, _ in files):
+        next_command = NextCommand(shlex.join(["kgverify", "show", str(folder)]), "step through it")
+        print_report(run.report, console, expected=run.expected, next_commands=[next_command])

@@ -1,0 +1,111 @@
+"""`kgverify show`: a trace, a derivation or a step in names; or a saved run, divergence by divergence."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+
+from kgverify.cli import options
+from kgverify.cli.progress import make_result_console, write_json
+from kgverify.cli.stepping import step_through
+from kgverify.errors import UserError
+from kgverify.report.stepper.stepper import Stepper
+from kgverify.report.stepper.view import render_place
+from kgverify.report.steps import MappedTraceView, TraceView, render_derivation, render_step, render_trace
+from kgverify.trace.files.manifest import MANIFEST
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.verification.save import REPORT, read_run
+
+MOST_READ: Final = 16 << 20
+"""Bytes of a trace that is read as a whole."""
+
+
+def show(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE|RUN_DIR",
+            help="A trace: a file, or a folder of shards. Or the folder that `kgverify diff --save` wrote.",
+        ),
+    ],
+    candidate: Annotated[int | None, typer.Option(help="Of a trace: the derivation of this candidate.")] = None,
+    step: Annotated[int | None, typer.Option(help="Of a trace: this step of the candidate.")] = None,
+    divergence: Annotated[
+        int | None, typer.Option(metavar="N", help="Of a saved run: print this divergence, counted from 1, and end.")
+    ] = None,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Show a trace in names; or step through the divergences of a saved run.
+
+    A run takes commands, a key each in a terminal, else a line each from standard input: n and p go to the next and the
+    previous divergence, f and b a step forward and back, s and S through the stages of the step, h lists the others.
+    """
+    is_folder = path.is_dir()
+    if is_folder and not (path / REPORT).is_file() and not (path / MANIFEST).is_file():
+        raise UserError(
+            f"holds neither {REPORT} of a saved run nor {MANIFEST} of a trace",
+            where=str(path),
+            fix="give a folder that `kgverify diff --save DIR` wrote, or a trace",
+        )
+    if is_folder and (path / REPORT).is_file():
+        _show_run(path, candidate, step, divergence, json_path)
+        return
+    if divergence is not None:
+        raise UserError("a trace has no divergences", where="--divergence", fix="give the folder of a saved run")
+    if step is not None and candidate is None:
+        raise UserError("a step belongs to a candidate", where="--step", fix="give --candidate as well")
+    rendered, data = _look_up(open_view(path), candidate, step, has_data=json_path is not None)
+    make_result_console(json_path).print(rendered, highlight=False)
+    write_json(data, json_path)
+
+
+def open_view(path: Path) -> TraceView:
+    """A small trace is read and checked as a whole; a large one stays on disk, and what is looked up is checked."""
+    files = path.glob("*.h5") if path.is_dir() else [path]
+    is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
+    return TraceView(read_trace(path)) if is_small else MappedTraceView(MappedTrace(path, is_lazy=True))
+
+
+def _look_up(
+    view: TraceView, candidate: int | None, step: int | None, *, has_data: bool
+) -> tuple[RenderableType, dict[str, Any]]:
+    """What was asked for of a trace, to be printed and as data."""
+    if candidate is None:
+        candidates = [view.candidate(i) for i in range(view.num_candidates)] if has_data else []
+        return render_trace(view), {**view.summary(), "candidates": candidates} if has_data else {}
+    found = view.candidate(candidate)
+    if step is None:
+        steps = [view.step(candidate, i) for i in range(found["num_steps"])]
+        return render_derivation(view, candidate), {**found, "steps": steps}
+    return render_step(view, candidate, step), {**found, **view.step(candidate, step)}
+
+
+def _show_run(
+    folder: Path, candidate: int | None, step: int | None, divergence: int | None, json_path: str | None
+) -> None:
+    if candidate is not None or step is not None:
+        raise UserError(
+            "a candidate or a step is looked up in a trace, and this is a saved run",
+            where=str(folder),
+            fix=f"kgverify show {folder / 'expected.h5'}, or {folder / 'actual.h5'}",
+        )
+    if json_path is not None and divergence is None:
+        raise UserError(
+            "needs a divergence", where="--json", fix=f"give --divergence N as well; {folder / REPORT} has them all"
+        )
+    run = read_run(folder)
+    stepper = Stepper(run.report, run.expected, run.actual, run.stepped)
+    console = make_result_console(json_path)
+    if divergence is None:
+        step_through(stepper, console)
+        return
+    try:
+        stepper.go_to(divergence)
+    except UserError as error:
+        raise UserError(error.message, where="--divergence", fix=error.fix) from None
+    console.print(render_place(stepper), highlight=False)
+    if json_path is not None:
+        # The step is walked through for it, stage by stage.
+        write_json(stepper.data(), json_path)

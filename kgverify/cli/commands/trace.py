@@ -1,0 +1,128 @@
+"""`kgverify trace`: check, repair, join, convert and export recorded traces."""
+
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from kgverify.cli import options
+from kgverify.cli.commands.trace_convert import convert
+from kgverify.cli.commands.trace_export import export
+from kgverify.cli.progress import check_writable, make_result_console, print_lines, write_result
+from kgverify.errors import UserError
+from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
+from kgverify.trace.maintain.join import unite
+from kgverify.trace.maintain.repair import RepairReport, repair_trace
+
+
+class TraceExit(IntEnum):
+    """Exit codes of `kgverify trace`, beside the 2 of what is no trace at all."""
+
+    WHOLE = 0
+    FAULTY = 1
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Check, repair, join, convert and export recorded traces.",
+    epilog="Exit codes: 0 whole, 1 something is wrong, missing, lost or unfinished, 2 no trace, or nothing can be kept.",
+)
+
+app.command()(convert)
+app.command()(export)
+
+Place = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of shards.")]
+
+
+@app.command()
+def check(path: Place, json_path: options.JsonPath = None) -> None:
+    """Verify checksums, digests, counts and structure, and say for every part whether it is right.
+
+    Exit code 0: whole; 1: damaged, or its recording did not finish; 2: no trace.
+    """
+    check_writable(json_path)
+    report = check_trace(path)
+    print_lines(make_result_console(json_path), _render_check(report))
+    if json_path is not None:
+        write_result(msgspec.json.encode(report) + b"\n", json_path)
+    raise typer.Exit(TraceExit.WHOLE if report.state == WHOLE else TraceExit.FAULTY)
+
+
+@app.command()
+def repair(path: Place, json_path: options.JsonPath = None) -> None:
+    """Recover a trace up to the last commit, and say what is lost; the original is kept if anything is.
+
+    Exit code 0: nothing was lost; 1: something was; 2: no trace, or nothing of it can be kept.
+    """
+    check_writable(json_path)
+    report = repair_trace(path)
+    print_lines(make_result_console(json_path), _render_repair(report))
+    if json_path is not None:
+        write_result(msgspec.json.encode(report) + b"\n", json_path)
+    raise typer.Exit(TraceExit.FAULTY if report.losses else TraceExit.WHOLE)
+
+
+@app.command()
+def join(
+    paths: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Complete traces of one run.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the joined trace goes.")],
+    like: Annotated[
+        Path | None, typer.Option("--like", metavar="TRACE", help="A trace all of whose candidates must be there.")
+    ] = None,
+    drop_rankings: Annotated[
+        bool, typer.Option("--drop-rankings", help="Leave rankings out, where several traces rank one query.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a trace that is there already.")] = False,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Make one trace of what several writers recorded: processes, ranks or machines. A part that is missing or doubled,
+    and a candidate that is, are named."""
+    if output.exists() and not force:
+        raise UserError("is there already", where=str(output), fix="choose another path, or overwrite it with --force")
+    check_writable(json_path)
+    manifest = unite(paths, output, like=like, drop_rankings=drop_rankings)
+    console: Console = make_result_console(json_path)
+    line = f"{output}: {manifest.num_candidates:,} candidates, {manifest.num_steps:,} steps, root {manifest.root}"
+    print_lines(console, [line])
+    if json_path is not None:
+        write_result(msgspec.json.encode(manifest) + b"\n", json_path)
+
+
+def _render_check(report: CheckReport) -> list[str]:
+    width = max((len(part.name) for part in report.parts), default=0)
+    lines = []
+    for part in report.parts:
+        counts = "" if part.num_candidates is None else f", {_count(part.num_candidates, part.num_steps)}"
+        lines.append(f"{part.name:{width}}  {part.problem or 'ok'}{counts}")
+    lines += [f"note: {note}" for note in report.notes]
+    root = f", root {report.root}" if report.root else ""
+    lines.append(f"{report.path}: {report.state}, {_count(report.num_candidates, report.num_steps)} readable{root}")
+    if report.state != WHOLE and not report.root:
+        lines.append(f"see what can be recovered: kgverify trace repair {report.path}")
+    return lines
+
+
+def _render_repair(report: RepairReport) -> list[str]:
+    lines = []
+    for loss in report.losses:
+        lost = "how much cannot be told" if loss.num_candidates is None else _count(loss.num_candidates, loss.num_steps)
+        lines.append(f"lost of {loss.name}: {lost} ({loss.reason})")
+    lines += [f"note: {note}" for note in report.notes]
+    what = "repaired" if report.is_changed else "nothing to repair"
+    lines.append(f"{report.path}: {what}, {_count(report.num_candidates, report.num_steps)} kept")
+    if report.is_changed and not report.losses:
+        lines.append("nothing that was committed is lost")
+    if report.original:
+        lines.append(f"as it was found: {report.original}")
+    if report.is_resumable:
+        lines.append("go on with it: give the command that recorded it again, with --resume")
+    return lines
+
+
+def _count(num_candidates: int, num_steps: int | None) -> str:
+    steps = "" if num_steps is None else f", {num_steps:,} steps"
+    return f"{num_candidates:,} candidates{steps}"

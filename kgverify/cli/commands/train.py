@@ -1,0 +1,87 @@
+"""`kgverify train`: make the weights of a policy for a graph."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kgverify.cli import options
+from kgverify.cli.options import DEFAULT_LIMITS, naming_options
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_phase, write_result
+from kgverify.engines.policy import Policy, write_policy
+from kgverify.errors import UserError
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+
+
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="Where the weights go.")],
+    graph: options.Graph = "countries",
+    rules: options.Rules = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first weights, of what is hidden and of the batches.")] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Times that facts are hidden and proofs sought without them.")
+    ] = 64,
+    epochs: Annotated[int, typer.Option(min=1, help="Times that every decision is learnt from.")] = 10,
+    embedding: Annotated[int, typer.Option(min=1, help="Width of the embeddings.")] = 32,
+    hidden: Annotated[int, typer.Option(min=2, help="Width of the network.")] = 64,
+    blocks: Annotated[int, typer.Option(min=0, help="Residual blocks.")] = 2,
+    max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
+    max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
+    max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Train a two_tower policy by imitation of the reference prover's proofs; the test split is not used."""
+    from kgverify.training.lessons import LessonPlan
+    from kgverify.training.train import TrainingPlan, train_policy
+
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise UserError("cannot be written", where=str(output), fix="name a file in a folder that exists")
+    check_writable(json_path)
+    with naming_options():
+        limits = Limits(max_depth, max_atoms, max_resolvents)
+    loaded = load_graph(graph, rules=rules)
+    for warning in loaded.warnings:
+        make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+    trained = train_policy(
+        loaded,
+        limits,
+        TrainingPlan(
+            embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, lessons=LessonPlan(rounds=rounds)
+        ),
+        seed=seed,
+        phase=show_phase,
+    )
+    _replace(trained.policy, output)
+    make_result_console(json_path).print(
+        f"{output}: {trained.num_decisions:,} decisions of {trained.num_proved:,} proofs"
+        f" ({trained.num_queries:,} queries), loss {trained.loss:.3f} nats",
+        highlight=False,
+        markup=False,
+    )
+    if json_path is not None:
+        data = {
+            "path": str(output),
+            "sha256": trained.policy.info.sha256,
+            "num_queries": trained.num_queries,
+            "num_proved": trained.num_proved,
+            "num_decisions": trained.num_decisions,
+            "loss": trained.loss,
+        }
+        write_result(msgspec.json.encode(data) + b"\n", json_path)
+
+
+def _replace(policy: Policy, output: Path) -> None:
+    """Write the file as a whole or not at all."""
+    try:
+        with tempfile.TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as folder:
+            part = Path(folder, output.name)
+            write_policy(policy, part)
+            os.replace(part, output)
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}", where=str(output), fix="give a path that can be written"
+        ) from None

@@ -1,0 +1,267 @@
+"""What kind of difference a divergence is, with the evidence: read off the two steps and the steps around them."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from kgverify.comparison.locate import canonical
+from kgverify.comparison.result import DifferenceClass, Divergence
+from kgverify.comparison.sharing import DIGEST
+from kgverify.comparison.view import StepView
+from kgverify.program.atoms import Atom, Goal
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.stages import Stage
+
+SCORE_ROUNDING = 2.0**-6
+"""Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""
+
+
+class Surroundings(NamedTuple):
+    """The two steps of a divergence, and what they can be compared with.
+
+    expected, actual: None where a side has no such step
+    outputs:          of the culprit stage on both sides, where the step was replayed or they were recorded
+    earlier:          the actual candidate's steps before
+    other_goals:      goals of other derivations
+    error_bound:      of a gap between two scores
+    draw:             what speaks for another draw of the candidates of this query and side
+    """
+
+    expected: StepView | None
+    actual: StepView | None
+    outputs: tuple[Any, Any] | None
+    earlier: tuple[StepView, ...]
+    other_goals: frozenset[Goal]
+    error_bound: float
+    draw: str = ""
+
+
+class Finding(NamedTuple):
+    """A class with what speaks for it, a confidence from 0 to 1, and the situation that it was found in."""
+
+    kind: DifferenceClass
+    evidence: str
+    confidence: float
+    situation: str = ""
+
+
+def classify(divergence: Divergence, around: Surroundings) -> Finding:
+    """The class of a divergence; UNCLASSIFIED is a defect of kgverify."""
+    stage = Stage(divergence.stage)
+    if stage is Stage.RANK:
+        return Finding(
+            DifferenceClass.RANK, "the same candidates, ranked again by the expected side, rank otherwise", 1.0
+        )
+    if divergence.field == "candidates.atom":
+        return _of_candidate(divergence, around.draw)
+    if divergence.field == "candidates.num_steps":
+        return _of_step_count(around)
+    if divergence.field == DIGEST:
+        return Finding(
+            DifferenceClass.CONTENT, "the digests of the step differ, and a trace keeps no goals to say more", 0.5
+        )
+    if divergence.field.startswith("candidates."):
+        is_outcome = divergence.field == "candidates.outcome" or stage is Stage.RECYCLE
+        kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
+        return Finding(kind, "every step agrees; what is reported of the whole does not", 0.9)
+    if around.expected is None or around.actual is None:
+        return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)
+    copied = _copied(around)
+    if copied is not None and stage is not Stage.LIMIT:
+        return copied
+    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
+        return _of_matches(stage, around)
+    if stage in (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT, Stage.CLOSE):
+        return _of_resolvents(stage, around)
+    if stage is Stage.LIMIT:
+        return _of_limit(around)
+    if stage is Stage.SCORE:
+        return _of_scores(around)
+    if stage is Stage.CHOOSE:
+        return _of_choice(around)
+    if stage is Stage.FINISH:
+        return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with another outcome", 1.0)
+    if stage in (Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT):
+        return _of_goal(stage, around)
+    return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
+
+
+def _of_candidate(divergence: Divergence, draw: str) -> Finding:
+    if draw:
+        return Finding(DifferenceClass.SUBSTITUTED, draw, 1.0)
+    if divergence.expected == "no such candidate":
+        return Finding(DifferenceClass.EXTRA, "a candidate that the expected side does not have", 1.0)
+    return Finding(DifferenceClass.MISSING, "a candidate that the actual side does not have", 1.0)
+
+
+def _of_step_count(around: Surroundings) -> Finding:
+    if around.actual is None and around.expected is not None:
+        return Finding(DifferenceClass.MISSING, "the derivation stops while it is OPEN", 1.0)
+    return Finding(DifferenceClass.EXTRA, "the derivation goes on after its end", 1.0)
+
+
+def _copied(around: Surroundings) -> Finding | None:
+    """Whether the actual resolvents, or the goal, are those of an earlier step or of another derivation."""
+    expected, actual = around.expected, around.actual
+    if expected is None or actual is None:
+        return None
+    if expected.goal != actual.goal:
+        return None
+    contents = [r.content for r in actual.resolvents]
+    if contents and contents != [r.content for r in expected.resolvents] and contents[0][0] == GoalKind.GOAL:
+        for back, step in enumerate(reversed(around.earlier), 1):
+            if step.goal != actual.goal and [r.content for r in step.resolvents] == contents:
+                return Finding(DifferenceClass.STALE, f"the resolvents are those of {back} steps before", 0.95)
+    return None
+
+
+def _of_matches(stage: Stage, around: Surroundings) -> Finding:
+    if around.outputs is None:
+        sides = [_clauses(step, stage) for step in (around.expected, around.actual) if step]
+    else:
+        sides = [Counter(output) for output in around.outputs]
+    missing, extra = sides[0] - sides[1], sides[1] - sides[0]
+    situation = ""
+    selected = around.expected.goal[0] if around.expected and around.expected.goal else None
+    if selected is not None and selected.first < 0 and selected.first == selected.second:
+        situation = "a repeated variable is selected"
+    what = "rules" if stage is Stage.MATCH_RULES else "facts"
+    if missing and extra:
+        return Finding(
+            DifferenceClass.SUBSTITUTED, f"{missing.total()} {what} missing, {extra.total()} extra", 0.7, situation
+        )
+    if missing:
+        return Finding(DifferenceClass.MISSING, f"{missing.total()} {what} missing, none extra", 1.0, situation)
+    if extra:
+        return Finding(DifferenceClass.EXTRA, f"{extra.total()} {what} extra, none missing", 1.0, situation)
+    return Finding(DifferenceClass.REORDERED, f"the same {what} in another order", 1.0)
+
+
+def _clauses(step: StepView, stage: Stage) -> Counter[int]:
+    """The rules, or the facts, that made a step's resolvents."""
+    wanted = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
+    return Counter(r.origin for r in step.resolvents if r.origin_kind == wanted)
+
+
+def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
+    """Differences in lists of resolvents: (…, origin kind, origin, atoms) items where replayed, else the views."""
+    expected, actual = _items(around)
+    situation = _proof_situation(stage, around) if stage is Stage.CLOSE else ""
+    if Counter(expected) == Counter(actual):
+        return Finding(DifferenceClass.REORDERED, "the same resolvents in another order", 1.0)
+    missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
+    by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
+    shared = by_clause[0].keys() & by_clause[1].keys()
+    if shared and stage is Stage.CLOSE:
+        return Finding(DifferenceClass.OUTCOME, "the same clause closes the goal otherwise", 0.9, situation)
+    if shared:
+        clause = min(shared)
+        left, right = by_clause[0][clause], by_clause[1][clause]
+        if canonical(_goal(left)) == canonical(_goal(right)):
+            return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with other variables", 1.0)
+        # Padding that counts as an atom is extra only where everything else is equal.
+        num_left, num_right = (sum(atom[0] >= 0 for atom in side) for side in (left, right))
+        if num_left == num_right:
+            num_left, num_right = len(left), len(right)
+        if stage is Stage.PRUNE and num_left != num_right:
+            kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
+            return Finding(kind, f"{abs(num_left - num_right)} atoms {kind.value} after pruning", 0.95)
+        return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave other atoms", 0.95)
+    if missing and not extra:
+        return Finding(DifferenceClass.MISSING, f"{missing.total()} resolvents missing", 0.95, situation)
+    if extra and not missing:
+        return Finding(DifferenceClass.EXTRA, f"{extra.total()} resolvents extra", 0.95, situation)
+    if stage is Stage.CLOSE:
+        return Finding(DifferenceClass.OUTCOME, "the goal is closed otherwise", 0.9, situation)
+    return Finding(DifferenceClass.SUBSTITUTED, f"{missing.total()} resolvents missing, {extra.total()} extra", 0.6)
+
+
+def _of_limit(around: Surroundings) -> Finding:
+    if around.outputs is not None:
+        kept, dropped = zip(*((output[0], output[1:]) for output in around.outputs), strict=True)
+        if dropped[0] == dropped[1] and Counter(kept[0]) == Counter(kept[1]):
+            return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in another order", 1.0)
+    return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(Stage.LIMIT, around))
+
+
+def _items(around: Surroundings) -> tuple[list[Any], list[Any]]:
+    if around.outputs is not None:
+        return list(around.outputs[0]), list(around.outputs[1])
+    sides = [
+        [(r.kind, r.origin_kind, r.origin, r.atoms) for r in step.resolvents]
+        for step in (around.expected, around.actual)
+        if step
+    ]
+    return sides[0], sides[1]
+
+
+def _goal(atoms: Any) -> Goal:
+    return tuple(Atom(*atom) for atom in atoms)
+
+
+def _dropped(around: Surroundings) -> str:
+    if around.outputs is not None:
+        counts = [tuple(output[1:]) for output in around.outputs]
+    else:
+        counts = [(s.dropped_atoms, s.dropped_resolvents) for s in (around.expected, around.actual) if s]
+    return f"dropped (for atoms, for place): expected {counts[0]}, actual {counts[1]}"
+
+
+def _proof_situation(stage: Stage, around: Surroundings) -> str:
+    if around.outputs is not None:
+        listed = [output[0] if stage is Stage.LIMIT else output for output in around.outputs]
+        has_proof = [any(item[0] == GoalKind.TRUE for item in side) for side in listed]
+    else:
+        has_proof = [any(r.kind == GoalKind.TRUE for r in s.resolvents) for s in (around.expected, around.actual) if s]
+    if has_proof == [False, True]:
+        return "a proof that is none"
+    return "a proof is lost" if has_proof == [True, False] else ""
+
+
+def _of_scores(around: Surroundings) -> Finding:
+    if around.outputs is not None:
+        pairs = list(zip(*around.outputs, strict=False))
+    else:
+        pairs = [
+            (e.score, a.score)
+            for e, a in zip(*(s.resolvents for s in (around.expected, around.actual) if s), strict=False)
+        ]
+    if any(a != a for _, a in pairs):
+        return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
+    worst = max((abs(e - a) / max(1.0, abs(e), abs(a)) for e, a in pairs), default=0.0)
+    if worst <= SCORE_ROUNDING:
+        return Finding(
+            DifferenceClass.ROUNDING, f"scores differ by at most {worst:.1e}, relative: a coarser float", 0.9
+        )
+    return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
+
+
+def _of_choice(around: Surroundings) -> Finding:
+    expected, actual = around.expected, around.actual
+    if expected is None or actual is None or expected.chosen is None or actual.chosen is None:
+        return Finding(DifferenceClass.NUMBER, "the choice is no index of a resolvent", 0.9)
+    gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
+    own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score
+    if gap == 0 or own_gap == 0:
+        return Finding(DifferenceClass.TIE, "the two choices have equal scores", 1.0)
+    if gap <= around.error_bound:
+        return Finding(DifferenceClass.ROUNDING, f"the scores' gap {gap:.2e} is inside the error bound", 1.0)
+    return Finding(DifferenceClass.NUMBER, f"the choice made scores {gap:.3g} below the highest", 0.8)
+
+
+def _of_goal(stage: Stage, around: Surroundings) -> Finding:
+    expected, actual = around.expected, around.actual
+    if expected is None or actual is None:
+        return Finding(DifferenceClass.UNCLASSIFIED, f"one side has no step at {stage.value}", 0.0)
+    if expected.goal == actual.goal:
+        if expected.depth != actual.depth:
+            return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)
+        return Finding(
+            DifferenceClass.FOREIGN, "the step alone gives the expected output: it depends on other slots", 0.8
+        )
+    if any(step.goal == actual.goal for step in around.earlier):
+        return Finding(DifferenceClass.STALE, "the goal is one of an earlier step", 0.95)
+    if actual.goal in around.other_goals:
+        return Finding(DifferenceClass.FOREIGN, "the goal is one of another derivation", 0.95)
+    if canonical(expected.goal) == canonical(actual.goal):
+        return Finding(DifferenceClass.RENAMED, "the goal has other variables", 0.95)
+    return Finding(DifferenceClass.SUBSTITUTED, "the goal is another than the resolvent chosen", 0.8)

@@ -1,0 +1,156 @@
+"""Reading the stage of a difference off two steps, as far as what a trace holds allows.
+
+The stage named here is the earliest whose recorded output differs. Replaying the step in both engines, stage by stage,
+is more exact; see `kgverify.verification.replay`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kgverify.comparison.result import Level, Value
+from kgverify.comparison.view import Names, ResolventView, StepView, outcome_name
+from kgverify.program.atoms import Goal, encode_variable, is_variable
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.stages import Stage
+
+MOST_SHOWN = 12
+"""Differing items listed; the rest are counted."""
+
+
+class Difference(NamedTuple):
+    """Where two steps differ, and the two values, only what differs."""
+
+    stage: Stage
+    field: str
+    expected: Value
+    actual: Value
+
+
+def locate_difference(
+    expected: StepView, actual: StepView, names: Names, is_first_step: bool, score_tolerance: float
+) -> Difference | None:
+    """The earliest recorded field in which two steps differ; None if they agree."""
+    before = Stage.RECYCLE if is_first_step else Stage.ADVANCE
+    if expected.goal != actual.goal:
+        return Difference(before, "steps.goal_atoms", names.goal(expected.goal), names.goal(actual.goal))
+    if expected.depth != actual.depth:
+        return Difference(before, "steps.depth", expected.depth, actual.depth)
+    contents = [[r.content for r in step.resolvents] for step in (expected, actual)]
+    clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
+    if contents[0] != contents[1] or clauses[0] != clauses[1]:
+        return _locate_in_resolvents(expected, actual, names)
+    for field in ("dropped_atoms", "dropped_resolvents"):
+        counts = getattr(expected, field), getattr(actual, field)
+        if counts[0] != counts[1]:
+            return Difference(Stage.LIMIT, f"steps.{field}", *counts)
+    scores = [
+        (e, a)
+        for e, a in zip(expected.resolvents, actual.resolvents, strict=True)
+        if not is_close(e.score, a.score, score_tolerance)
+    ]
+    if scores:
+        texts = [[f"{r.score!r} for {names.goal(r.atoms, r.kind)}" for r in side] for side in zip(*scores, strict=True)]
+        return Difference(Stage.SCORE, "resolvents.score", shorten(texts[0]), shorten(texts[1]))
+    if expected.choice != actual.choice:
+        return Difference(Stage.CHOOSE, "steps.choice", _choice(expected, names), _choice(actual, names))
+    if expected.outcome != actual.outcome:
+        return Difference(Stage.FINISH, "steps.outcome", outcome_name(expected.outcome), outcome_name(actual.outcome))
+    return None
+
+
+def is_close(expected: float, actual: float, tolerance: float) -> bool:
+    """Whether two numbers are equal within an absolute tolerance; NaN equals nothing."""
+    return expected == actual or abs(expected - actual) <= tolerance
+
+
+def level_of_step(expected: StepView, actual: StepView, difference: Difference) -> Level:
+    """How far the difference of two steps reaches within the step."""
+    if expected.outcome != actual.outcome:
+        return Level.OUTCOME
+    if expected.chosen != actual.chosen:
+        return Level.CHOICE
+    if difference.field == "resolvents.score":
+        return Level.TOLERANCE
+    same = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
+    is_order = same and difference.field in ("resolvents.order", "resolvents.origin", "steps.choice")
+    return Level.ORDER if is_order else Level.RENAMING
+
+
+def shorten(items: Iterable[str]) -> list[str]:
+    """The first items, and how many more there are."""
+    listed = list(items)
+    if len(listed) <= MOST_SHOWN:
+        return listed
+    return [*listed[:MOST_SHOWN], f"... and {len(listed) - MOST_SHOWN} more"]
+
+
+def canonical(atoms: Goal) -> Goal:
+    """The goal with its variables numbered by first appearance."""
+    numbers: dict[int, int] = {}
+
+    def rename(argument: int) -> int:
+        return encode_variable(numbers.setdefault(argument, len(numbers))) if is_variable(argument) else argument
+
+    return tuple(atom._replace(first=rename(atom.first), second=rename(atom.second)) for atom in atoms)
+
+
+def _choice(step: StepView, names: Names) -> str:
+    if step.chosen is None:
+        return f"index {step.choice}, which is no resolvent"
+    chosen = step.resolvents[step.choice]
+    return f"index {step.choice}, score {chosen.score!r}: {names.goal(chosen.atoms, chosen.kind)}"
+
+
+def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) -> Difference:
+    """Missing or extra clauses point to matching, the same clauses with other atoms to what follows it."""
+    only = [_only(expected.resolvents, actual.resolvents), _only(actual.resolvents, expected.resolvents)]
+    if not only[0] and not only[1]:
+        texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
+        return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
+    # FALSE only stands in for resolvents that are not there.
+    listed = [[r for r in side if r.kind != GoalKind.FALSE] for side in only]
+    only = listed if listed[0] or listed[1] else only
+    is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
+    values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
+    field = "resolvents.origin" if is_same else "resolvents.atoms"
+    return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
+
+
+def _only(these: tuple[ResolventView, ...], others: tuple[ResolventView, ...]) -> list[ResolventView]:
+    """Resolvents of one step that the other lacks, counted with multiplicity."""
+    left = Counter((r.content, r.clause) for r in others)
+    found = []
+    for resolvent in these:
+        key = (resolvent.content, resolvent.clause)
+        if left[key]:
+            left[key] -= 1
+        else:
+            found.append(resolvent)
+    return found
+
+
+def _stage_of(expected: StepView, actual: StepView, missing: list[ResolventView], extra: list[ResolventView]) -> Stage:
+    if {r.kind for r in missing} | {r.kind for r in extra} == {GoalKind.FALSE}:
+        return Stage.CLOSE
+    missing_by, extra_by = {r.clause: r for r in missing}, {r.clause: r for r in extra}
+    shared = missing_by.keys() & extra_by.keys()
+    if shared:
+        return _stage_of_change(*((side[min(shared)]) for side in (missing_by, extra_by)))
+    totals = [len(s.resolvents) + s.dropped_atoms + s.dropped_resolvents for s in (expected, actual)]
+    dropped = [s.dropped_atoms + s.dropped_resolvents for s in (expected, actual)]
+    if totals[0] == totals[1] and dropped[0] != dropped[1]:
+        return Stage.LIMIT
+    kinds = {kind for kind, _ in (*missing_by, *extra_by)}
+    return Stage.MATCH_FACTS if Origin.FACT in kinds else Stage.MATCH_RULES
+
+
+def _stage_of_change(expected: ResolventView, actual: ResolventView) -> Stage:
+    """The same clause made two different resolvents."""
+    if expected.kind == actual.kind and canonical(expected.atoms) == canonical(actual.atoms):
+        return Stage.RENAME
+    shorter, longer = sorted((expected.atoms, actual.atoms), key=len)
+    rest = iter(longer)
+    if len(shorter) != len(longer) and all(atom in rest for atom in shorter):
+        return Stage.PRUNE
+    return Stage.RESOLVE

@@ -1,0 +1,173 @@
+"""Comparing ranks: a rank that differs although every candidate behind it agrees is a fault of `rank` itself."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
+from kgverify.comparison.view import Names, side_name
+from kgverify.program.outcomes import Outcome
+from kgverify.program.stages import Stage
+from kgverify.trace.model.columns import Candidates, Rankings
+from kgverify.trace.model.trace import Trace
+
+NOT_PROVED_PENALTY: Final = 100.0
+"""What the semantics takes from the ranking score of a candidate that is not PROVED, nats."""
+
+RankCandidates = Callable[[Candidates], Rankings]
+"""How one side ranks candidates."""
+
+
+def compare_rankings(
+    comparison: Comparison,
+    expected: Trace,
+    actual: Trace,
+    ranks: tuple[RankCandidates, RankCandidates] | None = None,
+) -> Comparison:
+    """Add divergences of `rank`, and raise the level where ranks or the metric differ.
+
+    With `ranks`, how the expected and the actual side rank, each side's candidates are ranked again by the other, which
+    separates a fault of ranking from the consequences of others, even where these hide it; without, only groups whose
+    candidates all agree are judged.
+    """
+    if expected.rankings is None or actual.rankings is None:
+        missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
+        note = f"ranks were not compared: the {' and the '.join(missing)} trace has none"
+        return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+    left, right = _by_group(expected.rankings), _by_group(actual.rankings)
+    found = []
+    names = Names(expected)
+    if ranks is not None:
+        pairs = [(_by_group(ranks[0](actual.columns.candidates)), right)]
+        pairs.append((left, _by_group(ranks[1](expected.columns.candidates))))
+        wrong = {g: (w.get(g), h.get(g)) for w, h in reversed(pairs) for g in {**w, **h} if w.get(g) != h.get(g)}
+        found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
+    else:
+        touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
+        error = expected.header.engine.score_error + actual.header.engine.score_error
+        for group in sorted({**left, **right}):
+            wanted, got = left.get(group), right.get(group)
+            is_touched = (group[0], side_name(group[1])) in touched
+            if wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got):
+                found.append(_divergence(group, wanted, got, expected, names))
+    differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
+    levels = [each.level for each in (*comparison.divergences, *found)]
+    if comparison.level is not None:
+        levels.append(comparison.level)
+    if differing and (comparison.divergences or found):
+        metric = not np.isclose(
+            mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings), rtol=0, atol=1e-12
+        )
+        levels.append(Level.METRIC if metric else Level.RANK)
+    notes = comparison.notes
+    if differing and not (comparison.divergences or found):
+        notes = (*notes, f"{len(differing)} ranks differ by near-ties alone")
+    verdict = comparison.verdict
+    if found and verdict is Verdict.AGREE:
+        verdict = Verdict.DIVERGE
+    return msgspec.structs.replace(
+        comparison,
+        verdict=verdict,
+        divergences=(*comparison.divergences, *found),
+        level=highest_level(levels),
+        notes=notes,
+    )
+
+
+class _Ranks(NamedTuple):
+    """A row of the rankings."""
+
+    num_ranked: int
+    optimistic: float
+    pessimistic: float
+
+
+def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
+    return {
+        (query, side): _Ranks(num_ranked, optimistic, pessimistic)
+        for query, side, num_ranked, optimistic, pessimistic in zip(
+            rankings.query.tolist(),
+            rankings.side.tolist(),
+            rankings.num_ranked.tolist(),
+            rankings.optimistic.tolist(),
+            rankings.pessimistic.tolist(),
+            strict=True,
+        )
+    }
+
+
+def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, str]]:
+    candidates = expected.columns.candidates
+    return {
+        (int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate])))
+        for tie in comparison.near_ties
+    }
+
+
+def _is_rounding(
+    expected: Trace, error: float, group: tuple[int, int], wanted: _Ranks | None, got: _Ranks | None
+) -> bool:
+    """Whether scores' errors alone can turn the wanted ranks of a group into those got.
+
+    A trace does not say which candidate of a group is the true one; any that has the wanted ranks may be.
+    """
+    if not error or wanted is None or got is None or wanted.num_ranked != got.num_ranked:
+        return False
+    candidates = expected.columns.candidates
+    rows = (candidates.query == group[0]) & (candidates.side == group[1])
+    unproved = candidates.outcome[rows] != Outcome.PROVED
+    scores = candidates.log_probability[rows] - NOT_PROVED_PENALTY * unproved
+    tolerance = expected.header.run.rank_tolerance
+    margin = 4 * error * int(candidates.num_steps[rows].max(initial=1))
+    for true_score in scores:
+        gaps = scores - true_score
+
+        def ranks(shift: float, gaps: NDArray[np.float64] = gaps) -> tuple[float, float]:
+            above = int(((gaps + shift >= tolerance) & (gaps + shift > 0)).sum())
+            below = int((gaps + shift <= -tolerance).sum() if tolerance else (gaps + shift < 0).sum())
+            return 1.0 + above, float(len(gaps) - below)
+
+        if ranks(0.0) == (wanted.optimistic, wanted.pessimistic):
+            (low, least), (high, most) = ranks(-margin), ranks(margin)
+            if low <= got.optimistic <= high and least <= got.pessimistic <= most:
+                return True
+    return False
+
+
+def _divergence(
+    group: tuple[int, int],
+    wanted: _Ranks | None,
+    got: _Ranks | None,
+    expected: Trace,
+    names: Names,
+) -> Divergence:
+    candidates = expected.columns.candidates
+    rows = np.flatnonzero((candidates.query == group[0]) & (candidates.side == group[1]))
+    row = int(rows[0]) if len(rows) else -1
+    return Divergence(
+        candidate=row,
+        atom=names.atom(tuple(candidates.atom[row].tolist())) if row >= 0 else "",
+        query=group[0],
+        side=side_name(group[1]),
+        step=-1,
+        stage=Stage.RANK.value,
+        field="rankings",
+        level=Level.RANK,
+        expected=_render(wanted),
+        actual=_render(got),
+    )
+
+
+def _render(ranks: _Ranks | None) -> str:
+    if ranks is None:
+        return "not ranked"
+    return f"optimistic {ranks.optimistic:g}, pessimistic {ranks.pessimistic:g}, of {ranks.num_ranked}"
+
+
+def mean_reciprocal_rank(rankings: Rankings) -> float:
+    """MRR of the realistic ranks over both sides; 0 where nothing was ranked."""
+    ranks = (rankings.optimistic + rankings.pessimistic) / 2
+    return float(np.mean(1 / ranks)) if len(ranks) else 0.0

@@ -1,0 +1,1 @@
+"""Compare two traces on disk in bounded memory."""

@@ -1,0 +1,1 @@
+"""Base classes that turn a user's functions into an engine."""

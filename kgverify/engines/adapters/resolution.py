@@ -1,0 +1,120 @@
+"""One resolution in plain Python, from the semantics and from neither prover: what a clause makes of a goal."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import Program
+
+Ids: TypeAlias = tuple[int, int, int]
+"""An atom in ids; an argument below 0 is a variable."""
+
+Atoms: TypeAlias = tuple[Ids, ...]
+
+_ANY = -1
+
+
+class Yield(NamedTuple):
+    """What a clause makes of a goal, after pruning and renaming; no atoms are TRUE."""
+
+    origin_kind: int
+    origin: int
+    atoms: Atoms
+
+
+class Clauses:
+    """The clauses of a program by predicate, and what each makes of a goal."""
+
+    def __init__(self, program: Program, *, exclude_query: bool) -> None:
+        self.exclude_query = exclude_query
+        self.facts: list[Ids] = [tuple(fact) for fact in program.facts.tolist()]
+        self.fact_index = {fact: i for i, fact in enumerate(self.facts)}
+        self.rules: list[tuple[Ids, Atoms]] = [
+            (tuple(rule.clause_head), tuple(tuple(atom) for atom in rule.body))  # type: ignore[misc]
+            for rule in program.rules
+        ]
+        self._rules_of: dict[int, list[int]] = {}
+        for i, (head, _) in enumerate(self.rules):
+            self._rules_of.setdefault(head[0], []).append(i)
+        self._facts_like: dict[Ids, list[int]] = {}
+        for i, (predicate, a, b) in enumerate(self.facts):
+            for pattern in ((predicate, a, _ANY), (predicate, _ANY, b), (predicate, _ANY, _ANY)):
+                self._facts_like.setdefault(pattern, []).append(i)
+        # The problems of a run share few goals, and the candidates of one problem many.
+        self.yields = lru_cache(maxsize=1 << 14)(self._yields)
+
+    def excluded(self, query: Sequence[int]) -> Ids | None:
+        """The fact that may not serve in the derivation of a query; None where it is none."""
+        atom = (int(query[0]), int(query[1]), int(query[2]))
+        return atom if self.exclude_query and atom in self.fact_index else None
+
+    def facts_like(self, atom: Ids, excluded: Ids | None) -> list[int]:
+        """The facts that unify with an atom and are not excluded, ascending."""
+        predicate, a, b = atom
+        if a >= 0 and b >= 0:
+            found = [self.fact_index[atom]] if atom in self.fact_index else []
+        else:
+            found = self._facts_like.get((predicate, max(a, _ANY), max(b, _ANY)), [])
+            if a == b:
+                found = [i for i in found if self.facts[i][1] == self.facts[i][2]]
+        return [i for i in found if self.facts[i] != excluded]
+
+    def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
+        """What each clause that matches the first atom makes of a goal, in the order of the semantics."""
+        selected = goal[0]
+        found = []
+        for i in self._rules_of.get(selected[0], ()):
+            atoms = self.apply_rule(goal, i, excluded)
+            if atoms is not None:
+                found.append(Yield(Origin.RULE, i, atoms))
+        for i in self.facts_like(selected, excluded):
+            atoms = self._resolve(goal, self.facts[i], (), excluded)
+            if atoms is not None:
+                found.append(Yield(Origin.FACT, i, atoms))
+        return tuple(found)
+
+    def apply_rule(self, goal: Atoms, rule: int, excluded: Ids | None) -> Atoms | None:
+        """What a rule makes of a goal; None where its head does not match."""
+        head, body = self.rules[rule]
+        # Standardized apart: every variable of the goal is above `lowest`, every one of the rule below.
+        lowest = min(min(a, b) for _, a, b in goal)
+        shift = min(lowest, 0)
+        return self._resolve(goal, _shift(head, shift), tuple(_shift(atom, shift) for atom in body), excluded)
+
+    def _resolve(self, goal: Atoms, head: Ids, body: Atoms, excluded: Ids | None) -> Atoms | None:
+        bound: dict[int, int] = {}
+        selected = goal[0]
+        for left, right in ((selected[1], head[1]), (selected[2], head[2])):
+            left, right = _follow(left, bound), _follow(right, bound)
+            if left == right:
+                continue
+            if right < 0:
+                bound[right] = left
+            elif left < 0:
+                bound[left] = right
+            else:
+                return None
+        atoms = ((p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:]))
+        return number_variables(atom for atom in atoms if atom not in self.fact_index or atom == excluded)
+
+
+def number_variables(atoms: Iterator[Ids]) -> Atoms:
+    """The atoms with their variables numbered by first appearance."""
+    numbers: dict[int, int] = {}
+
+    def number(argument: int) -> int:
+        return argument if argument >= 0 else numbers.setdefault(argument, -1 - len(numbers))
+
+    return tuple([(predicate, number(a), number(b)) for predicate, a, b in atoms])
+
+
+def _follow(argument: int, bound: dict[int, int]) -> int:
+    while argument in bound:
+        argument = bound[argument]
+    return argument
+
+
+def _shift(atom: Ids, shift: int) -> Ids:
+    predicate, a, b = atom
+    return predicate, a if a >= 0 else a + shift, b if b >= 0 else b + shift

@@ -1,0 +1,194 @@
+"""An engine from the stages that its author has: each stage of a step is a method, and those not given are the textbook's."""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kgverify.engines.adapters.resolution import number_variables
+from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken, read_positions
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Positions, StageOutputs
+from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.program import Program
+from kgverify.program.stages import Stage
+
+_FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
+
+
+class Clause(NamedTuple):
+    """A rule; or a fact, which has no body.
+
+    Atoms are (predicate, first, second) in ids. An argument below 0 is a variable, -1 the first of each clause: rules are not
+    standardized apart from a goal, whose variables have the same numbers.
+    """
+
+    head: AtomIds
+    body: Goal
+    origin_kind: Origin
+    origin: int
+
+
+Made: TypeAlias = Iterable[tuple[Clause, Sequence[AtomIds]]]
+"""Clauses, each with what it makes of a goal."""
+
+
+class StagedEngine(StepwiseEngine):
+    """A prover whose author gives `resolve`, and of the later stages those that the prover has.
+
+    rules, facts: the clauses of the program, in order
+
+    A stage that is not given (prune, rename, revisit, close, limit, score) is done here, as docs/semantics.md says. What every
+    stage gave is shown to whoever probes, so that a divergence is pinned to its stage.
+    """
+
+    def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
+        super().__init__(program, limits, policy)
+        # Plain tuples: what an author compares or prints is what the page shows.
+        self.rules = [
+            Clause((p, a, b), tuple((q, c, d) for q, c, d in body), Origin.RULE, i)
+            for i, ((p, a, b), body) in enumerate(program.rules)
+        ]
+        self.facts = [Clause((p, a, b), (), Origin.FACT, i) for i, (p, a, b) in enumerate(program.facts.tolist())]
+        self._is_fact = frozenset(fact.head for fact in self.facts)
+        self._clauses_of: dict[int, list[Clause]] = {}
+        for clause in (*self.rules, *self.facts):
+            self._clauses_of.setdefault(clause.head[0], []).append(clause)
+
+    def clauses_for(self, goal: Goal, excluded: AtomIds | None) -> list[Clause]:
+        """The clauses of the predicate of the first atom, rules before facts, without the excluded fact."""
+        clauses = self._clauses_of.get(goal[0][0], [])
+        return [each for each in clauses if each.body or each.head != excluded]
+
+    def resolve(self, goal: Goal, excluded: AtomIds | None) -> Made:
+        """Each clause that matches the first atom, in order, with what it makes of the goal: the body, then the other atoms.
+
+        excluded: the fact that may not serve, if there is one. How variables are numbered means nothing yet.
+        """
+        raise NotImplementedError
+
+    def prune(self, resolvents: Sequence[Resolvent], excluded: AtomIds | None) -> Sequence[Resolvent]:
+        """Without the atoms that are facts, the excluded one apart."""
+        return [
+            each._replace(atoms=tuple(a for a in each.atoms if a not in self._is_fact or a == excluded))
+            for each in resolvents
+        ]
+
+    def rename(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
+        """The variables of each resolvent numbered by first appearance."""
+        return [each._replace(atoms=number_variables(iter(each.atoms))) for each in resolvents]
+
+    def revisit(self, resolvents: Sequence[Resolvent], visited: Sequence[Goal]) -> Sequence[Resolvent]:
+        """Without those that equal a visited goal."""
+        return [each for each in resolvents if each.atoms not in visited]
+
+    def close(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
+        """The first one without atoms, as TRUE, alone; FALSE alone where there is none at all."""
+        for each in resolvents:
+            if not each.atoms:
+                return [each._replace(kind=GoalKind.TRUE)]
+        return resolvents or [_FALSE]
+
+    def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
+        """What the limits leave, and how many they drop."""
+        short = [each for each in resolvents if len(each.atoms) <= self.limits.max_atoms]
+        kept = short[: self.limits.max_resolvents]
+        return Taken(kept or [_FALSE], len(resolvents) - len(short), len(short) - len(kept))
+
+    def score(self, goal: Goal, resolvents: Sequence[Resolvent]) -> Sequence[float]:
+        """A score for each, none of which is TRUE or FALSE: those of the policy `shortest`."""
+        return [-(len(each.atoms) + _num_variables(each.atoms) / 64) for each in resolvents]
+
+    def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
+        """Every stage up to `score`."""
+        return self._run_stages(query, visited)[1]
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """What each stage of one step gave."""
+        (query,), (visited,) = read_positions(position)
+        outputs, taken = self._run_stages(query, visited)
+        step = self._choose(visited[-1], int(position.depth[0]), taken)
+        chosen = taken.resolvents[step.choice]
+        return outputs | {
+            Stage.CHOOSE: step.choice,
+            Stage.ADVANCE: (int(chosen.kind), chosen.atoms, step.depth + 1),
+            Stage.FINISH: int(step.outcome),
+        }
+
+    def _run_stages(self, query: AtomIds, visited: Sequence[Goal]) -> tuple[StageOutputs, Taken]:
+        goal = visited[-1]
+        excluded = query if self.limits.exclude_query and min(query) >= 0 else None
+        resolved = self._read(self.resolve(goal, excluded))
+        pruned = self.prune(resolved, excluded)
+        renamed = self.rename(pruned)
+        new = self.revisit(renamed, visited)
+        closed = self.close(new)
+        taken = self.limit(closed)
+        kept = list(taken.resolvents)
+        if kept and all(each.kind is GoalKind.GOAL for each in kept):
+            scores = self.score(goal, kept)
+            kept = [each._replace(score=float(score)) for each, score in zip(kept, scores, strict=True)]
+        origins = [(each.origin_kind, each.origin) for each in resolved]
+        outputs: StageOutputs = {
+            Stage.MATCH_RULES: tuple(origin for kind, origin in origins if kind is Origin.RULE),
+            Stage.MATCH_FACTS: tuple(origin for kind, origin in origins if kind is Origin.FACT),
+            Stage.RESOLVE: _show(resolved, is_canonical=False),
+            Stage.PRUNE: _show(pruned, is_canonical=False),
+            Stage.RENAME: _show(renamed),
+            Stage.REVISIT: _show(new),
+            Stage.CLOSE: _show_kinds(closed),
+            Stage.LIMIT: (_show_kinds(taken.resolvents), taken.dropped_atoms, taken.dropped_resolvents),
+            Stage.SCORE: tuple(each.score for each in kept),
+        }
+        return outputs, taken._replace(resolvents=kept)
+
+    def _read(self, made: Any) -> list[Resolvent]:
+        """What `resolve` gave. UserError unless it is pairs of a clause and atoms."""
+        pairs = made if isinstance(made, Iterable) else [made]
+        return [Resolvent(_read_goal(pair, type(self).__name__), *pair[0][2:]) for pair in pairs]
+
+
+def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngine]:
+    """An engine from a function of a goal and the clauses that may serve: those of its first atom's predicate, in order.
+
+    The function gives each clause that matches the first atom, with what is then left to prove; it may be a decorator's.
+    """
+
+    def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Made:
+        return resolve(goal, self.clauses_for(goal, excluded))
+
+    described = {name: getattr(resolve, name, None) for name in ("__module__", "__qualname__", "__doc__")}
+    name = getattr(resolve, "__name__", type(resolve).__name__)
+    return type(name, (StagedEngine,), {"resolve": call, **described})
+
+
+def _read_goal(pair: Any, where: str) -> Goal:
+    """The atoms of a pair, as tuples. UserError if it is none."""
+    try:
+        clause, atoms = pair
+        goal = tuple([(index(predicate), index(first), index(second)) for predicate, first, second in atoms])
+        if isinstance(clause, Clause):
+            return goal
+    except (TypeError, ValueError):
+        pass
+    raise UserError(
+        f"expected a clause and the atoms that it leaves, found {pair!r}",
+        where=where,
+        fix="yield (clause, [(predicate, first, second), ...]) for each clause that matches",
+    )
+
+
+def _num_variables(goal: Goal) -> int:
+    return len({term for _, *terms in goal for term in terms if term < 0})
+
+
+def _show(resolvents: Sequence[Resolvent], is_canonical: bool = True) -> tuple[Any, ...]:
+    return tuple(
+        (int(each.origin_kind), each.origin, each.atoms if is_canonical else number_variables(iter(each.atoms)))
+        for each in resolvents
+    )
+
+
+def _show_kinds(resolvents: Sequence[Resolvent]) -> tuple[Any, ...]:
+    return tuple((int(each.kind), int(each.origin_kind), each.origin, each.atoms) for each in resolvents)

@@ -1,0 +1,184 @@
+"""An engine from one function: its author says what a step's resolvents are, and the rest of the protocol is done here."""
+
+import math
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
+from kgverify.trace.model.header import EngineInfo
+
+AtomIds: TypeAlias = tuple[int, int, int]
+"""Predicate, first, second; an argument below 0 is a variable, number v being -1 - v."""
+
+Goal: TypeAlias = tuple[AtomIds, ...]
+"""Atoms left to prove."""
+
+
+class Resolvent(NamedTuple):
+    """A resolvent and the clause that made it; TRUE and FALSE have no atoms.
+
+    score: higher is better; 0 for TRUE and FALSE
+    """
+
+    atoms: Goal
+    origin_kind: Origin
+    origin: int
+    kind: GoalKind = GoalKind.GOAL
+    score: float = 0.0
+
+
+class Taken(NamedTuple):
+    """What a step can choose from, and what the limits dropped."""
+
+    resolvents: Sequence[Resolvent]
+    dropped_atoms: int = 0
+    dropped_resolvents: int = 0
+
+
+class _Step(NamedTuple):
+    goal: Goal
+    depth: int
+    taken: Taken
+    choice: int
+    outcome: Outcome
+    log_probability: float
+
+
+class StepwiseEngine:
+    """Proves whatever it is given; a subclass says in `take_step` what the resolvents of a step are.
+
+    program, limits, policy: as given, for `take_step` to use
+    policies: names of those that it knows; NotImplementedError for another one
+
+    A prover that takes many steps at once overrides `take_steps` instead. One that has some stages of a step, and not all, is
+    a `StagedEngine`.
+    """
+
+    policies: ClassVar[tuple[str, ...]] = ("shortest",)
+
+    def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
+        if policy.name not in self.policies:
+            raise NotImplementedError(f"the policy {policy.name}")
+        self.program = program
+        self.limits = limits
+        self.policy = policy
+
+    def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
+        """The resolvents of the last visited goal, after the stage `limit`, each with its score; at least one."""
+        raise NotImplementedError
+
+    def take_steps(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
+        """A step of each of so many derivations: those that are still open, whatever their depth."""
+        return [self.take_step(query, goals) for query, goals in zip(queries, visited, strict=True)]
+
+    @property
+    def info(self) -> EngineInfo:
+        """The class's name; scores without rounding error."""
+        return EngineInfo(name=type(self).__name__, mode="python")
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end, a step of all of them at a time. UserError where a step gives no resolvent."""
+        queries = [(predicate, first, second) for predicate, first, second in candidates.atom.tolist()]
+        visited: list[list[Goal]] = [[(query,)] for query in queries]
+        steps: list[list[_Step]] = [[] for _ in queries]
+        is_open = list(range(len(queries)))
+        while is_open:
+            taken = self._take_all([queries[i] for i in is_open], [visited[i] for i in is_open])
+            for i, each in zip(is_open, taken, strict=True):
+                steps[i].append(self._choose(visited[i][-1], len(steps[i]), each))
+                visited[i].append(each.resolvents[steps[i][-1].choice].atoms)
+            still_open = [i for i in is_open if steps[i][-1].outcome is Outcome.OPEN]
+            progress(len(is_open) - len(still_open))
+            is_open = still_open
+        return _collect(candidates, steps)
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        queries, visited = read_positions(positions)
+        taken = self._take_all(queries, visited)
+        chosen = [
+            [self._choose(goals[-1], depth, each)]
+            for goals, depth, each in zip(visited, positions.depth.tolist(), taken, strict=True)
+        ]
+        return _collect(positions.candidates, chosen)
+
+    def _take_all(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
+        taken = self.take_steps(queries, visited)
+        if len(taken) != len(queries):
+            raise UserError(
+                f"expected {len(queries)} steps, found {len(taken)}",
+                where=f"{type(self).__name__}.take_steps",
+                fix="give one for each query, in the same order",
+            )
+        if not all(each.resolvents for each in taken):
+            raise UserError(
+                "expected a resolvent or more of each step, found none",
+                where=f"{type(self).__name__}.take_step",
+                fix="give Resolvent((), Origin.NONE, 0, GoalKind.FALSE) where nothing is left",
+            )
+        return taken
+
+    def _choose(self, goal: Goal, depth: int, taken: Taken) -> _Step:
+        scores = [each.score for each in taken.resolvents]
+        choice = scores.index(max(scores))
+        total = math.fsum(math.exp(score - scores[choice]) for score in scores)
+        ends = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED}
+        is_last = depth + 1 >= self.limits.max_depth
+        outcome = ends.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
+        return _Step(goal, depth, taken, choice, outcome, -math.log(total))
+
+
+def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:
+    """The query of each position, and the goals visited, the current one last."""
+    queries = [(predicate, first, second) for predicate, first, second in positions.candidates.atom.tolist()]
+    atoms = [(predicate, first, second) for predicate, first, second in positions.atoms.tolist()]
+    goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(positions.num_atoms).tolist())]
+    return queries, [goals[a:b] for a, b in pairwise(starts_of(positions.num_goals).tolist())]
+
+
+def _collect(candidates: CandidateSet, derivations: list[list[_Step]]) -> Columns:
+    steps = list(chain.from_iterable(derivations))
+    resolvents = [each for step in steps for each in step.taken.resolvents]
+
+    def atoms(goals: list[Goal]) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
+        return np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3)
+
+    is_limited = [any(each.taken.dropped_atoms or each.taken.dropped_resolvents for each in d) for d in derivations]
+    return Columns(
+        Candidates(
+            candidates.query,
+            candidates.side,
+            candidates.atom,
+            np.array([len(each) for each in derivations], np.uint32),
+            np.array([each[-1].outcome for each in derivations], np.int8),
+            np.array(is_limited, np.uint8),
+            np.array([math.fsum(step.log_probability for step in each) for each in derivations], np.float64),
+        ),
+        Steps(
+            np.array([step.depth for step in steps], np.uint16),
+            np.array([len(step.goal) for step in steps], np.uint16),
+            np.array([len(step.taken.resolvents) for step in steps], np.uint32),
+            np.array([step.taken.dropped_atoms for step in steps], np.uint32),
+            np.array([step.taken.dropped_resolvents for step in steps], np.uint32),
+            np.array([step.choice for step in steps], np.int32),
+            np.array([step.outcome for step in steps], np.int8),
+            atoms([step.goal for step in steps]),
+        ),
+        Resolvents(
+            np.array([each.kind for each in resolvents], np.uint8),
+            np.array([len(each.atoms) for each in resolvents], np.uint16),
+            np.array([each.origin_kind for each in resolvents], np.uint8),
+            np.array([each.origin for each in resolvents], np.int32),
+            np.array([each.score for each in resolvents], np.float64),
+            atoms([each.atoms for each in resolvents]),
+        ),
+    )

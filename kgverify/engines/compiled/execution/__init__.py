@@ -1,0 +1,1 @@
+"""Device, mode, precision, batch size and compiler settings of the evaluator."""

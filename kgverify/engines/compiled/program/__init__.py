@@ -1,0 +1,1 @@
+"""The program as tensors, and its least model."""

@@ -1,0 +1,204 @@
+"""Sets of ground atoms as sorted keys, and joins of their bindings: what the least model is computed with.
+
+A relation holds the arguments of the atoms of one predicate, as keys `first * C + second`, C the number of constants. A table
+holds bindings: one column for each variable, each row once. Nothing here is larger than what it is given, but for `expand`,
+which takes its rows in parts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgverify.program.atoms import Atom
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """keys: int64 [n], ascending, each once; num_constants: C."""
+
+    keys: Tensor
+    num_constants: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def by_second(self) -> Tensor:
+        """int64 [n]: `second * C + first`, ascending."""
+        c = self.num_constants
+        return (self.keys % c * c + self.keys // c).sort().values
+
+    def select(self, atom: Atom) -> "View":
+        """The bindings of an atom's variables that the relation has."""
+        _, first, second = atom
+        c = self.num_constants
+        if first >= 0 and second >= 0:
+            key = first * c + second
+            return View((), _between(self.keys, key, key + 1), c)
+        if first >= 0:
+            return View((second,), _between(self.keys, first * c, (first + 1) * c) % c, c)
+        if second >= 0:
+            return View((first,), _between(self.by_second, second * c, (second + 1) * c) % c, c)
+        if first == second:
+            a, b = self.keys // c, self.keys % c
+            return View((first,), a[a == b], c)
+        return View((first, second), self.keys, c, self)
+
+
+class View(NamedTuple):
+    """The bindings of at most two variables.
+
+    values: int64 [n], ascending: keys of two variables, constants of one; of none, a value where the atom holds
+    """
+
+    variables: tuple[int, ...]
+    values: Tensor
+    num_constants: int
+    relation: Relation | None = None
+
+    def keys_by(self, variable: int) -> Tensor:
+        """int64 [n], ascending: the keys of two variables with the given one in front."""
+        assert self.relation is not None
+        return self.values if variable == self.variables[0] else self.relation.by_second
+
+    def project(self, variable: int) -> Tensor:
+        """int64 [m], ascending, each once: the values of one of its variables."""
+        if len(self.variables) == 1:
+            return self.values
+        values: Tensor = torch.unique_consecutive(self.keys_by(variable) // self.num_constants)
+        return values
+
+
+class Table(NamedTuple):
+    """Bindings. columns: int64 [size] for each variable; without variables, one row says that something holds."""
+
+    columns: dict[int, Tensor]
+    size: int
+
+
+def whole(view: View) -> Table:
+    """All bindings of a view."""
+    if not view.variables:
+        return Table({}, min(1, len(view.values)))
+    if len(view.variables) == 1:
+        return Table({view.variables[0]: view.values}, len(view.values))
+    first, second = view.variables
+    c = view.num_constants
+    return Table({first: view.values // c, second: view.values % c}, len(view.values))
+
+
+def keep_columns(table: Table, needed: set[int], num_constants: int) -> Table:
+    """Forget the variables that are not needed, and repeated rows with them."""
+    kept = {variable: column for variable, column in table.columns.items() if variable in needed}
+    if len(kept) == len(table.columns):
+        return table
+    columns = list(kept.values())
+    if not columns:
+        return Table({}, min(1, table.size))
+    if len(columns) == 1:
+        values = sort_once(columns[0])
+        return Table(dict(zip(kept, (values,), strict=True)), len(values))
+    if len(columns) == 2:
+        keys = sort_once(columns[0] * num_constants + columns[1])
+        return Table(dict(zip(kept, (keys // num_constants, keys % num_constants), strict=True)), len(keys))
+    rows = torch.stack(columns, 1).unique(dim=0)  # type: ignore[no-untyped-call]
+    return Table(dict(zip(kept, rows.unbind(1), strict=True)), len(rows))
+
+
+def is_filter(table: Table, view: View, needed: set[int]) -> bool:
+    """Whether joining a view brings no variable that is needed."""
+    return all(variable in table.columns or variable not in needed for variable in view.variables)
+
+
+def filter_rows(table: Table, view: View) -> Table:
+    """The rows that some binding of the view goes with."""
+    bound = [variable for variable in view.variables if variable in table.columns]
+    if not len(view.values):
+        return Table({variable: column[:0] for variable, column in table.columns.items()}, 0)
+    if not bound:
+        return table
+    if len(bound) == 2:
+        first, second = (table.columns[variable] for variable in view.variables)
+        is_kept = is_among(first * view.num_constants + second, view.values)
+    elif len(view.variables) == 1:
+        is_kept = is_among(table.columns[bound[0]], view.values)
+    else:
+        begin, end = _ranges(view.keys_by(bound[0]), table.columns[bound[0]], view.num_constants)
+        is_kept = begin < end
+    columns = {variable: column[is_kept] for variable, column in table.columns.items()}
+    return Table(columns, int(is_kept.sum()) if not columns else len(next(iter(columns.values()))))
+
+
+def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterator[Table]:
+    """The rows with every binding of the view that goes with them, in tables of about `most_rows` rows.
+
+    A row is never split: a table may have as many rows more as the view has values.
+    """
+    bound = [variable for variable in view.variables if variable in table.columns]
+    new = [variable for variable in view.variables if variable not in table.columns and variable in needed]
+    c = view.num_constants
+    if bound:
+        keys = view.keys_by(bound[0])
+        begin, end = _ranges(keys, table.columns[bound[0]], c)
+        values: Sequence[Tensor] = (keys % c,)
+    else:
+        if len(new) == 1:
+            values = (view.project(new[0]),)
+        else:
+            values = tuple(whole(view).columns[variable] for variable in new)
+        begin = torch.zeros(table.size, dtype=torch.int64, device=view.values.device)
+        end = torch.full_like(begin, len(values[0]))
+    count = end - begin
+    total = count.cumsum(0)
+    for low, high in _parts(total, most_rows):
+        in_part = count[low:high]
+        row = torch.repeat_interleave(torch.arange(low, high, device=count.device), in_part)
+        start = total[low:high] - in_part - (total[low - 1] if low else 0)
+        place = torch.arange(len(row), device=count.device) - start[row - low] + begin[row]
+        columns = {variable: column[row] for variable, column in table.columns.items()}
+        columns |= {variable: value[place] for variable, value in zip(new, values, strict=True)}
+        yield Table(columns, len(row))
+
+
+def sort_once(values: Tensor) -> Tensor:
+    """int64 [m], ascending, each once: the values, int64 [n]."""
+    distinct: Tensor = torch.unique_consecutive(values.sort().values)
+    return distinct
+
+
+def is_among(values: Tensor, ascending: Tensor) -> Tensor:
+    """bool [n]: whether each value, int64 [n], is one of int64 [m], ascending."""
+    if not len(ascending):
+        return torch.zeros(len(values), dtype=torch.bool, device=values.device)
+    place = torch.searchsorted(ascending, values).clamp(max=len(ascending) - 1)
+    return ascending[place] == values
+
+
+def _between(ascending: Tensor, low: int, high: int) -> Tensor:
+    bounds = torch.tensor([low, high], device=ascending.device)
+    begin, end = torch.searchsorted(ascending, bounds).tolist()
+    return ascending[begin:end]
+
+
+def _ranges(keys: Tensor, lead: Tensor, num_constants: int) -> tuple[Tensor, Tensor]:
+    """Where the keys with each leading constant, int64 [n], begin and end."""
+    low = lead * num_constants
+    return torch.searchsorted(keys, low), torch.searchsorted(keys, low + num_constants)
+
+
+def _parts(total: Tensor, most: int) -> Iterator[tuple[int, int]]:
+    """Rows in parts whose counts, the differences of `total`, add up to about `most`; a row at least."""
+    if not len(total):
+        return
+    if int(total[-1]) <= most:
+        yield 0, len(total)
+        return
+    low, done = 0, 0
+    while low < len(total):
+        high = max(low + 1, int(torch.searchsorted(total, done + most, right=True)))
+        yield low, high
+        low, done = high, int(total[high - 1])

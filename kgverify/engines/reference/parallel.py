@@ -1,0 +1,115 @@
+"""An engine whose candidates are proved by many workers at once: processes, or machines."""
+
+import hashlib
+import pickle
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from typing import Any, Final
+
+from kgverify.engines.protocol import (
+    Engine,
+    Positions,
+    ProbedEngine,
+    Progress,
+    StageOutputs,
+    no_progress,
+    split_positions,
+)
+from kgverify.errors import UserError
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
+from kgverify.trace.model.header import EngineInfo
+
+CHUNK: Final = 32
+"""Candidates or positions that a worker is given at a time."""
+
+MakeEngine = Callable[[], Engine]
+
+_of_thread = threading.local()
+
+
+class FannedOut:
+    """Gives what `make()` would give, in the same order, whatever the workers are and however many.
+
+    make:     makes an engine; it is pickled, sent to the workers, and called once in each thread of theirs that works
+    executor: of the standard library, or any with its interface; whoever made it ends it
+    chunk:    candidates or positions given to a worker at a time
+    share:    makes of bytes what an executor turns into the same bytes where the work is done; for one that sends what
+              every worker needs by a better way than with every call
+
+    What a worker raises is raised here, and what was not begun is cancelled. UserError where a worker ends by itself.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ProbedEngine],
+        executor: Executor,
+        chunk: int = CHUNK,
+        share: Callable[[bytes], Any] = bytes,
+    ) -> None:
+        if chunk < 1:
+            raise ValueError(f"a chunk has 1 candidate or more, found {chunk}")
+        self._here = make()
+        self._executor = executor
+        self._chunk = chunk
+        pickled = zlib.compress(pickle.dumps(make), level=1)
+        self._name = hashlib.sha256(pickled).hexdigest()
+        self._make = share(pickled)
+
+    @property
+    def info(self) -> EngineInfo:
+        """As the engine tells it; workers make no difference."""
+        return self._here.info
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Run every candidate to its end."""
+        num = len(candidates.query)
+        if not num:
+            return self._here.prove(candidates, progress)
+        parts = [candidates.take(slice(begin, begin + self._chunk)) for begin in range(0, num, self._chunk)]
+        return self._gather(_prove, parts, progress)
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        if not len(positions.depth):
+            return self._here.step(positions)
+        return self._gather(_step, split_positions(positions, self._chunk), no_progress)
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """What each stage of one step gave, in this process."""
+        return self._here.probe(position)
+
+    def _gather(self, work: Callable[..., Columns], parts: Iterable[Any], progress: Progress) -> Columns:
+        futures: list[Future[Columns]] = []
+        try:
+            futures += (self._executor.submit(work, self._make, self._name, part) for part in parts)
+            for future in as_completed(futures):
+                progress(len(future.result().candidates.query))
+            return concatenate([future.result() for future in futures])
+        except BrokenExecutor as error:
+            raise UserError(
+                f"a worker ended before its work was done ({error})",
+                where="workers of the reference",
+                fix="use fewer: each holds the program in its memory",
+            ) from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _prove(make: bytes, name: str, candidates: CandidateSet) -> Columns:
+    return _engine(make, name).prove(candidates)
+
+
+def _step(make: bytes, name: str, positions: Positions) -> Columns:
+    return _engine(make, name).step(positions)
+
+
+def _engine(make: bytes, name: str) -> Engine:
+    """The engine of this thread: made once, and kept until another is wanted."""
+    if getattr(_of_thread, "name", None) != name:
+        _of_thread.engine = pickle.loads(zlib.decompress(make))()
+        _of_thread.name = name
+    engine: Engine = _of_thread.engine
+    return engine

@@ -1,0 +1,1 @@
+"""Large evaluations: many candidates ranked without recording their steps."""

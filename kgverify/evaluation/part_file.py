@@ -1,0 +1,202 @@
+"""What is kept of a part, and its file: plain arrays in a zip that numpy alone reads (`numpy.load`)."""
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kgverify.evaluation.parts import Part
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.corrupt import mix
+from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+
+SAMPLED: Final = 512
+"""Candidates of a part that are kept, of the true triples and again of the corruptions."""
+
+_SALT: Final = 0x6B67766572696679
+
+
+class PartResult(NamedTuple):
+    """What came of a part. Rankings Q, one for each query and side; sampled candidates S.
+
+    query, num_ranked, outcome, num_limited: of the rankings, as are optimistic and pessimistic ranks
+    outcome, log_probability: of the true triple
+    num_outcomes:             uint32 [Q, 4]  candidates by `Outcome`
+    sample_...:               some candidates, by ascending sample_priority in each of the two strata
+    num_choices, num_rescored, smallest_gap: of all candidates, as of `Evaluation`
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    num_ranked: NDArray[np.uint32]
+    optimistic: NDArray[np.float64]
+    pessimistic: NDArray[np.float64]
+    outcome: NDArray[np.int8]
+    log_probability: NDArray[np.float64]
+    num_outcomes: NDArray[np.uint32]
+    num_limited: NDArray[np.uint32]
+    sample_priority: NDArray[np.uint64]
+    sample_is_true: NDArray[np.bool_]
+    sample_query: NDArray[np.int32]
+    sample_side: NDArray[np.int8]
+    sample_atom: NDArray[np.int32]
+    sample_outcome: NDArray[np.int8]
+    sample_is_limited: NDArray[np.uint8]
+    sample_log_probability: NDArray[np.float64]
+    num_choices: NDArray[np.int64]
+    num_rescored: NDArray[np.int64]
+    smallest_gap: NDArray[np.float64]
+
+    @property
+    def rankings(self) -> Rankings:
+        """The ranks alone."""
+        return Rankings(self.query, self.side, self.num_ranked, self.optimistic, self.pessimistic)
+
+    @property
+    def sample(self) -> CandidateSet:
+        """The sampled candidates."""
+        return CandidateSet(self.sample_query, self.sample_side, self.sample_atom)
+
+
+class Sample(NamedTuple):
+    """Candidates that are kept of a part; the fields of `PartResult` of the same names."""
+
+    sample_priority: NDArray[np.uint64]
+    sample_is_true: NDArray[np.bool_]
+    sample_query: NDArray[np.int32]
+    sample_side: NDArray[np.int8]
+    sample_atom: NDArray[np.int32]
+    sample_outcome: NDArray[np.int8]
+    sample_is_limited: NDArray[np.uint8]
+    sample_log_probability: NDArray[np.float64]
+
+
+class DamagedError(Exception):
+    """A part's file that cannot be believed; says why."""
+
+
+def summarize_part(
+    candidates: Candidates,
+    rankings: Rankings,
+    triples: NDArray[np.int32],
+    seed: int,
+    gaps: tuple[int, int, float],
+) -> PartResult:
+    """What is kept of a part's candidates, each query and side with one true triple.
+
+    triples: int32 [n, 3], the split that `candidates.query` points into
+    """
+    groups = find_groups(candidates, triples)
+    if groups is None:
+        rows = sort_rows(candidates, triples)
+        candidates = take_candidates(candidates, rows)
+        groups = divide(candidates, triples)
+    is_true = np.zeros(len(candidates.query), np.bool_)
+    is_true[groups.true] = True
+    return PartResult(
+        *rankings,
+        outcome=candidates.outcome[groups.true],
+        log_probability=candidates.log_probability[groups.true],
+        num_outcomes=count_outcomes(candidates, groups),
+        num_limited=groups.count_where(candidates.is_limited != 0).astype(np.uint32),
+        **draw_sample(candidates, is_true, seed)._asdict(),
+        num_choices=np.array(gaps[0], np.int64),
+        num_rescored=np.array(gaps[1], np.int64),
+        smallest_gap=np.array(gaps[2], np.float64),
+    )
+
+
+def count_outcomes(candidates: Candidates, groups: Groups) -> NDArray[np.uint32]:
+    """uint32 [G, 4]: the candidates of each group by `Outcome`."""
+    place = groups.repeat(np.arange(len(groups.query)) * len(Outcome)) + candidates.outcome
+    num = np.bincount(place, minlength=len(groups.query) * len(Outcome))
+    return num.reshape(-1, len(Outcome)).astype(np.uint32)
+
+
+def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -> Sample:
+    """The candidates of lowest priority, of the true triples, bool [N], and again of the corruptions."""
+    priority = _priorities(candidates, seed)
+    rows = np.concatenate([_lowest(priority, of) for of in (is_true, ~is_true)])
+    return Sample(
+        priority[rows],
+        is_true[rows],
+        candidates.query[rows],
+        candidates.side[rows],
+        candidates.atom[rows],
+        candidates.outcome[rows],
+        candidates.is_limited[rows],
+        candidates.log_probability[rows],
+    )
+
+
+def join_samples(samples: Sequence[Sample]) -> Sample:
+    """The candidates of lowest priority of several samples, in each of the two strata."""
+    joined = Sample(*map(np.concatenate, zip(*samples, strict=True)))
+    is_true = joined.sample_is_true
+    rows = np.concatenate([_lowest(joined.sample_priority, of) for of in (is_true, ~is_true)])
+    return Sample(*(column[rows] for column in joined))
+
+
+def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
+    """By (seed, query, side, the replaced entity) alone."""
+    group = candidates.query.astype(np.uint64)
+    group <<= np.uint64(2)
+    group |= candidates.side.astype(np.uint64)
+    entity = np.where(candidates.side == 0, candidates.atom[:, 1], candidates.atom[:, 2])
+    key = mix(np.array([seed ^ _SALT], np.uint64))
+    return mix(mix(key ^ group) ^ entity.astype(np.uint64))
+
+
+def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.int64]:
+    num = np.count_nonzero(of)
+    rows = np.flatnonzero(of)
+    if num > 4 * SAMPLED:
+        # Most are above a limit that about twice as many as are wanted pass.
+        few = np.flatnonzero(of & (priority < np.uint64(2 * SAMPLED / num * 2**64)))
+        rows = few if len(few) >= SAMPLED else rows
+    return rows[np.argsort(priority[rows], kind="stable")[:SAMPLED]]
+
+
+def write_part(path: Path, result: PartResult, identity: str) -> None:
+    """Write the file as a whole or not at all; the same result gives the same bytes."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, identity=np.array(identity), xxh3=np.array(_hash(result, identity)), **result._asdict())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_part(path: Path, part: Part, identity: str) -> PartResult:
+    """Read it again. DamagedError unless it is whole and of this part of this evaluation."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            found, checksum = str(file["identity"]), str(file["xxh3"])
+            result = PartResult(**{name: file[name] for name in PartResult._fields})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise DamagedError(f"cannot be read ({error})") from None
+    if found != identity:
+        raise DamagedError("is of another evaluation")
+    if checksum != _hash(result, identity):
+        raise DamagedError("its checksum is another: it was altered")
+    if not np.array_equal(np.unique(result.query), part.queries):
+        raise DamagedError("holds other queries than the plan says")
+    return result
+
+
+def _hash(result: PartResult, identity: str) -> str:
+    digest = xxhash.xxh3_64(identity.encode())
+    for name, array in result._asdict().items():
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

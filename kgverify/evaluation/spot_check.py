@@ -1,0 +1,103 @@
+"""Some candidates of an evaluation, drawn by the seed, are proved by the reference as well: no speed without agreement."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.evaluation.part_file import PartResult
+from kgverify.program.outcomes import Outcome, Side
+from kgverify.report.evaluation import Difference, SpotCheck
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
+
+_EXACT: Final = 1e-9
+"""How far sums of float64 may be apart that were added up in another order, for each step, in nats."""
+
+
+def check_sample(
+    run: Run, results: Iterable[PartResult], num: int, score_error: float, progress: Progress = no_progress
+) -> SpotCheck:
+    """Prove `num` of the kept candidates by the reference: half of them true triples, half corruptions, if there are.
+
+    score_error: what the engine declares. A candidate on whose way two scores are closer than the errors may part from
+    the reference's way there: a near-tie, which is counted and no difference.
+    """
+    sample = _Sample(list(results), num)
+    if not len(sample.candidates.query):
+        return SpotCheck(num, 0, 0, 0, 0.0, 0.0, ())
+    pipeline = reference_pipeline(run)
+    expected = pipeline.engine.prove(sample.candidates, progress)
+    error = score_error + pipeline.engine.info.score_error
+    num_steps = expected.candidates.num_steps.astype(np.float64)
+    bound = num_steps * (2 * error + _EXACT)
+    apart = np.abs(sample.log_probability - expected.candidates.log_probability)
+    is_same = (sample.outcome == expected.candidates.outcome) & (sample.is_limited == expected.candidates.is_limited)
+    is_same_score = apart <= bound
+    differs = ~is_same | ~is_same_score
+    is_near_tie = differs & (smallest_gaps(expected) <= 2 * error) & (error > 0)
+    agrees = ~differs
+    rows = np.flatnonzero(differs & ~is_near_tie)
+    in_order = rows[np.lexsort((sample.candidates.side[rows], sample.candidates.query[rows]))]
+    return SpotCheck(
+        num_asked=num,
+        num_checked=len(differs),
+        num_equal=int(agrees.sum()),
+        num_near_ties=int(is_near_tie.sum()),
+        largest_error=float(apart[agrees].max(initial=0.0)),
+        bound=float(bound[agrees].max(initial=0.0)),
+        differences=tuple(_describe(run, sample, expected, row) for row in in_order.tolist()),
+    )
+
+
+class _Sample:
+    """The kept candidates of lowest priority, half of each stratum as far as there are so many, and how they ended."""
+
+    def __init__(self, results: list[PartResult], num: int) -> None:
+        priority = np.concatenate([each.sample_priority for each in results])
+        is_true = np.concatenate([each.sample_is_true for each in results])
+        strata = [rows[np.argsort(priority[rows])] for rows in map(np.flatnonzero, (is_true, ~is_true))]
+        num_true = max(min(len(strata[0]), num // 2), min(len(strata[0]), num - len(strata[1])))
+        rows = np.sort(np.concatenate((strata[0][:num_true], strata[1][: num - num_true])))
+        self.candidates = CandidateSet(
+            *(np.concatenate(columns)[rows] for columns in zip(*(each.sample for each in results), strict=True))
+        )
+        self.outcome = np.concatenate([each.sample_outcome for each in results])[rows]
+        self.is_limited = np.concatenate([each.sample_is_limited for each in results])[rows]
+        self.log_probability = np.concatenate([each.sample_log_probability for each in results])[rows]
+
+
+def smallest_gaps(columns: Columns) -> NDArray[np.float64]:
+    """float64 [N]: on each candidate's way, between the chosen score and the next below it; inf where there was no choice."""
+    num_resolvents = columns.steps.num_resolvents.astype(np.int64)
+    starts = starts_of(num_resolvents)
+    step = np.repeat(np.arange(len(num_resolvents)), num_resolvents)
+    score = columns.resolvents.score.astype(np.float64)
+    chosen = starts[:-1] + columns.steps.choice
+    gap = score[chosen][step] - score
+    gap[chosen] = np.inf
+    of_step = np.full(len(num_resolvents), np.inf)
+    np.minimum.at(of_step, step, gap)
+    smallest = np.full(len(columns.candidates.query), np.inf)
+    np.minimum.at(smallest, np.repeat(np.arange(len(smallest)), columns.candidates.num_steps.astype(np.int64)), of_step)
+    return smallest
+
+
+def _describe(run: Run, sample: _Sample, expected: Columns, row: int) -> Difference:
+    names = run.graph.program.symbols
+    predicate, first, second = sample.candidates.atom[row].tolist()
+
+    def ended(outcome: int, is_limited: int, log_probability: float) -> str:
+        limited = ", limited" if is_limited else ""
+        return f"{Outcome(outcome).name.lower().replace('_', ' ')}{limited}, {log_probability:.6g} nats"
+
+    of = expected.candidates
+    return Difference(
+        query=int(sample.candidates.query[row]),
+        side=Side(int(sample.candidates.side[row])).name.lower(),
+        atom=f"{names.predicates[predicate]}({names.constants[first]}, {names.constants[second]})",
+        expected=ended(int(of.outcome[row]), int(of.is_limited[row]), float(of.log_probability[row])),
+        actual=ended(int(sample.outcome[row]), int(sample.is_limited[row]), float(sample.log_probability[row])),
+    )

@@ -1,0 +1,1 @@
+"""The code that plants each fault in the compiled evaluator."""

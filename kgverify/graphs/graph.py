@@ -1,0 +1,130 @@
+"""A knowledge graph as it was read: triples of three splits, rules, domains, and where each came from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError, suggest
+from kgverify.program.atoms import NamedAtom
+from kgverify.program.outcomes import Side
+from kgverify.program.program import NamedRule, Program
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+
+
+class GraphFile(NamedTuple):
+    """A file the graph was read from: its name without its folder, and the sha256 of its bytes."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeGraph:
+    """Triples, rules and domains in names; in ids through `program`. Its arrays are read-only.
+
+    train, valid, test: ground atoms in file order, repetitions included
+    domains:            the constants of each declared domain
+    files:              what was read, in the order train, valid, test, rules, domains
+    fact_lines:         the line of each train atom in `facts_file`
+    warnings:           what looks like a mistake but stops nothing
+    """
+
+    name: str
+    train: tuple[NamedAtom, ...]
+    valid: tuple[NamedAtom, ...] = ()
+    test: tuple[NamedAtom, ...] = ()
+    rules: tuple[NamedRule, ...] = ()
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    files: tuple[GraphFile, ...] = ()
+    facts_file: str = ""
+    fact_lines: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def program(self) -> Program:
+        """The program whose facts are train; it knows every symbol of every split and domain."""
+        return Program.from_names(
+            facts=self.train,
+            rules=self.rules,
+            queries=(*self.valid, *self.test),
+            constants=(constant for constants in self.domains.values() for constant in constants),
+            facts_file=self.facts_file,
+            fact_lines=self.fact_lines or None,
+        )
+
+    def queries(self, split: str) -> NDArray[np.int32]:
+        """The triples of a split in file order: int32 [n, 3] predicate, head, tail. UserError if none."""
+        if split not in get_args(Split):
+            raise UserError(
+                f"expected train, valid or test, found {split!r}",
+                where="split",
+                fix=suggest(split, get_args(Split)) or "choose one of the three splits",
+            )
+        rows = self._rows[split]
+        if not len(rows):
+            raise UserError(
+                f"expected {split} triples, found none",
+                where=self.name,
+                fix=f"add a {split} file to the graph's folder, or name one with {split}",
+            )
+        return rows
+
+    @cached_property
+    def known_triples(self) -> NDArray[np.int32]:
+        """All triples of train, valid and test: int32 [K, 3] predicate, head, tail; unique, ascending."""
+        known = np.unique(np.concatenate(list(self._rows.values())), axis=0)
+        known.setflags(write=False)
+        return known
+
+    def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
+        """The constants that may stand in an argument of a predicate: int32 [n], ascending.
+
+        It is the union of the declared domains that hold a constant seen there in train, valid or test; all
+        constants where no domains are declared or where some seen constant is in none. Source:
+        docs/semantics.md, corrupt.
+        """
+        if side not in (Side.HEAD, Side.TAIL):
+            raise ValueError(f"expected Side.HEAD or Side.TAIL, found {side!r}")
+        key = (predicate_id, Side(side))
+        if key not in self._argument_domains:
+            self._argument_domains[key] = self._infer_domain(predicate_id, Side(side))
+        return self._argument_domains[key]
+
+    def _infer_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
+        num_constants = len(self.program.symbols.constants)
+        is_seen = np.zeros(num_constants, np.bool_)
+        is_seen[self.known_triples[self.known_triples[:, 0] == predicate_id, 1 + side]] = True
+        is_member = np.zeros(num_constants, np.bool_)
+        for ids in self._domain_ids:
+            if is_seen[ids].any():
+                is_member[ids] = True
+        if not self.domains or (is_seen & ~is_member).any():
+            is_member[:] = True
+        members = np.flatnonzero(is_member).astype(np.int32)
+        members.setflags(write=False)
+        return members
+
+    @cached_property
+    def _argument_domains(self) -> dict[tuple[int, Side], NDArray[np.int32]]:
+        return {}
+
+    @cached_property
+    def _domain_ids(self) -> list[NDArray[np.int32]]:
+        ids = self.program.symbols.constant_ids
+        return [np.array([ids[name] for name in names], np.int32) for names in self.domains.values()]
+
+    @cached_property
+    def _rows(self) -> dict[str, NDArray[np.int32]]:
+        symbols = self.program.symbols
+        predicates, constants = symbols.predicate_ids, symbols.constant_ids
+        rows = {}
+        for split, atoms in (("train", self.train), ("valid", self.valid), ("test", self.test)):
+            ids = [(predicates[p], constants[str(a)], constants[str(b)]) for p, a, b in atoms]
+            rows[split] = np.array(ids, np.int32).reshape(-1, 3)
+            rows[split].setflags(write=False)
+        return rows

@@ -1,0 +1,157 @@
+"""Graphs drawn from a seed, `random:SEED`: small, recursive, and with everything that a prover gets wrong.
+
+Some predicate has more facts than plausible caps, and some constant many facts of one predicate; rules repeat variables,
+hold constants, lead back to their heads and have long bodies. Test triples are drawn from what follows from train.
+"""
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from kgverify.errors import UserError
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.program import NamedRule
+
+PREFIX: Final = "random:"
+
+NUM_CONSTANTS: Final = 280
+"""More than 8 bits number."""
+
+CHAINS: Final = (
+    "p(X,Z) q(X,Y) p(Y,Z)",
+    "p(X,Z) p(X,Y) q(Y,Z)",
+    "p(X,Z) q(X,Y) r(Y,Z)",
+    "p(X,Z) q(Y,X) r(Y,Z)",
+)
+SHAPES: Final = (
+    "p(X,Y) q(X,Y)",
+    "p(X,Y) q(Y,X)",
+    "p(X,Y) p(Y,X)",
+    "p(X,Y) p(X,Y) q(Y,Z)",
+    "p(X,X) q(X,Y)",
+    "p(X,X) q(X,X) r(X,Y)",
+    "p(X,Y) q(X,X) r(Y,Y)",
+    "p(X,Y) q(Z,Z)",
+    "p(X,Y) q(X,V) r(Z,Y)",
+    "p(a,Y) q(Y,b)",
+    "p(X,a) q(b,X) r(X,a)",
+    "p(X,Y) q(a,b) r(X,Y)",
+    "p(X,Y) q(X,Z) r(Y,X)",
+    "p(X,Y) r(Y,X) q(X,Z)",
+    "p(X,Y) q(X,V) r(V,W) q(W,Y)",
+    "p(X,Y) q(X,U) q(U,V) r(V,W) p(W,Y)",
+    "p(X,Y) q(Y,V) r(V,V) p(V,X) r(W,a)",
+)
+"""Head and body; the letters of predicates and constants are holes."""
+
+GADGETS: Final = (
+    # A selected atom, its first argument free, meets a head that repeats its variable.
+    ("g0(X,Y) g1(Z,Y) g2(X,Z)", "g1(X,X) g3(X,X)"),
+    # A goal leads to one of the same atoms in another order.
+    ("g4(X,Y) g2(X,Z) g5(X,Y)", "g5(X,Y) g5(X,Y) g2(X,Z)"),
+    # A selected atom repeats its variable.
+    ("g6(X,Y) e0(Z,Z)",),
+)
+"""Rules that leave no choice: what random ones hardly ever lead to. The query is of the first rule's head."""
+
+
+def parse_seed(spec: str) -> int:
+    """The seed of `random:SEED`. UserError if it is none."""
+    text = spec.removeprefix(PREFIX)
+    if not text.isdecimal():
+        raise UserError(
+            f"expected a seed, a number from 0, found {text!r}", where=spec, fix=f"write it as {PREFIX}7, for example"
+        )
+    return int(text)
+
+
+def random_graph(seed: int) -> KnowledgeGraph:
+    """The graph of a seed, the same on every machine."""
+    rng = random.Random(seed)
+    constants = [f"c{i}" for i in range(NUM_CONSTANTS)]
+    few = constants[:12]
+    stored = [f"e{i}" for i in range(4)]
+    derived = [f"d{i}" for i in range(3)]
+    train = [fact for predicate in (*stored, *derived) for fact in _draw_facts(rng, predicate, few)]
+    train += [NamedAtom("next", a, b) for a, b in pairwise(constants)]
+    train += [NamedAtom(stored[0], few[0], constant) for constant in constants[12:82]]
+    rng.shuffle(train)
+    texts = [*CHAINS, *rng.sample(SHAPES, 14), rng.choice(CHAINS), rng.choice(CHAINS)]
+    rules = [_fill(rng, text, derived, [*stored, *derived, "next"], few) for text in texts]
+    rules += [_fill(rng, "p(X,Y) q(X,Y)", [predicate], stored, few) for predicate in derived]
+    rules += [_rule_of(text, {}) for texts in GADGETS for text in texts]
+    train.append(NamedAtom("g2", few[1], few[2]))
+    rng.shuffle(rules)
+    queries = [*_draw_queries(rng, train, rules), *rng.sample([f for f in train if f.predicate in derived], 6)]
+    rng.shuffle(queries)
+    queries[:0] = [NamedAtom(texts[0].split("(")[0], few[1], few[3]) for texts in GADGETS]
+    return KnowledgeGraph(
+        f"{PREFIX}{seed}",
+        train=tuple(train),
+        test=tuple(queries),
+        rules=tuple(rules),
+        domains={"near": (*few, *constants[256:268]), "far": tuple(constants[12:256] + constants[268:])},
+    )
+
+
+def _draw_facts(rng: random.Random, predicate: str, constants: list[str]) -> Iterator[NamedAtom]:
+    for _ in range(rng.choice((6, 15, 40))):
+        first = rng.choice(constants)
+        yield NamedAtom(predicate, first, first if rng.random() < 0.1 else rng.choice(constants))
+
+
+def _fill(rng: random.Random, text: str, heads: list[str], bodies: list[str], constants: list[str]) -> NamedRule:
+    names: dict[str, str | Variable] = {"p": rng.choice(heads), "a": rng.choice(constants), "b": rng.choice(constants)}
+    names |= {hole: rng.choice(bodies) for hole in "qr"}
+    return _rule_of(text, names)
+
+
+def _rule_of(text: str, names: dict[str, str | Variable]) -> NamedRule:
+    def atom(written: str) -> NamedAtom:
+        predicate, first, second = written.rstrip(")").replace("(", ",").split(",")
+        return NamedAtom(str(names.get(predicate, predicate)), *(names.get(t, Variable(t)) for t in (first, second)))
+
+    head, *body = map(atom, text.split())
+    return NamedRule(head, tuple(body))
+
+
+def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedRule]) -> list[NamedAtom]:
+    """Atoms that follow, some from what followed before."""
+    known = dict.fromkeys(train)
+    drawn: dict[NamedAtom, None] = {}
+    for _ in range(4000):
+        found = _apply(rng, rng.choice(rules), list(known))
+        if found is not None and found not in known:
+            drawn[found] = None
+            known[found] = None
+        if len(drawn) >= 40:
+            break
+    return list(drawn)
+
+
+def _apply(rng: random.Random, rule: NamedRule, known: list[NamedAtom]) -> NamedAtom | None:
+    """The head of a rule whose body is matched, atom by atom, by known atoms drawn at random; None if that fails."""
+    bindings: dict[Variable, str] = {}
+    for atom in rule.body:
+        wanted = [bindings.get(t, t) if isinstance(t, Variable) else t for t in (atom.first, atom.second)]
+        matching = [k for k in known if k.predicate == atom.predicate and _match(wanted, k) is not None]
+        if not matching:
+            return None
+        bindings |= _match(wanted, rng.choice(matching)) or {}
+    terms = [
+        bindings.get(t) if isinstance(t, Variable) else t for t in (rule.clause_head.first, rule.clause_head.second)
+    ]
+    return None if None in terms else NamedAtom(rule.clause_head.predicate, *map(str, terms))
+
+
+def _match(wanted: list[str | Variable], known: NamedAtom) -> dict[Variable, str] | None:
+    bindings: dict[Variable, str] = {}
+    for term, name in zip(wanted, (str(known.first), str(known.second)), strict=True):
+        if isinstance(term, Variable):
+            if bindings.setdefault(term, name) != name:
+                return None
+        elif term != name:
+            return None
+    return bindings

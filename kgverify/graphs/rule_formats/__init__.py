@@ -1,0 +1,1 @@
+"""The formats of rule files, one module each; `kgverify.graphs.rules` tells them apart."""

@@ -1,0 +1,72 @@
+"""Text files as the readers see them: bytes with a digest, numbered lines, errors that name a line."""
+
+import hashlib
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from kgverify.errors import UserError
+from kgverify.program.program import Source
+
+_SHOWN_CHARACTERS = 80
+
+
+class TextFile(NamedTuple):
+    """A file's name without its folder, its text without a byte order mark, and the sha256 of its bytes."""
+
+    name: str
+    text: str
+    sha256: str
+
+
+class Line(NamedTuple):
+    """A line of a file: its number, counted from 1, and its text without the end of line."""
+
+    number: int
+    text: str
+
+
+def read_text(file: Traversable) -> TextFile:
+    """Read a file as UTF-8. UserError if it cannot be read, or at the line that is not UTF-8."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}", where=str(file), fix="check the path and its permissions"
+        ) from error
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line_number = content.count(b"\n", 0, error.start) + 1
+        raise line_error(
+            Source(file.name, line_number),
+            "UTF-8 text",
+            f"the byte 0x{content[error.start]:02x}",
+            "save the file in UTF-8",
+        ) from error
+    return TextFile(file.name, text.removeprefix("\ufeff"), hashlib.sha256(content).hexdigest())
+
+
+def split_lines(text: str) -> list[Line]:
+    """The lines of a text, ended by LF or CRLF and by nothing else: names may hold any other separator."""
+    return [Line(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line is a comment: its first sign is `%` or `#`, and no tab makes it a row of a table."""
+    return line.lstrip(" ").startswith(("%", "#")) and "\t" not in line
+
+
+def is_skipped(line: str) -> bool:
+    """Whether a line says nothing: only white space, without a tab, or a comment."""
+    return "\t" not in line and (not line.strip() or is_comment(line))
+
+
+def line_error(source: Source, expected: str, found: str, fix: str) -> UserError:
+    """The error of a line: what was expected there, what was found and how to fix it."""
+    return UserError(f"expected {expected}, found {found}", where=str(source), fix=fix)
+
+
+def show(text: str) -> str:
+    """A piece of text in quotes, cut to a length that an error message bears."""
+    text = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    return repr(text)

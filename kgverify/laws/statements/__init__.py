@@ -1,0 +1,1 @@
+"""The laws themselves, grouped by what they are about."""

@@ -1,0 +1,212 @@
+"""Laws of what clauses give: each resolvent is what its clause makes of the goal, and what is proved is true."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from kgverify.comparison.view import StepView
+from kgverify.engines.adapters.resolution import Atoms, Ids, Yield, number_variables
+from kgverify.laws.case import Case, Finding
+from kgverify.laws.law import Law
+from kgverify.laws.statements.least_model import Model
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.stages import Stage
+
+MOST_CONSTANTS = 150
+"""A problem with more constants has too large a model; nothing is said of it."""
+
+
+def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
+    """Each step's row, the step, and the excluded atom."""
+    atoms = case.columns.candidates.atom.tolist()
+    excluded = [case.clauses.excluded(atom) for atom in atoms]
+    for row, owner in enumerate(case.owner.tolist()):
+        step = case.steps[row]
+        if step.goal:
+            yield row, step, excluded[owner]
+
+
+def made_by_clause(case: Case) -> Iterator[Finding]:
+    """Each resolvent is what its clause makes of the goal."""
+    for row, step, excluded in _steps(case):
+        yields = {(each.origin_kind, each.origin): each for each in case.clauses.yields(step.goal, excluded)}
+        for each in step.resolvents:
+            if each.kind == GoalKind.FALSE:
+                continue
+            made = yields.get((each.origin_kind, each.origin))
+            found = (GoalKind.TRUE if each.kind == GoalKind.TRUE else GoalKind.GOAL, each.atoms)
+            if made is None:
+                stage = Stage.MATCH_RULES if each.origin_kind == Origin.RULE else Stage.MATCH_FACTS
+                expected = "no resolvent of this clause, which does not match the selected atom"
+                if each.origin_kind == Origin.FACT and case.clauses.facts[each.origin] == excluded:
+                    expected = "no resolvent of this fact, which is the excluded atom"
+                yield case.of_step(row, stage, "origin", expected, case.names.resolvent(each))
+                break
+            if found != _kind(made):
+                kind, atoms = _kind(made)
+                yield case.of_step(
+                    row,
+                    _stage_of_atoms(case, each.atoms, made.atoms, excluded),
+                    "resolvent",
+                    case.names.goal(atoms, kind),  # type: ignore[arg-type]
+                    case.names.resolvent(each),
+                )
+                break
+
+
+def complete(case: Case) -> Iterator[Finding]:
+    """Every clause that matches gives a resolvent, or is accounted for."""
+    visited: set[Atoms] = set()
+    owner = -1
+    for row, step, excluded in _steps(case):
+        if int(case.owner[row]) != owner:
+            owner, visited = int(case.owner[row]), set()
+        visited.add(step.goal)
+        yields = case.clauses.yields(step.goal, excluded)
+        left = [each for each in yields if each.atoms not in visited]
+        proof = next((each for each in left if not each.atoms), None)
+        found = [(each.origin_kind, each.origin) for each in step.resolvents if each.kind != GoalKind.FALSE]
+        if proof is not None:
+            wanted, counts = [(proof.origin_kind, proof.origin)], (0, 0)
+        else:
+            short = [each for each in left if len(each.atoms) <= case.limits.max_atoms]
+            kept = short[: case.limits.max_resolvents]
+            wanted = [(each.origin_kind, each.origin) for each in kept]
+            counts = len(left) - len(short), len(short) - len(kept)
+        if found != wanted:
+            missing = next((each for each in left if (each.origin_kind, each.origin) in {*wanted} - {*found}), None)
+            told = _tell(case, missing) if missing else f"{len(wanted)} resolvents"
+            yield case.of_step(row, Stage.CLOSE if proof else _stage(missing), "resolvents", told, "no such resolvent")
+        elif counts != (step.dropped_atoms, step.dropped_resolvents):
+            told = f"{counts[0]} dropped for their atoms, {counts[1]} for their place"
+            actual = f"{step.dropped_atoms} dropped for their atoms, {step.dropped_resolvents} for their place"
+            yield case.of_step(row, Stage.LIMIT, "dropped", told, actual)
+
+
+def unit(case: Case) -> Iterator[Finding]:
+    """A goal of one atom that a fact matches is proved by the step."""
+    for row, step, excluded in _steps(case):
+        if len(step.goal) != 1 or (step.resolvents[:1] and step.resolvents[0].kind == GoalKind.TRUE):
+            continue
+        facts = case.clauses.facts_like(step.goal[0], excluded)
+        if facts:
+            expected = f"TRUE, by {case.names.clause(Origin.FACT, facts[0])}"
+            actual = case.names.resolvent(step.resolvents[0]) if step.resolvents else "no resolvent"
+            yield case.of_step(row, Stage.MATCH_FACTS, "resolvents", expected, actual)
+
+
+def sound(case: Case) -> Iterator[Finding]:
+    """What is PROVED lies in the least model, of the program without the excluded atom."""
+    candidates = case.columns.candidates
+    models = _Models(case)
+    for row in np.flatnonzero(candidates.outcome == Outcome.PROVED).tolist():
+        p, a, b = candidates.atom[row].tolist()
+        place = int(case.merged.owner[candidates.query[row]])
+        if not models.follows(place, (p, a, b)):
+            yield Finding(row, -1, Stage.CLOSE, "outcome", "an outcome other than PROVED: no proof exists", "PROVED")
+
+
+class _Models:
+    """The least models of the problems of a case, each made when it is asked for."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._models: dict[tuple[int, Ids | None], Model] = {}
+
+    def follows(self, place: int, atom: Ids) -> bool:
+        facts, rules, constants = self._parts[place]
+        if len(constants) > MOST_CONSTANTS or not {t for t in atom[1:] if t >= 0} <= constants:
+            return True
+        key = place, self._case.clauses.excluded(atom)
+        if key not in self._models:
+            kept = (fact for fact in facts if fact != key[1])
+            self._models[key] = Model(kept, rules, sorted(constants))
+        return self._models[key].has_instance(atom)
+
+    @cached_property
+    def _parts(self) -> list[tuple[list[Ids], list[tuple[Ids, Atoms]], set[int]]]:
+        """Facts, rules and constants of each problem, told by their names."""
+        case = self._case
+        symbols, clauses = case.program.symbols, case.clauses
+        num = len(case.merged.problems)
+
+        def place(name: str) -> int:
+            return int(name[: name.index(":")]) if num > 1 else 0
+
+        of_predicate = [place(name) for name in symbols.predicates]
+        parts: list[tuple[list[Ids], list[tuple[Ids, Atoms]], set[int]]] = []
+        for i, problem in enumerate(case.merged.problems):
+            prefix = f"{i}:" if num > 1 else ""
+            parts.append(([], [], {symbols.constant_ids[prefix + name] for name in problem.domain}))
+        for fact in clauses.facts:
+            facts, _, constants = parts[of_predicate[fact[0]]]
+            # The others spread the ids, and no goal reaches them.
+            if fact[1] in constants and fact[2] in constants:
+                facts.append(fact)
+        for head, body in clauses.rules:
+            parts[of_predicate[head[0]]][1].append((head, body))
+        return parts
+
+
+def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | None) -> Stage:
+    """The stage that made other atoms than it should."""
+    if number_variables(iter(found)) == wanted:
+        return Stage.RENAME
+    facts = case.clauses.fact_index
+    if number_variables(atom for atom in found if atom not in facts or atom == excluded) == wanted:
+        return Stage.PRUNE
+    rest = iter(wanted)
+    if all(any(atom == each for each in rest) for atom in found):
+        # Some are gone: the last ones, or others.
+        return Stage.LIMIT if len(found) == case.limits.max_atoms and wanted[: len(found)] == found else Stage.PRUNE
+    return Stage.RESOLVE
+
+
+def _kind(made: Yield) -> tuple[int, Atoms]:
+    return (GoalKind.GOAL if made.atoms else GoalKind.TRUE), made.atoms
+
+
+def _stage(made: Yield | None) -> Stage:
+    if made is None:
+        return Stage.LIMIT
+    return Stage.MATCH_RULES if made.origin_kind == Origin.RULE else Stage.MATCH_FACTS
+
+
+def _tell(case: Case, made: Yield) -> str:
+    kind, atoms = _kind(made)
+    return f"{case.names.goal(atoms, kind)}   by {case.names.clause(made.origin_kind, made.origin)}"  # type: ignore[arg-type]
+
+
+CLAUSE_LAWS = (
+    Law(
+        "made-by-clause",
+        "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
+        " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
+        " variables numbered, are the resolvent.",
+        made_by_clause,
+        needs_rows=False,
+        is_replica=True,
+    ),
+    Law(
+        "complete-step",
+        "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, stands behind TRUE,"
+        " or is counted as dropped by a limit.",
+        complete,
+        needs_rows=False,
+        is_replica=True,
+    ),
+    Law(
+        "fact-proves",
+        "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
+        unit,
+        needs_rows=False,
+    ),
+    Law(
+        "sound",
+        "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
+        " taken out.",
+        sound,
+        needs_rows=False,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Laws of the batch machinery: slots, batches, chunks, padding and order change nothing in any derivation."""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.laws.case import Case, Finding
+from kgverify.laws.law import Law
+from kgverify.laws.statements.compare_runs import differing, is_same
+from kgverify.program.stages import Stage
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.problems.problem import Sizes
+from kgverify.trace.model.columns import Columns, concatenate, select_candidates
+
+FEWER = 6
+"""How many times fewer slots, and candidates in a pool, some laws have."""
+MOST_ALONE = 8
+"""Candidates of a run that are proved alone."""
+
+
+def repeats(case: Case) -> Iterator[Finding]:
+    """The same engine again, bit by bit; and the columns that it gave first are still what they were."""
+    first = case.columns
+    kept = deepcopy(first)
+    yield from differing(case, case.engine.prove(case.candidates), Stage.RECYCLE, exactly=True)
+    if not is_same(kept, first, 0.0):
+        yield Finding(
+            -1, -1, Stage.RECYCLE, "columns", "those of the first run as they were", "overwritten by the second"
+        )
+
+
+def reordered(case: Case) -> Iterator[Finding]:
+    """The candidates in another order."""
+    num = len(case.candidates.query)
+    order = np.random.default_rng(num).permutation(num)
+    columns = case.engine.prove(case.candidates.take(order))
+    yield from _aligned(case, columns, np.argsort(order))
+
+
+def chunked(case: Case) -> Iterator[Finding]:
+    """The candidates in parts."""
+    num = len(case.candidates.query)
+    size = max(1, num // 3)
+    parts = [case.engine.prove(case.candidates.take(slice(i, i + size))) for i in range(0, num, size)]
+    yield from differing(case, concatenate(parts), Stage.RECYCLE)
+
+
+def alone(case: Case) -> Iterator[Finding]:
+    """Some candidates, each by itself."""
+    num = len(case.candidates.query)
+    rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
+    parts = [case.engine.prove(case.candidates.take(slice(i, i + 1))) for i in rows.tolist()]
+    some = _Part(case, rows)
+    for finding in differing(some, concatenate(parts), Stage.RECYCLE):
+        yield finding._replace(candidate=int(rows[finding.candidate]))
+
+
+def twice(case: Case) -> Iterator[Finding]:
+    """Each candidate given twice."""
+    num = len(case.candidates.query)
+    rows = np.repeat(np.arange(num), 2)
+    columns = case.engine.prove(case.candidates.take(rows))
+    if len(columns.candidates.query) != 2 * num:
+        yield Finding(-1, -1, Stage.RECYCLE, "candidates", str(2 * num), str(len(columns.candidates.query)))
+        return
+    for half in (0, 1):
+        yield from differing(case, select_candidates(columns, np.arange(half, 2 * num, 2)), Stage.RECYCLE)
+
+
+def _sized(change: Callable[[Sizes], Sizes]) -> Callable[[Case], Iterator[Finding]]:
+    def find(case: Case) -> Iterator[Finding]:
+        engine = case.vary(sizes=change(case.sizes))
+        yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
+
+    return find
+
+
+def same_as(name: str, make_other: MakePipeline) -> Law:
+    """The law that another way of running the same engine (its mode, its device) changes nothing."""
+
+    def find(case: Case) -> Iterator[Finding]:
+        other = make_other(case.run, case.sizes).engine
+        yield from differing(case, other.prove(case.candidates), Stage.RECYCLE)
+
+    return Law(name, "The engine run in another mode, or on another device, takes the same steps.", find)
+
+
+class _Part(Case):
+    """Some candidates of a case."""
+
+    def __init__(self, case: Case, rows: NDArray[np.int64]) -> None:
+        super().__init__(case.merged, case.make_pipeline)
+        self.__dict__.update(
+            pipeline=case.pipeline,
+            candidates=case.candidates.take(rows),
+            columns=select_candidates(case.columns, rows),
+        )
+
+
+def _aligned(case: Case, columns: Columns, rows: NDArray[np.int64]) -> Iterator[Finding]:
+    num = len(rows), len(columns.candidates.query)
+    if num[0] != num[1]:
+        yield Finding(-1, -1, Stage.RECYCLE, "candidates", str(num[0]), str(num[1]))
+        return
+    yield from differing(case, select_candidates(columns, rows), Stage.RECYCLE)
+
+
+MACHINERY_LAWS = (
+    Law(
+        "repetition",
+        "The same engine proves the same candidates again, equal in every bit, and leaves what it gave.",
+        repeats,
+    ),
+    Law("candidate-order", "The order of the candidates changes nothing in any derivation.", reordered),
+    Law(
+        "chunks",
+        "Candidates proved in parts, one part after the other, have the derivations that they have together.",
+        chunked,
+    ),
+    Law(
+        "alone",
+        f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
+        alone,
+    ),
+    Law("twice", "A candidate given twice has the same derivation twice.", twice),
+    Law(
+        "slots",
+        f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",
+        _sized(lambda sizes: sizes._replace(slots=max(1, sizes.slots // FEWER) if sizes.slots > 1 else 2)),
+    ),
+    Law(
+        "padding",
+        "More padding of goals and of steps changes no derivation.",
+        _sized(lambda sizes: sizes._replace(atoms=sizes.atoms + 3, resolvents=sizes.resolvents + 9)),
+    ),
+    Law(
+        "windows",
+        "Smaller windows of what is matched and scored at a time change no derivation.",
+        _sized(
+            lambda sizes: sizes._replace(
+                match_window=max(1, sizes.match_window // 5), score_window=max(1, sizes.score_window // 5)
+            )
+        ),
+    ),
+    Law(
+        "pool",
+        "A smaller pool of candidates handed over at once changes no derivation.",
+        _sized(lambda sizes: sizes._replace(pool=max(1, sizes.pool // (2 * FEWER)))),
+    ),
+)

@@ -1,0 +1,208 @@
+"""Laws of the program: names, the order of clauses, repeated facts and clauses out of reach change only what is stated."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from kgverify.comparison.view import ResolventView, StepView
+from kgverify.laws.case import Case, Finding
+from kgverify.laws.law import Law
+from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
+from kgverify.laws.statements.variant import Variant
+from kgverify.laws.views import read_steps
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.outcomes import GoalKind
+from kgverify.program.program import NamedRule
+from kgverify.program.stages import Stage
+
+CROWD = 56
+"""Facts that crowd a predicate: more than any plausible cap."""
+CROWD_RULES = 4
+
+
+def renamed(case: Case) -> Iterator[Finding]:
+    """Every symbol under another name, in the same order: the ids are the same, and so is everything."""
+    graph = case.run.graph
+
+    def other(name: str) -> str:
+        return f"{name[::-1]} 'é/2'"
+
+    def term(each: Term) -> Term:
+        return each if isinstance(each, Variable) else other(each)
+
+    def atom(each: NamedAtom) -> NamedAtom:
+        return NamedAtom(other(each.predicate), term(each.first), term(each.second))
+
+    renamed_graph = replace(
+        graph,
+        train=tuple(map(atom, graph.train)),
+        valid=tuple(map(atom, graph.valid)),
+        test=tuple(map(atom, graph.test)),
+        rules=tuple(NamedRule(atom(rule.clause_head), tuple(map(atom, rule.body))) for rule in graph.rules),
+        domains={name: tuple(map(other, constants)) for name, constants in graph.domains.items()},
+        domain_of={other(predicate): name for predicate, name in graph.domain_of.items()},  # type: ignore[call-arg, attr-defined]
+    )
+    engine = case.make_pipeline(replace(case.run, graph=renamed_graph), case.sizes).engine
+    yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
+
+
+def repeated_facts(case: Case) -> Iterator[Finding]:
+    """Every other fact given once more, at the end."""
+    train, rules = case.run.graph.train, case.run.graph.rules
+    yield from _derivations_of(Variant(case, (*train, *train[::2]), rules, range(len(rules))), Stage.MATCH_FACTS)
+
+
+def irrelevant(case: Case) -> Iterator[Finding]:
+    """Facts and rules of predicates that no goal can reach; the facts come first, so that all ids move up."""
+    train, rules = case.run.graph.train, case.run.graph.rules
+    names = {*case.program.symbols.predicates, *case.program.symbols.constants}
+    far = "far"
+    while any(name.startswith(far) for name in names):
+        far += "~"
+    islands = [f"{far} island {i}" for i in range(20)]
+    facts = [NamedAtom(far, islands[i], islands[i // 2]) for i in range(len(islands))]
+    x, y = Variable("X"), Variable("Y")
+    near = (train[0] if train else rules[0].clause_head if rules else case.run.graph.test[0]).predicate
+    further = (
+        NamedRule(NamedAtom(f"{far} away", x, y), (NamedAtom(near, x, y), NamedAtom(far, y, x))),
+        NamedRule(NamedAtom(far, x, y), (NamedAtom(f"{far} away", y, x),)),
+    )
+    variant = Variant(case, (*facts, *train), (*rules, *further), [*range(len(rules)), -1, -1])
+    yield from _derivations_of(variant, Stage.RECYCLE)
+
+
+def crowded(case: Case) -> Iterator[Finding]:
+    """Facts and rules of the predicates themselves, over constants that nothing else has, in front of all others.
+
+    They match a selected atom of two different variables alone; of every other step nothing changes.
+    """
+    graph = case.run.graph
+    taken = {*case.program.symbols.constants}
+    crowd = "crowd"
+    while any(name.startswith(crowd) for name in taken):
+        crowd += "~"
+    # One predicate of each problem in turn, for the sake of time.
+    predicates = _one_of_each(case)
+    facts = [NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for p in predicates for i in range(CROWD)]
+    rules = [
+        NamedRule(head, (head,))
+        for p in predicates
+        for head in (NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for i in range(CROWD_RULES))
+    ]
+    rule_of = [*[-1] * len(rules), *range(len(graph.rules))]
+    variant = Variant(case, (*facts, *graph.train), (*rules, *graph.rules), rule_of)
+    stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
+    for row in range(len(case.owner)):
+        one, other = case.steps[row], stepped[row]
+        if not one.goal or (max(one.goal[0][1:]) < 0 and one.goal[0][1] != one.goal[0][2]):
+            continue
+        found = difference_of_resolvents(one, other, case.names)
+        if found is not None:
+            yield case.of_step(row, Stage.MATCH_FACTS, *found)
+        elif (one.dropped_atoms, one.dropped_resolvents) != (other.dropped_atoms, other.dropped_resolvents):
+            counts = [f"{each.dropped_atoms} and {each.dropped_resolvents}" for each in (one, other)]
+            yield case.of_step(row, Stage.LIMIT, "dropped", *counts)
+
+
+def _one_of_each(case: Case) -> list[str]:
+    """For each problem, the predicate with the most clauses."""
+    graph = case.run.graph
+    counts = Counter(fact.predicate for fact in graph.train)
+    counts.update(rule.clause_head.predicate for rule in graph.rules)
+    best: dict[str, str] = {}
+    for predicate, _ in counts.most_common():
+        best.setdefault(predicate.split(":")[0] if len(case.merged.problems) > 1 else "", predicate)
+    return list(best.values())
+
+
+def _shuffled(of_rules: bool) -> Callable[[Case], Iterator[Finding]]:
+    def find(case: Case) -> Iterator[Finding]:
+        train, rules = list(case.run.graph.train), list(case.run.graph.rules)
+        rule_of = list(range(len(rules)))
+        if of_rules:
+            rules, rule_of = rules[::-1], rule_of[::-1]
+        else:
+            train.reverse()
+        variant = Variant(case, train, rules, rule_of)
+        stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
+        stage = Stage.MATCH_RULES if of_rules else Stage.MATCH_FACTS
+        for row in range(len(case.owner)):
+            found = _difference_but_for_order(case, case.steps[row], stepped[row])
+            if found is not None:
+                yield case.of_step(row, stage, *found)
+
+    return find
+
+
+def _difference_but_for_order(case: Case, one: StepView, other: StepView) -> tuple[str, str, str] | None:
+    kinds = [each.resolvents[0].kind if each.resolvents else None for each in (one, other)]
+    if GoalKind.TRUE in kinds:
+        # Which of several proofs comes first depends on the order.
+        texts = [
+            case.names.goal(each.resolvents[0].atoms, each.resolvents[0].kind) if each.resolvents else "nothing"
+            for each in (one, other)
+        ]
+        return None if kinds[0] == kinds[1] else ("resolvents", texts[0], texts[1])
+    sums = [len(_goals(each)) + each.dropped_atoms + each.dropped_resolvents for each in (one, other)]
+    if sums[0] != sums[1]:
+        return "resolvents, dropped ones included", str(sums[0]), str(sums[1])
+    if one.dropped_atoms != other.dropped_atoms:
+        return "dropped_atoms", str(one.dropped_atoms), str(other.dropped_atoms)
+    if one.dropped_resolvents or other.dropped_resolvents:
+        return None
+    left, right = (Counter((each.content, each.clause) for each in _goals(step)) for step in (one, other))
+    if left == right:
+        return None
+    texts = []
+    for step, missing in ((one, left - right), (other, right - left)):
+        only = [each for each in _goals(step) if (each.content, each.clause) in missing]
+        texts.append(case.names.resolvent(only[0]) if only else "nothing more")
+    return "resolvents", texts[0], texts[1]
+
+
+def _goals(step: StepView) -> list[ResolventView]:
+    return [each for each in step.resolvents if each.kind == GoalKind.GOAL]
+
+
+def _derivations_of(variant: Variant, stage: Stage) -> Iterator[Finding]:
+    columns = variant.back(variant.engine().prove(variant.candidates()))
+    yield from differing(variant.case, columns, stage)
+
+
+PROGRAM_LAWS = (
+    Law(
+        "renaming",
+        "Predicates and constants under other names, in the same order, have the same derivations.",
+        renamed,
+    ),
+    Law(
+        "repeated-facts",
+        "A fact given twice is one fact.",
+        repeated_facts,
+    ),
+    Law(
+        "irrelevant-clauses",
+        "Facts and rules of predicates that no goal can reach change no derivation, though all ids move.",
+        irrelevant,
+    ),
+    Law(
+        "crowded-predicate",
+        "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
+        f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
+        crowded,
+        has_steps=True,
+    ),
+    Law(
+        "fact-order",
+        "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
+        " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
+        _shuffled(of_rules=False),
+        has_steps=True,
+    ),
+    Law(
+        "rule-order",
+        "Rules in another order: as for facts.",
+        _shuffled(of_rules=True),
+        has_steps=True,
+    ),
+)

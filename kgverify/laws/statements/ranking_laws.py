@@ -1,0 +1,189 @@
+"""Laws of the draw of corruptions and of ranks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kgverify.laws.case import Case, Finding, is_same_set, rank, take_candidates
+from kgverify.laws.law import Law
+from kgverify.program.outcomes import Outcome, Side
+from kgverify.program.stages import Stage
+from kgverify.ranking.corrupt import ALL, BOTH_SIDES
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.trace.model.columns import CandidateSet
+
+Groups = dict[tuple[int, int], list[tuple[int, int, int]]]
+
+
+def _groups(candidates: CandidateSet) -> Groups:
+    groups: Groups = {}
+    for query, side, atom in zip(
+        candidates.query.tolist(), candidates.side.tolist(), candidates.atom.tolist(), strict=True
+    ):
+        groups.setdefault((query, side), []).append(tuple(atom))
+    return groups
+
+
+def filtered(case: Case) -> Iterator[Finding]:
+    """The true triple, then as many corruptions as wanted, or all that are eligible; each as it must be."""
+    graph, num = case.run.graph, case.run.num_corruptions
+    known = {tuple(triple) for triple in graph.known_triples.tolist()}
+    groups = _groups(case.draw(case.ranked_queries))
+    for query in case.ranked_queries:
+        triple = tuple(case.run.triples[query].tolist())
+        for side in BOTH_SIDES:
+            changed = 1 + int(side)
+            domain = graph.argument_domain(triple[0], side).tolist()
+            eligible = {(*triple[:changed], e, *triple[changed + 1 :]) for e in domain} - known - {triple}
+            wanted = len(eligible) if num == ALL else min(num, len(eligible))
+            first, *drawn = groups.get((query, side), [(-1, -1, -1)])
+
+            def finding(expected: object, actual: object, query: int = query, side: Side = side) -> Finding:
+                return Finding(-1, -1, Stage.CORRUPT, f"{side.name.lower()} side", str(expected), str(actual), query)
+
+            if first != triple:
+                yield finding(f"the query {case.atom_name(triple)} first", case.atom_name(first))
+                continue
+            wrong = next((atom for atom in drawn if atom not in eligible), None)
+            if wrong is not None:
+                what = "no known triple" if wrong in known else "the query with this argument replaced from its domain"
+                yield finding(what, case.atom_name(wrong))
+            elif [*dict.fromkeys(drawn)] != sorted(drawn):
+                yield finding("each corruption once, in the order of ids", ", ".join(map(case.atom_name, drawn)))
+            elif len(drawn) != wanted:
+                yield finding(f"{wanted} corruptions", len(drawn))
+
+
+def drawn_again(case: Case) -> Iterator[Finding]:
+    """Once more, in parts and backwards: every query has the same corruptions."""
+    queries = case.ranked_queries
+    once = case.draw(queries)
+    if not is_same_set(once, case.draw(queries)):
+        yield from _redrawn(case, once, case.draw(queries), "drawn again")
+        return
+    wanted = _groups(once)
+    size = max(1, len(queries) // 3)
+    for begin in range(0, len(queries), size):
+        for key, rows in _groups(case.draw(queries[begin : begin + size][::-1])).items():
+            if wanted.get(key) != rows:
+                texts = [", ".join(map(case.atom_name, each or [])) for each in (wanted.get(key), rows)]
+                yield Finding(-1, -1, Stage.CORRUPT, "drawn in parts", texts[0], texts[1], key[0])
+
+
+def nested(case: Case) -> Iterator[Finding]:
+    """With one corruption more, those drawn before are among those drawn."""
+    num = case.run.num_corruptions
+    if num == ALL:
+        return
+    fewer, more = (_groups(case.draw(case.ranked_queries, k)) for k in (num, num + 1))
+    for key, rows in fewer.items():
+        lost = [atom for atom in rows if atom not in more.get(key, [])]
+        if lost:
+            texts = f"{case.atom_name(lost[0])}, drawn as one of {num}", f"not drawn as one of {num + 1}"
+            yield Finding(-1, -1, Stage.CORRUPT, "drawn", texts[0], texts[1], key[0])
+
+
+def recounted(case: Case) -> Iterator[Finding]:
+    """The ranks counted again, one query after the other."""
+    if case.rankings is None:
+        return
+    told = {
+        (q, s): (n, o, p)
+        for q, s, n, o, p in zip(*(column.tolist() for column in case.rankings), strict=True)
+        if case.merged.is_ranked[q]
+    }
+    candidates = case.columns.candidates
+    scores: dict[tuple[int, int], dict[tuple[int, int, int], float]] = {}
+    for query, side, atom, outcome, log_probability in zip(
+        candidates.query.tolist(),
+        candidates.side.tolist(),
+        map(tuple, candidates.atom.tolist()),
+        candidates.outcome.tolist(),
+        candidates.log_probability.tolist(),
+        strict=True,
+    ):
+        if side != Side.NONE:
+            score = log_probability - (0.0 if outcome == Outcome.PROVED else 100.0)
+            scores.setdefault((query, side), {}).setdefault(atom, score)
+    wanted = {}
+    for (query, side), of_atom in scores.items():
+        triple = tuple(case.run.triples[query].tolist())
+        if triple not in of_atom:
+            continue
+        own = of_atom.pop(triple)
+        above = sum(score - own >= RANK_TOLERANCE for score in of_atom.values())
+        tied = sum(abs(score - own) < RANK_TOLERANCE for score in of_atom.values())
+        wanted[query, side] = (1 + len(of_atom), 1.0 + above, 1.0 + above + tied)
+    for key in sorted({*wanted, *told}):
+        if wanted.get(key) != told.get(key):
+            texts = [
+                f"{each[0]} ranked, optimistic {each[1]}, pessimistic {each[2]}" if each else "no ranking"
+                for each in (wanted.get(key), told.get(key))
+            ]
+            yield Finding(-1, -1, Stage.RANK, f"{Side(key[1]).name.lower()} side", texts[0], texts[1], key[0])
+
+
+def ranked_in_any_order(case: Case) -> Iterator[Finding]:
+    """The candidates handed to the ranking backwards."""
+    if case.rankings is None:
+        return
+    backwards = take_candidates(case.columns.candidates, np.arange(len(case.columns.candidates.query))[::-1])
+    other = rank(case.pipeline, backwards, case.run)
+    pairs: Any = zip(case.rankings._fields, case.rankings, other, strict=True)
+    for name, left, right in pairs:
+        if not np.array_equal(left, right):
+            rows = np.flatnonzero(left != right) if left.shape == right.shape else np.zeros(1, np.int64)
+            query = int(case.rankings.query[rows[0]]) if len(case.rankings.query) else -1
+            yield Finding(-1, -1, Stage.RANK, name, str(left[rows[:1]]), str(right[rows[:1]]), query)
+            return
+
+
+def _redrawn(case: Case, once: CandidateSet, again: CandidateSet, field: str) -> Iterator[Finding]:
+    first, second = _groups(once), _groups(again)
+    for key in sorted({*first, *second}):
+        if first.get(key) != second.get(key):
+            texts = [", ".join(map(case.atom_name, each.get(key, []))) for each in (first, second)]
+            yield Finding(-1, -1, Stage.CORRUPT, field, texts[0], texts[1], key[0])
+
+
+RANKING_LAWS = (
+    Law(
+        "filtered-draw",
+        "For each query and side: the query, then k different corruptions by ascending id (all eligible ones where there are"
+        " fewer); each differs from the query in this argument alone, which is of its domain, and is no triple of train, valid or"
+        " test.",
+        filtered,
+        needs_rows=False,
+        judges="draw",
+    ),
+    Law(
+        "draw-by-query",
+        "The draw depends on seed, query and side alone: drawn again, in parts or in another order, it is the same.",
+        drawn_again,
+        needs_rows=False,
+        judges="draw",
+    ),
+    Law(
+        "nested-draw",
+        "The corruptions drawn as k are among those drawn as k + 1.",
+        nested,
+        needs_rows=False,
+        judges="draw",
+    ),
+    Law(
+        "ranks",
+        "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
+        " more than the number above the query's, the pessimistic one as much more as there are ties.",
+        recounted,
+        needs_rows=False,
+        judges="rank",
+    ),
+    Law(
+        "rank-order",
+        "The order in which candidates are handed over changes no rank.",
+        ranked_in_any_order,
+        needs_rows=False,
+        judges="rank",
+    ),
+)

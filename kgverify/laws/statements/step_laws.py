@@ -1,0 +1,186 @@
+"""Laws of single steps: what a step gives depends on its goal, the visited goals and the query alone, and on these as stated."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
+
+import numpy as np
+
+from kgverify.comparison.view import StepView
+from kgverify.engines.adapters.resolution import Ids
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import Positions
+from kgverify.laws.case import Case, Finding
+from kgverify.laws.law import Law
+from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
+from kgverify.laws.views import read_steps
+from kgverify.program.limits import MAX_ATOMS, Limits
+from kgverify.program.outcomes import GoalKind
+from kgverify.program.stages import Stage
+from kgverify.testing.problems.merge import merge
+from kgverify.trace.model.columns import starts_of
+
+WIDE_RESOLVENTS = 128
+"""`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
+
+
+def taken_alone(case: Case) -> Iterator[Finding]:
+    """Each step of the run, taken from its position."""
+    stepped = read_steps(case.engine.step(case.positions))
+    error = 2 * case.score_error
+    for row in range(len(case.owner)):
+        found = difference_of_steps(case.steps[row], stepped[row], error, case.names)
+        if found is not None and found[0] != "near-tie":
+            yield case.of_step(row, Stage.RECYCLE, found[0], found[2], found[1])
+
+
+def forgets(case: Case) -> Iterator[Finding]:
+    """Each step without the goals visited before: what comes back are these goals alone."""
+    positions = case.positions
+    last = np.cumsum(positions.num_goals, dtype=np.int64) - 1
+    starts = starts_of(positions.num_atoms)
+    rows = np.flatnonzero(positions.num_goals > 1)
+    if not len(rows):
+        return
+    current = Positions(
+        positions.candidates.take(rows),
+        positions.depth[rows],
+        np.ones(len(rows), np.uint32),
+        positions.num_atoms[last[rows]],
+        np.concatenate([positions.atoms[starts[i] : starts[i + 1]] for i in last[rows]]),
+    )
+    stepped = read_steps(case.engine.step(current))
+    for at, row in enumerate(rows.tolist()):
+        one, other = case.steps[row], stepped[at]
+        if any(each.dropped_atoms or each.dropped_resolvents for each in (one, other)):
+            continue
+        owner = int(case.owner[row])
+        visited = {case.steps[i].goal for i in range(int(case.first_step[owner]), row + 1)}
+        kept = [each for each in other.resolvents if each.kind == GoalKind.TRUE or each.atoms not in visited]
+        kept = [each for each in kept if each.kind != GoalKind.FALSE]
+        wanted = [each.content for each in kept]
+        found = [each.content for each in one.resolvents if each.kind != GoalKind.FALSE]
+        if wanted != found:
+            texts = ["; ".join(case.names.goal(a, k) for k, a in each) or "none" for each in (wanted, found)]
+            yield case.of_step(row, Stage.REVISIT, "resolvents", *texts)
+
+
+def widens(case: Case) -> Iterator[Finding]:
+    """Each step under wider limits: what the narrow ones drop is what is too long, or comes too late."""
+    narrow = case.limits
+    longest = max((len(rule.body) for rule in case.program.rules), default=1)
+    limits = Limits(
+        max_depth=narrow.max_depth,
+        max_atoms=min(MAX_ATOMS, narrow.max_atoms + longest - 1),
+        max_resolvents=max(WIDE_RESOLVENTS, narrow.max_resolvents),
+        exclude_query=narrow.exclude_query,
+    )
+    problems = [replace(problem, limits=limits) for problem in case.merged.problems]
+    policy = SHORTEST if case.run.policy.name == "shortest" else merge(problems).run.policy
+    stepped = read_steps(case.vary(limits=limits, policy=policy).step(case.positions))
+    for row in range(len(case.owner)):
+        one, wide = case.steps[row], stepped[row]
+        if wide.dropped_atoms or wide.dropped_resolvents:
+            continue
+        every = [each for each in wide.resolvents if each.kind != GoalKind.FALSE]
+        short = [each for each in every if len(each.atoms) <= narrow.max_atoms]
+        kept = short[: narrow.max_resolvents]
+        counts = len(every) - len(short), len(short) - len(kept)
+        found = [(each.content, each.clause) for each in one.resolvents if each.kind != GoalKind.FALSE]
+        if found != [(each.content, each.clause) for each in kept]:
+            pairs = zip_longest([*kept], [each for each in one.resolvents if each.kind != GoalKind.FALSE])
+            pair = next(
+                (a, b) for a, b in pairs if a is None or b is None or (a.content, a.clause) != (b.content, b.clause)
+            )
+            texts = [case.names.resolvent(each) if each is not None else "nothing more" for each in pair]
+            yield case.of_step(row, Stage.LIMIT, "resolvents", *texts)
+        elif counts != (one.dropped_atoms, one.dropped_resolvents):
+            told = [
+                f"{a} dropped for their atoms, {b} for their place"
+                for a, b in (counts, (one.dropped_atoms, one.dropped_resolvents))
+            ]
+            yield case.of_step(row, Stage.LIMIT, "dropped", *told)
+
+
+def redundant(case: Case) -> Iterator[Finding]:
+    """A fact put behind the goal changes nothing: it is deleted from each resolvent."""
+    facts_of = _facts_by_problem(case)
+    problem_of = case.merged.owner[case.columns.candidates.query].tolist()
+    rows: list[int] = []
+    goals: list[list[Ids]] = []
+    num_goals: list[int] = []
+    for row in range(len(case.owner)):
+        step = case.steps[row]
+        owner = int(case.owner[row])
+        excluded = case.clauses.excluded(case.columns.candidates.atom[owner].tolist())
+        facts = [fact for fact in facts_of.get(problem_of[owner], ()) if fact != excluded]
+        num_visited = row + 1 - int(case.first_step[owner])
+        has_room = len(step.goal) < case.limits.max_atoms and num_visited < case.limits.max_depth
+        if not step.goal or not has_room or not facts:
+            continue
+        visited = [case.steps[i].goal for i in range(int(case.first_step[owner]), row + 1)]
+        goals += [list(goal) for goal in visited]
+        goals.append([*step.goal, facts[row % len(facts)]])
+        num_goals.append(len(visited) + 1)
+        rows.append(row)
+    if not rows:
+        return
+    positions = Positions(
+        case.positions.candidates.take(np.array(rows)),
+        case.positions.depth[rows],
+        np.array(num_goals, np.uint32),
+        np.array([len(goal) for goal in goals], np.uint16),
+        np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
+    )
+    stepped = read_steps(case.engine.step(positions))
+    for at, row in enumerate(rows):
+        one, other = case.steps[row], stepped[at]
+        found = difference_of_resolvents(one, other, case.names) or _difference_of_counts(one, other)
+        if found is not None:
+            field, expected, actual = found
+            yield case.of_step(row, Stage.PRUNE, f"{field} of {case.names.goal(other.goal)}", expected, actual)
+
+
+def _difference_of_counts(one: StepView, other: StepView) -> tuple[str, str, str] | None:
+    counts = [(each.dropped_atoms, each.dropped_resolvents) for each in (one, other)]
+    return None if counts[0] == counts[1] else ("dropped", str(counts[0]), str(counts[1]))
+
+
+def _facts_by_problem(case: Case) -> dict[int, list[Ids]]:
+    names, num = case.program.symbols.predicates, len(case.merged.problems)
+    facts: dict[int, list[Ids]] = {}
+    for fact in case.clauses.facts:
+        name = names[fact[0]]
+        facts.setdefault(int(name[: name.index(":")]) if num > 1 else 0, []).append(fact)
+    return facts
+
+
+STEP_LAWS = (
+    Law(
+        "step-alone",
+        "A step taken by itself from its position (query, depth, goals visited) is the step of the run.",
+        taken_alone,
+        has_steps=True,
+    ),
+    Law(
+        "visited-goals",
+        "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
+        " no limit drops anything.",
+        forgets,
+        has_steps=True,
+    ),
+    Law(
+        "limits",
+        "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
+        " of the rest the first max_resolvents; what was dropped is counted so.",
+        widens,
+        has_steps=True,
+    ),
+    Law(
+        "redundant-subgoal",
+        "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
+        " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
+        redundant,
+        has_steps=True,
+    ),
+)

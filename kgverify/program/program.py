@@ -1,0 +1,194 @@
+"""A program in ids: symbols, facts and rules, numbered and ordered as the semantics prescribes."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_variable
+
+
+class Source(NamedTuple):
+    """The line of a file that something was read from; line 0 means unknown."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+UNKNOWN_SOURCE = Source("", 0)
+
+
+@dataclass(frozen=True)
+class NamedRule:
+    """A definite clause in names: `head <- body`, with at least one body atom."""
+
+    clause_head: NamedAtom
+    body: tuple[NamedAtom, ...]
+    name: str = ""
+    confidence: float | None = None
+    source: Source = UNKNOWN_SOURCE
+
+    def __str__(self) -> str:
+        return f"{render_named(self.clause_head)} <- {', '.join(map(render_named, self.body))}"
+
+
+class Rule(NamedTuple):
+    """A definite clause in ids; its variables are numbered by first appearance, head first."""
+
+    clause_head: Atom
+    body: tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The names behind the ids: `predicates[i]` and `constants[i]` are the names of id i."""
+
+    predicates: tuple[str, ...]
+    constants: tuple[str, ...]
+
+    @cached_property
+    def predicate_ids(self) -> dict[str, int]:
+        """The id of each predicate name."""
+        return {name: i for i, name in enumerate(self.predicates)}
+
+    @cached_property
+    def constant_ids(self) -> dict[str, int]:
+        """The id of each constant name."""
+        return {name: i for i, name in enumerate(self.constants)}
+
+    def encode(self, atom: NamedAtom) -> Atom:
+        """The ids of an atom; variables are numbered by first appearance. KeyError for an unknown name."""
+        return encode_atoms((atom,), self.predicate_ids, self.constant_ids)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Facts and rules in ids.
+
+    facts:        int32 [F, 3]  predicate, first, second; unique, ascending in that order; read-only
+    rules:        in file order
+    named_rules:  the same rules as they were written, with names and sources
+    named_facts, named_queries: the facts and queries as they were given, in the order that numbers the symbols
+    fact_lines:   int32 [F]     line of each fact in `facts_file` (0: unknown)
+    """
+
+    symbols: Symbols
+    facts: NDArray[np.int32]
+    rules: tuple[Rule, ...]
+    named_rules: tuple[NamedRule, ...]
+    named_facts: tuple[NamedAtom, ...]
+    named_queries: tuple[NamedAtom, ...]
+    facts_file: str = ""
+    fact_lines: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    @classmethod
+    def from_names(
+        cls,
+        facts: Sequence[NamedAtom],
+        rules: Sequence[NamedRule] = (),
+        queries: Iterable[NamedAtom] = (),
+        constants: Iterable[str] = (),
+        *,
+        facts_file: str = "",
+        fact_lines: Sequence[int] | None = None,
+    ) -> "Program":
+        """Number the symbols by first appearance (facts, rules, queries, further constants) and order the facts."""
+        predicate_ids: dict[str, int] = {}
+        constant_ids: dict[str, int] = {}
+
+        def number(atom: NamedAtom) -> None:
+            predicate_ids.setdefault(atom.predicate, len(predicate_ids))
+            for term in (atom.first, atom.second):
+                if not isinstance(term, Variable):
+                    constant_ids.setdefault(term, len(constant_ids))
+
+        for fact in facts:
+            number(fact)
+        for rule in rules:
+            number(rule.clause_head)
+            for atom in rule.body:
+                number(atom)
+        named_queries = tuple(queries)
+        for query in named_queries:
+            number(query)
+        for name in constants:
+            constant_ids.setdefault(name, len(constant_ids))
+
+        rows = np.array(
+            [(predicate_ids[p], constant_ids[str(a)], constant_ids[str(b)]) for p, a, b in facts], np.int32
+        ).reshape(-1, 3)
+        unique, first_row = np.unique(rows, axis=0, return_index=True)
+        lines = np.zeros(len(rows), np.int32) if fact_lines is None else np.asarray(fact_lines, np.int32)
+        unique.setflags(write=False)
+        return cls(
+            symbols=Symbols(tuple(predicate_ids), tuple(constant_ids)),
+            facts=unique,
+            rules=tuple(_encode_rule(rule, predicate_ids, constant_ids) for rule in rules),
+            named_rules=tuple(rules),
+            named_facts=tuple(facts),
+            named_queries=named_queries,
+            facts_file=facts_file,
+            fact_lines=lines[first_row],
+        )
+
+    @cached_property
+    def rule_texts(self) -> tuple[str, ...]:
+        """The rules as text."""
+        return tuple(map(str, self.named_rules))
+
+    @cached_property
+    def rule_sources(self) -> tuple[str, ...]:
+        """Where each rule was read."""
+        return tuple(str(rule.source) for rule in self.named_rules)
+
+    @cached_property
+    def sha256(self) -> str:
+        """A digest of everything that can influence a derivation: symbols in order, facts, rules."""
+        digest = hashlib.sha256()
+        for names in (self.symbols.predicates, self.symbols.constants):
+            digest.update(len(names).to_bytes(8, "little"))
+            for name in names:
+                encoded = name.encode("utf-8", "surrogatepass")
+                digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        digest.update(len(self.facts).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(self.facts, "<i4").tobytes())
+        for head, body in self.rules:
+            digest.update(len(body).to_bytes(8, "little"))
+            digest.update(np.array((head, *body), "<i4").tobytes())
+        return digest.hexdigest()
+
+    def fact_source(self, fact: int) -> Source:
+        """Where a fact was read."""
+        return Source(self.facts_file, int(self.fact_lines[fact]) if len(self.fact_lines) else 0)
+
+
+def encode_atoms(
+    atoms: Sequence[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
+) -> tuple[Atom, ...]:
+    """Atoms that share their variables, in ids; variables are numbered by first appearance."""
+    variables: dict[str, int] = {}
+
+    def encode(term: Term) -> int:
+        if isinstance(term, Variable):
+            return encode_variable(variables.setdefault(term.name, len(variables)))
+        return constant_ids[term]
+
+    return tuple(Atom(predicate_ids[p], encode(a), encode(b)) for p, a, b in atoms)
+
+
+def _encode_rule(rule: NamedRule, predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> Rule:
+    head, *body = encode_atoms((rule.clause_head, *rule.body), predicate_ids, constant_ids)
+    return Rule(head, tuple(body))
+
+
+def render_named(atom: NamedAtom) -> str:
+    """`p(a, X)`; a variable is shown by its name."""
+    first, second = (t.name if isinstance(t, Variable) else t for t in (atom.first, atom.second))
+    return f"{atom.predicate}({first}, {second})"

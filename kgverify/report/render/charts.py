@@ -1,0 +1,113 @@
+"""The two pictures of a report as data: what each cause cost, and where the divergences are."""
+
+from collections import Counter
+from math import sqrt
+from typing import Final, NamedTuple
+
+from kgverify.comparison.result import Divergence
+from kgverify.report.report import Report
+from kgverify.report.wording import cause_label, stage_order
+
+MOST_BARS: Final = 12
+"""Causes with a bar of their own; the rest share one."""
+
+MOST_COLUMNS: Final = 20
+"""Columns of depths; of deeper derivations several depths share one."""
+
+
+class Bar(NamedTuple):
+    """A bar of the waterfall.
+
+    kind:       `expected`, `loss`, `gain` or `actual`
+    begin, end: in thousandths of the width, `begin` the smaller
+    level:      where the metric stands after it, in thousandths of the width
+    repaired:   the metric if this cause alone were repaired, with its place; None for the two ends
+    """
+
+    kind: str
+    label: str
+    value: float
+    begin: float
+    end: float
+    level: float
+    repaired: float | None = None
+    repaired_at: float = 0.0
+
+
+class Cell(NamedTuple):
+    """Divergences of a stage at some depths; heat: 0 to 1."""
+
+    num: int
+    heat: float
+
+
+class HeatRow(NamedTuple):
+    """A stage with its divergences by depth."""
+
+    stage: str
+    cells: tuple[Cell, ...]
+    total: int
+
+
+class HeatMap(NamedTuple):
+    """Stages against depths."""
+
+    columns: tuple[str, ...]
+    rows: tuple[HeatRow, ...]
+
+
+def build_waterfall(report: Report) -> tuple[Bar, ...]:
+    """From the expected metric down to the actual one, cause by cause, those that cost most first."""
+    attribution = report.attribution
+    if attribution is None:
+        return ()
+    shares = sorted(attribution.shares, key=lambda share: -abs(share.share))
+    steps: list[tuple[str, float, float | None]] = [
+        (cause_label(report, share.cause), share.share, share.repaired) for share in shares[:MOST_BARS]
+    ]
+    rest = shares[MOST_BARS:]
+    if rest:
+        steps.append((f"{len(rest):,} further causes", sum(share.share for share in rest), None))
+    levels = [attribution.expected]
+    for _, value, _ in steps:
+        levels.append(levels[-1] - value)
+    places = [*levels, attribution.actual, 0.0, *(each for *_, each in steps if each is not None)]
+    low, high = min(places), max(places)
+    scale = 1000 / (high - low) if high > low else 0.0
+
+    def at(value: float) -> float:
+        return round((value - low) * scale, 2)
+
+    bars = [Bar("expected", "expected", attribution.expected, at(0), at(levels[0]), at(levels[0]))]
+    for (label, value, repaired), before, after in zip(steps, levels, levels[1:], strict=False):
+        begin, end = sorted((at(before), at(after)))
+        kind = "gain" if value < 0 else "loss"
+        bars.append(Bar(kind, label, value, begin, end, at(after), repaired, at(repaired or 0.0)))
+    actual = at(attribution.actual)
+    return (*bars, Bar("actual", "actual", attribution.actual, at(0), actual, actual))
+
+
+def build_heat_map(divergences: tuple[Divergence, ...]) -> HeatMap:
+    """The divergences counted by stage, in the order of stages, and by depth, those of no step first."""
+    deepest = max((each.step for each in divergences), default=-1)
+    width = max(1, -(-(deepest + 1) // MOST_COLUMNS))
+    has_whole = any(each.step < 0 for each in divergences)
+
+    def column_of(step: int) -> int:
+        return -1 if step < 0 else step // width
+
+    numbers = [*([-1] if has_whole else []), *range(deepest // width + 1 if deepest >= 0 else 0)]
+    counts = Counter((each.stage, column_of(each.step)) for each in divergences)
+    most = max(counts.values(), default=1)
+    rows = []
+    for stage in sorted({each.stage for each in divergences}, key=stage_order):
+        cells = tuple(Cell(n, round(sqrt(n / most), 3)) for n in (counts[stage, number] for number in numbers))
+        rows.append(HeatRow(stage, cells, sum(cell.num for cell in cells)))
+    return HeatMap(tuple(_column_label(number, width) for number in numbers), tuple(rows))
+
+
+def _column_label(number: int, width: int) -> str:
+    if number < 0:
+        return "whole"
+    first = number * width
+    return str(first) if width == 1 else f"{first}–{first + width - 1}"

@@ -1,0 +1,77 @@
+"""The report as one HTML file that needs nothing outside itself."""
+
+import base64
+import hashlib
+from typing import Any, Final
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from kgverify.report.render.html_view import MOST_DETAILED, build_page
+from kgverify.report.report import Report
+from kgverify.report.wording import make_visible
+from kgverify.trace.model.trace import Trace
+
+_IN_SCRIPTS: Final = {
+    code: f"\\u{code:04x}"
+    for code in (*map(ord, "<>&"), 0x7F, *range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
+"""What a script element, or whoever reads its source, could take for something else."""
+
+
+def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+    """The page. All text is escaped, and the page forbids every script but its own and every request.
+
+    stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
+    """
+    environment = Environment(
+        loader=PackageLoader("kgverify.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    style, script = (_read_own(environment, name) for name in ("report.css", "report.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html").render(
+        page=build_page(report, expected, actual, stepped),
+        version=report.environment.kgverify,
+        style=Markup(style),
+        script=Markup(script),
+        script_hash=Markup(f"sha256-{digest}"),
+        summary=Markup(encode_for_script(summarize(report))),
+    )
+
+
+def summarize(report: Report) -> dict[str, Any]:
+    """The heart of the report, which the page carries as JSON for programs that read it."""
+    return {
+        "verdict": report.verdict,
+        "level": report.level,
+        "run": report.run,
+        "coverage": report.coverage,
+        "metrics": report.metrics,
+        "num_divergences": len(report.divergences),
+        "num_near_ties": len(report.near_ties),
+        "first_cause": report.first_cause,
+        "causes": report.causes[:MOST_DETAILED],
+        "attribution": report.attribution,
+    }
+
+
+def encode_for_script(data: Any) -> str:
+    """JSON that may stand in a script element: it holds no `<`, so that nothing in it can end the element."""
+    return msgspec.json.encode(data).decode().translate(_IN_SCRIPTS)
+
+
+def _finalize(value: Any) -> Any:
+    return make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _read_own(environment: Environment, name: str) -> str:
+    """A file beside the templates, as it is."""
+    if environment.loader is None:  # pragma: no cover
+        return ""
+    return environment.loader.get_source(environment, name)[0]

@@ -1,0 +1,95 @@
+"""The report as JUnit XML: a test case for each query and side."""
+
+from collections import defaultdict
+from typing import Final
+from xml.etree import ElementTree
+
+from kgverify.comparison.result import Divergence, Verdict
+from kgverify.comparison.view import Names, side_name
+from kgverify.report.report import Report
+from kgverify.report.wording import (
+    clip,
+    describe_coverage,
+    describe_divergence,
+    describe_engine,
+    describe_run,
+    describe_values,
+    make_visible,
+)
+from kgverify.trace.model.trace import Trace
+
+SUITE: Final = "kgverify"
+
+Group = tuple[int, str]
+"""A query and a side."""
+
+
+def render_junit(report: Report, expected: Trace) -> bytes:
+    """XML, UTF-8. A case fails with its first divergence; an inconclusive run has one error, and cases skipped."""
+    found: dict[Group, list[Divergence]] = defaultdict(list)
+    for each in report.divergences:
+        found[each.query, each.side].append(each)
+    names = _first_atoms(expected)
+    groups = [*names, *sorted(found.keys() - names.keys())]
+    is_inconclusive = report.verdict is Verdict.INCONCLUSIVE
+    suites = ElementTree.Element("testsuites", name=SUITE)
+    suite = ElementTree.SubElement(
+        suites,
+        "testsuite",
+        name=make_visible(f"{SUITE}: {describe_run(report)}"),
+        tests=str(len(groups) + 1),
+        failures=str(len(found)),
+        errors=str(int(is_inconclusive)),
+        skipped=str(len(groups) - len(found) if is_inconclusive else 0),
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in _properties(report):
+        ElementTree.SubElement(properties, "property", name=name, value=make_visible(value))
+    verdict = ElementTree.SubElement(suite, "testcase", classname=f"{SUITE}.verdict", name="the comparison decides")
+    reasons = make_visible("\n".join(map(clip, report.reasons)))
+    if is_inconclusive:
+        error = ElementTree.SubElement(verdict, "error", type="INCONCLUSIVE", message=reasons)
+        error.text = reasons
+    for group in groups:
+        query, side = group
+        atom = names.get(group, "")
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"{SUITE}.{side}", name=make_visible(f"query {query}, {side}: {atom}")
+        )
+        if found[group]:
+            case.append(_failure(found[group]))
+        elif is_inconclusive:
+            ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")
+    ElementTree.indent(suites)
+    xml: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return xml + b"\n"
+
+
+def _first_atoms(expected: Trace) -> dict[Group, str]:
+    """The groups in order, each with its first candidate, the true one."""
+    candidates, names = expected.columns.candidates, Names(expected)
+    atoms: dict[Group, str] = {}
+    for row, (query, side) in enumerate(zip(candidates.query.tolist(), candidates.side.tolist(), strict=True)):
+        group = query, side_name(side)
+        if group not in atoms:
+            atoms[group] = clip(names.atom(tuple(candidates.atom[row].tolist())))
+    return atoms
+
+
+def _failure(divergences: list[Divergence]) -> ElementTree.Element:
+    first = divergences[0]
+    failure = ElementTree.Element("failure", type=first.stage, message=make_visible(describe_divergence(first)))
+    more = f"\nand {len(divergences) - 1:,} further divergences of this query and side" if len(divergences) > 1 else ""
+    failure.text = make_visible(f"{describe_divergence(first)}\n{describe_values(first)}{more}")
+    return failure
+
+
+def _properties(report: Report) -> list[tuple[str, str]]:
+    return [
+        ("verdict", report.verdict.value),
+        ("level", report.level.value if report.level else "none"),
+        ("coverage", describe_coverage(report)),
+        ("expected", clip(describe_engine(report.environment.expected))),
+        ("actual", clip(describe_engine(report.environment.actual))),
+        ("near_ties", str(len(report.near_ties))),
+    ]

@@ -1,0 +1,135 @@
+"""The report as Markdown, as GitHub renders it: for a pull request, an issue or a step summary."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kgverify.comparison.result import Divergence
+from kgverify.report.report import Report
+from kgverify.report.wording import (
+    cause_label,
+    clip,
+    describe_coverage,
+    describe_engine,
+    describe_finding,
+    describe_kind,
+    describe_loss,
+    describe_run,
+    describe_values,
+    make_visible,
+    show_commands,
+)
+
+MOST_CAUSES: Final = 20
+MOST_REASONS: Final = 20
+_METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
+_SIDES: Final = ("both", "head", "tail")
+_SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")
+
+
+def render_markdown(report: Report) -> str:
+    """The page: verdict, metrics, causes, first divergence."""
+    parts = [f"## {report.verdict.value}: {escape_markdown(describe_run(report))}", *_summary(report)]
+    if report.metrics.expected or report.metrics.actual:
+        parts += ["### Metrics, realistic ranks", _metrics(report)]
+    if report.causes:
+        parts += ["### Causes", _causes(report)]
+        if len(report.causes) > MOST_CAUSES:
+            parts.append(f"… and {len(report.causes) - MOST_CAUSES:,} more in `report.json`")
+    if report.first_cause is not None:
+        parts += ["### First divergence", *_first_divergence(report.first_cause)]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Plain text in one line: every character that Markdown, HTML or GitHub could read otherwise as an entity."""
+    line = " ".join(make_visible(text).split())
+    return _SPECIAL.sub(lambda match: "".join(map(_as_entity, match[0])), line)
+
+
+def _as_entity(character: str) -> str:
+    # GitHub looks for mentions and issues in the text that entities become; a comment parts that text.
+    return f"&#{ord(character)};" + ("<!-- -->" if character in "@#" else "")
+
+
+def format_code(text: str) -> str:
+    """Text in one line as code; in a table too."""
+    line = " ".join(make_visible(text).split())
+    if not line:
+        return ""
+    if re.search(r"[`|\\<]", line):
+        return f"<code>{escape_markdown(line)}</code>"
+    return f"`{line}`"
+
+
+def fence(text: str) -> str:
+    """Text over several lines as a block of code, whatever backticks it holds."""
+    visible = make_visible(text)
+    longest = max((len(run) for run in re.findall("`+", visible)), default=0)
+    mark = "`" * max(3, longest + 1)
+    return f"{mark}text\n{visible}\n{mark}"
+
+
+def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], num_texts: int) -> str:
+    """A table; the columns after the first `num_texts` hold numbers. Cells are Markdown already."""
+    rule = ["---" if i < num_texts else "---:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def _summary(report: Report) -> list[str]:
+    environment = report.environment
+    lines = [
+        f"- expected: {escape_markdown(describe_engine(environment.expected))}",
+        f"- actual: {escape_markdown(describe_engine(environment.actual))}",
+        f"- covered: {escape_markdown(describe_coverage(report))}",
+    ]
+    if report.level is not None:
+        lines.append(f"- level: {report.level.value}")
+    if report.divergences:
+        lines.append(f"- divergences: {len(report.divergences):,}")
+    if report.near_ties:
+        lines.append(f"- near-ties: {len(report.near_ties):,}")
+    if report.attribution is not None:
+        lines.append(f"- MRR {escape_markdown(describe_loss(report))}")
+    lines += [f"- because {escape_markdown(clip(reason))}" for reason in report.reasons[:MOST_REASONS]]
+    lines += [f"- note: {escape_markdown(clip(note))}" for note in report.notes[:MOST_REASONS]]
+    return ["\n".join(lines)]
+
+
+def _metrics(report: Report) -> str:
+    def compared(key: str) -> str:
+        found = report.metrics.expected.get(key), report.metrics.actual.get(key)
+        texts = ["-" if value is None else f"{value:.4f}" for value in found]
+        return texts[0] if texts[0] == texts[1] else f"{texts[0]} → **{texts[1]}**"
+
+    rows = ((f"`{name}`", *(compared(f"{side}.realistic.{name}") for side in _SIDES)) for name in _METRICS)
+    return render_table(("", *_SIDES), rows, 1)
+
+
+def _causes(report: Report) -> str:
+    shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
+    header = ["cause", "first", "candidates", "queries", "later"]
+    header += ["MRR lost", "MRR if repaired alone"] if shares else []
+    rows = []
+    for i, cause in enumerate(report.causes[:MOST_CAUSES]):
+        first = report.divergences[cause.first]
+        step = f", step {first.step}" if first.step >= 0 else ""
+        row = [escape_markdown(cause_label(report, i)), f"candidate {first.candidate}{step}"]
+        row += [f"{cause.num_candidates:,}", f"{cause.num_queries:,}", f"{cause.num_later:,}"]
+        if shares:
+            share = shares.get(i)
+            row += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
+        rows.append(row)
+    return render_table(header, rows, 2)
+
+
+def _first_divergence(first: Divergence) -> list[str]:
+    where = f" at step {first.step}" if first.step >= 0 else ""
+    found = describe_finding(first)
+    commands = show_commands(first, 1, None)
+    return [
+        f"**{escape_markdown(first.stage)}**{where} of {format_code(clip(first.atom))} (candidate {first.candidate},"
+        f" query {first.query}, {escape_markdown(first.side)} side): {escape_markdown(clip(describe_kind(first)))}; {found}.",
+        fence(describe_values(first)),
+        *(["Next, in the folder of the run:", fence("\n".join(commands))] if commands else []),
+    ]

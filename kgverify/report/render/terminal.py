@@ -1,0 +1,263 @@
+"""The report as a person reads it in a terminal."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kgverify.comparison.result import Divergence, Value, Verdict
+from kgverify.comparison.view import Names, StepReader
+from kgverify.engines.protocol import CompilerCaches
+from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
+from kgverify.report.report import Report
+from kgverify.report.wording import clip, describe_finding, make_visible, value_lines
+from kgverify.trace.model.trace import Trace
+
+_STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
+MOST_CAUSES = 12
+_SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
+
+
+class NextCommand(NamedTuple):
+    """What to type next, and what for."""
+
+    command: str
+    purpose: str
+
+
+def print_report(
+    report: Report,
+    console: Console,
+    *,
+    expected: Trace | None = None,
+    is_excerpt: bool = False,
+    next_commands: Sequence[NextCommand] = (),
+) -> None:
+    """Print the report: verdict, coverage, first cause, metrics; where something diverges, what to type next.
+
+    expected:   the expected trace, for the steps that agree before the first divergence
+    is_excerpt: whether that holds nothing but the candidate of the first divergence
+    """
+    for part in render_report(report, expected, is_excerpt=is_excerpt):
+        console.print(part, highlight=False)
+    if report.divergences and next_commands:
+        console.print("\nnext", style="bold")
+        for each in next_commands:
+            # Not wrapped, so that it can be copied.
+            line = Text(f"  {make_visible(each.command)}").append(f"   # {each.purpose}", style="dim")
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def render_report(report: Report, expected: Trace | None = None, *, is_excerpt: bool = False) -> list[RenderableType]:
+    """The parts of the report, in reading order."""
+    parts: list[RenderableType] = [_render_verdict(report)]
+    if report.first_cause is not None:
+        parts.append(_render_first_cause(report, report.first_cause, expected, is_excerpt))
+    if report.causes:
+        parts.append(_render_causes(report))
+    if report.near_ties:
+        parts.append(_render_near_ties(report))
+    if report.metrics.expected or report.metrics.actual:
+        parts.append(_render_metrics(report))
+    parts.append(_render_equality(report))
+    if report.reasons_of_actual:
+        parts.append(Text(describe_execution(report.reasons_of_actual, report.caches), style="dim"))
+    return parts
+
+
+def _render_verdict(report: Report) -> RenderableType:
+    verdict = Text(report.verdict.value, style=_STYLES[report.verdict])
+    verdict.append(f"   {_coverage_line(report)}", style="default")
+    lines: list[RenderableType] = [verdict]
+    expected, actual = report.environment.expected, report.environment.actual
+    sides = " against ".join(
+        f"{e.name} ({', '.join(filter(None, (e.mode, e.device, e.precision, *e.faults)))})" for e in (expected, actual)
+    )
+    run = report.run
+    queries = "1 query" if run.num_queries == 1 else f"{run.num_queries} queries"
+    corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
+    lines.append(
+        Text(
+            f"  {sides}\n  graph {run.graph or '?'}, {queries} of {run.split},"
+            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}"
+            f"{', lockstep' if report.lockstep else ''}"
+        )
+    )
+    lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
+    lines += [Text(f"  note: {note}") for note in report.notes]
+    if report.level is not None:
+        lines.append(Text(f"  level: {report.level.value}"))
+    return Group(*lines)
+
+
+def _coverage_line(report: Report) -> str:
+    c = report.coverage
+    parts = [
+        f"{c.candidates:,} candidates, {c.steps:,} steps, {c.resolvents:,} resolvents, {len(c.fields)} fields compared"
+    ]
+    if c.candidates != max(c.candidates_expected, c.candidates_actual):
+        parts.append(f"{c.candidates_expected:,} candidates expected, {c.candidates_actual:,} actual")
+    if c.not_compared:
+        parts.append(f"not compared: {', '.join(c.not_compared)}")
+    twice = [role for role in ("expected", "actual") if getattr(report.determinism, role)]
+    if len(twice) == 2:
+        parts.append("both engines repeat themselves")
+    return "; ".join(parts)
+
+
+def _render_first_cause(report: Report, first: Divergence, expected: Trace | None, is_excerpt: bool) -> RenderableType:
+    where = f" at step {first.step}" if first.step >= 0 else ""
+    found = describe_finding(first)
+    title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
+    title.append(f"   ({found}; the first of {len(report.divergences):,})", style="dim")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    of = f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)"
+    grid.add_row("   candidate", Text(make_visible(of)))
+    for each in _steps_before(first, expected, is_excerpt):
+        goal = Text(make_visible(each.goal)).append("   agrees", style="green")
+        grid.add_row(f"   step {each.step}", goal.append(make_visible(f"\n  by {each.clause}"), style="dim"))
+    if first.step >= 0:
+        goal = Text(make_visible(clip(first.goal)) or "not reached", style="bold")
+        grid.add_row(
+            Text(f"-> step {first.step}", style="bold red"), goal.append(f"   {first.stage}", style="bold red")
+        )
+    grid.add_row("   field", f"{first.field}, level {first.level.value}")
+    difference = f"{first.kind.value}: {first.evidence} (confidence {first.confidence:.0%})"
+    grid.add_row("   difference", Text(make_visible(difference)))
+    grid.add_row("   expected", Text(_text(first.expected), style="green"))
+    grid.add_row("   actual", Text(_text(first.actual), style="red"))
+    return Group(title, grid, *(Text(f"   {line}") for line in _consequences(report, first)))
+
+
+def _steps_before(first: Divergence, expected: Trace | None, is_excerpt: bool) -> Sequence[StepBefore]:
+    """The last steps that agree; all before the first divergence of a candidate do."""
+    row = 0 if is_excerpt else first.candidate
+    if expected is None or first.step < 0 or not 0 <= row < len(expected.columns.candidates.num_steps):
+        return ()
+    reader, names = StepReader(expected.columns), Names(expected)
+    begin = reader.first_step[row]
+    end = min(first.step, int(expected.columns.candidates.num_steps[row]))
+    numbers = range(max(0, end - NUM_BEFORE), end)
+    return [describe_step(number, reader.read(begin + number), names, agrees=True) for number in numbers]
+
+
+def _consequences(report: Report, first: Divergence) -> list[str]:
+    """What follows from the first divergence, and what its cause is to blame for."""
+    lines = []
+    if first.later_steps:
+        one = first.later_steps == 1
+        lines.append(f"{first.later_steps:,} later difference{' follows' if one else 's follow'} from this one.")
+    if not 0 <= first.cause < len(report.causes):
+        return lines
+    cause = report.causes[first.cause]
+    share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
+    told = [f"{cause.num_divergences:,} divergences have this cause"] if cause.num_divergences > 1 else []
+    if share is not None and report.attribution is not None:
+        lost = report.attribution.expected - report.attribution.actual
+        told.append(f"{'it' if told else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
+    return [*lines, f"{'; '.join(told)}."] if told else lines
+
+
+def _text(value: Value) -> str:
+    return make_visible("\n".join(value_lines(value)))
+
+
+def _render_causes(report: Report) -> RenderableType:
+    shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    columns = ["#", "stage", "difference", "candidates", "queries", "later"]
+    if shares:
+        columns += ["MRR lost", "MRR if repaired alone"]
+    for column in (*columns, "first"):
+        table.add_column(column, overflow="fold")
+    for i, cause in enumerate(report.causes[:MOST_CAUSES]):
+        first = report.divergences[cause.first]
+        kind = cause.kind.value + (f": {cause.situation}" if cause.situation else "")
+        counts = cause.num_candidates, cause.num_queries, cause.num_later
+        cells = [str(i + 1), cause.stage, escape(make_visible(kind)), *(f"{count:,}" for count in counts)]
+        if shares:
+            share = shares.get(i)
+            cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
+        where = f"candidate {first.candidate}" + (f", step {first.step}" if first.step >= 0 else "")
+        table.add_row(*cells, where)
+    lines: list[RenderableType] = [Text("\ncauses", style="bold"), table]
+    if len(report.causes) > MOST_CAUSES:
+        lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
+    if report.attribution:
+        lines.append(Text(_summary_of_loss(report)))
+    return Group(*lines)
+
+
+def _summary_of_loss(report: Report) -> str:
+    """`match_facts explains 0.31 of the 0.35 lost.`"""
+    attribution = report.attribution
+    if attribution is None:
+        return ""
+    lost = attribution.expected - attribution.actual
+    parts = [
+        f"{report.causes[share.cause].stage if share.cause >= 0 else 'rounding'} explains {share.share:.4f}"
+        for share in sorted(attribution.shares, key=lambda each: -abs(each.share))[:3]
+        if share.share
+    ]
+    method = "" if attribution.method == "exact" else f", sampled, within {attribution.error:.1g}"
+    if not parts:
+        return f"of {lost:.4f} MRR lost no cause explains anything{method}"
+    return f"{', '.join(parts)} of the {lost:.4f} MRR lost{method}"
+
+
+def _render_near_ties(report: Report) -> RenderableType:
+    first = report.near_ties[0]
+    lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
+    lines.append(
+        f"   choices that differ inside the error bound; {report.coverage.steps_after_near_ties:,} steps after them"
+        f" compared from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
+        f" gap {first.gap:.3g} <= {first.bound:.3g}",
+        style="default",
+    )
+    return lines
+
+
+def _render_metrics(report: Report) -> RenderableType:
+    title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    sides = ("both", "head", "tail")
+    for column in ("", *sides):
+        table.add_column(column, no_wrap=True)
+    for metric in _SHOWN_METRICS:
+        keys = [f"{side}.realistic.{metric}" for side in sides]
+        cells = (_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys)
+        table.add_row(metric, *cells)
+    return Group(title, table)
+
+
+def _compared(expected: float | None, actual: float | None) -> str:
+    if expected == actual:
+        return _number(expected)
+    return f"{_number(expected)} [red]-> {_number(actual)}[/red]"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) -> str:
+    """One line: why the engine ran as it did, and what came out of caches."""
+    told = "; ".join(reasons)
+    if caches is None or caches.state == "unused":
+        return f"runs so because {told}"
+    hits, misses = caches.graph_hits, caches.graph_misses
+    graphs = f" ({hits} graphs found, {misses} compiled)" if hits or misses else ""
+    return f"runs so because {told}; compiler's cache {caches.state}{graphs}"
+
+
+def _render_equality(report: Report) -> RenderableType:
+    special = [f"{rule.field} {rule.rule}" for rule in report.equality if rule.rule != "equal"]
+    num_equal = len(report.equality) - len(special)
+    return Text(
+        f"\nequal means: {num_equal} fields bit for bit" + "".join(f"; {text}" for text in special), style="dim"
+    )

@@ -1,0 +1,1 @@
+"""Step through the divergences of a saved run in a terminal."""

@@ -1,0 +1,281 @@
+"""A step stage by stage, as far as the traces of a saved run hold it.
+
+A trace of level `deep` holds what each stage gave; any other what a step came to. What can be read off it is compared: of
+the stage at fault the values of the divergence are shown, which are those of the replay where there was one; of stages
+before it a replay has shown that they agree; what differs in stages after it follows from it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from kgverify.comparison.locate import canonical, is_close
+from kgverify.comparison.result import Divergence
+from kgverify.comparison.stage_difference import is_same_output, render_output
+from kgverify.comparison.view import Names, StepView, outcome_name
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.report.sides import SidesReader
+from kgverify.report.wording import clip, value_lines
+from kgverify.trace.model.stage_items import StageOutputs
+
+INPUT: Final = "(input)"
+"""The goal that a step begins with; no stage, but where a walk begins."""
+
+
+class Mark(StrEnum):
+    """How the two sides of a stage compare."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    FOLLOWS = "follows"
+    NOT_HELD = "not held"
+
+
+class StageLine(NamedTuple):
+    """A stage of a step.
+
+    expected, actual: what each side's stage gave, item by item; empty where a trace does not hold it
+    note:             where the lines come from, or why there are none
+    is_culprit:       whether the divergence was found here
+    """
+
+    stage: str
+    mark: Mark
+    expected: tuple[str, ...]
+    actual: tuple[str, ...]
+    note: str
+    is_culprit: bool = False
+
+
+class _Side(NamedTuple):
+    """One side's step with what is needed to read stages off it.
+
+    following: the next step, where it is held
+    outputs:   what its stages gave, as far as that was recorded
+    """
+
+    step: StepView
+    following: StepView | None
+    names: Names
+    fields: frozenset[str]
+    outputs: StageOutputs
+
+
+class _Read(NamedTuple):
+    """What was read off one side: to be compared, and to be shown."""
+
+    key: Any
+    lines: tuple[str, ...]
+
+
+def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Divergence | None) -> tuple[StageLine, ...]:
+    """The stages of a step, its input first. divergence: the one found at this step, if any."""
+    expected, actual, is_same_way = reader.read(candidate, step)
+    if expected is None or actual is None:
+        return tuple(_of_divergence(divergence)) if divergence else ()
+    following = reader.read(candidate, step + 1)
+    is_own_run = not reader.has_stepped
+    outputs = reader.outputs(candidate, step)
+    sides = (
+        _Side(expected, following.expected, reader.names[0], reader.expected_fields, outputs[0]),
+        _Side(actual, following.actual if is_own_run else None, reader.names[1], reader.actual_fields, outputs[1]),
+    )
+    # What the actual engine did elsewhere tells nothing of the step that diverged.
+    has_actual = is_same_way or divergence is None
+    return tuple(_walk(sides, divergence, is_same_way, has_actual, reader.score_tolerance))
+
+
+def _walk(
+    sides: tuple[_Side, _Side], divergence: Divergence | None, is_same_way: bool, has_actual: bool, tolerance: float
+) -> Iterator[StageLine]:
+    culprit = _place_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
+    was_replayed = divergence is not None and divergence.is_replayed
+    is_of_step = culprit <= len(STEP_STAGES)
+    has_differed = not is_same_way or not is_of_step
+    for place, stage in enumerate((INPUT, *STEP_STAGES)):
+        note, is_same, reads = _read(stage, sides, tolerance)
+        if not has_actual:
+            note, is_same, reads = "the saved traces do not have the actual side of this step", False, (reads[0], None)
+        lines = tuple(each.lines if each else () for each in reads)
+        mark = Mark.AGREES
+        if place == culprit and divergence is not None:
+            yield from _of_divergence(divergence, stage)
+            has_differed = True
+            continue
+        if was_replayed and is_of_step and stage != INPUT and place < culprit:
+            # Whatever the traces show of it.
+            note = "both gave the same when the step was replayed"
+        elif stage in sides[0].outputs and stage in sides[1].outputs:
+            if not is_same:
+                mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
+                has_differed = True
+        elif stage == Stage.SELECT or reads[0] is None or reads[1] is None:
+            mark = Mark.NOT_HELD
+        elif not is_same and place < culprit and is_of_step:
+            mark, note = Mark.NOT_HELD, "what differs is a later stage's doing; of this one a trace holds no more"
+        elif not is_same:
+            mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
+            has_differed = True
+        yield StageLine(stage, mark, lines[0], lines[1], note)
+    if divergence is not None and not is_of_step:
+        yield from _of_divergence(divergence)
+
+
+def _place_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
+    """Its place in a walk; beyond the last one where it is no stage of a step, -1 where there is none."""
+    if divergence is None:
+        return -1
+    if divergence.stage == Stage.ADVANCE and (not is_same_goal or divergence.field.startswith("steps.")):
+        # Where the step before went is where this one begins.
+        return 0
+    names = [stage.value for stage in STEP_STAGES]
+    return names.index(divergence.stage) + 1 if divergence.stage in names else len(STEP_STAGES) + 1
+
+
+def _of_divergence(divergence: Divergence, shown_as: str = "") -> Iterator[StageLine]:
+    note = "read off the traces; only what differs"
+    if divergence.field.startswith("stage."):
+        note = "recorded; only what differs"
+    if divergence.is_replayed and divergence.field.startswith("stage."):
+        note = "replayed; only what differs"
+    elif divergence.is_replayed:
+        note = "taken alone the step comes out as expected: what ran beside it did this"
+    if shown_as == INPUT:
+        note = f"{divergence.stage} of the step before gave it; {note}"
+    values = tuple(value_lines(divergence.expected)), tuple(value_lines(divergence.actual))
+    yield StageLine(shown_as or divergence.stage, Mark.DIFFERS, *values, note=note, is_culprit=True)
+
+
+def _read(
+    stage: str, sides: tuple[_Side, _Side], tolerance: float
+) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
+    """The note, whether both sides are the same, and what was read of each."""
+    told = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
+    if told[0] is not None and told[1] is not None:
+        is_same = is_same_output(Stage(stage), told[0], told[1], tolerance)
+        return "recorded", is_same, (_read_output(Stage(stage), sides[0]), _read_output(Stage(stage), sides[1]))
+    if stage == Stage.SCORE:
+        return _read_scores(sides, tolerance)
+    if stage not in _READERS:
+        return _NOTES[stage], False, (None, None)
+    read = _READERS[stage]
+    reads = read(sides[0]), read(sides[1])
+    is_same = reads[0] is not None and reads[1] is not None and reads[0].key == reads[1].key
+    return _NOTES.get(stage, ""), is_same, reads
+
+
+def _read_output(stage: Stage, side: _Side) -> _Read:
+    return _Read(None, tuple(clip(line) for line in render_output(stage, side.outputs[stage], side.names)))
+
+
+def _read_input(side: _Side) -> _Read:
+    goal = side.step.goal
+    return _Read((goal, side.step.depth), (*(clip(side.names.atom(atom)) for atom in goal), f"depth {side.step.depth}"))
+
+
+def _read_selected(side: _Side) -> _Read:
+    first = side.step.goal[:1]
+    return _Read(first, tuple(clip(side.names.atom(atom)) for atom in first))
+
+
+def _read_matches(kind: Origin) -> Callable[[_Side], _Read | None]:
+    def read(side: _Side) -> _Read | None:
+        if "resolvents.origin" not in side.fields:
+            return None
+        clauses = [r.clause for r in side.step.resolvents if r.origin_kind == kind]
+        return _Read(clauses, tuple(clip(side.names.clause(*clause)) for clause in clauses))
+
+    return read
+
+
+def _read_resolved(side: _Side) -> _Read:
+    """Of each clause what it made, whatever its variables are called and wherever it stands."""
+    made = Counter((r.kind, canonical(r.atoms), r.clause) for r in side.step.resolvents)
+    return _Read(made, ())
+
+
+def _read_resolvents(side: _Side) -> _Read:
+    found = side.step.resolvents
+    return _Read([(r.content, r.clause) for r in found], tuple(clip(side.names.resolvent(r)) for r in found))
+
+
+def _read_closing(side: _Side) -> _Read:
+    step = side.step
+    kinds = {r.kind for r in step.resolvents}
+    if GoalKind.TRUE in kinds:
+        text = "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {len(step.resolvents)} resolvents"
+    elif kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
+        text = "FALSE: none is left"
+    else:
+        text = "nothing to close"
+    return _Read(text, (text,))
+
+
+def _read_limit(side: _Side) -> _Read | None:
+    if "steps.dropped_atoms" not in side.fields:
+        return None
+    counts = side.step.dropped_atoms, side.step.dropped_resolvents
+    return _Read(counts, (f"dropped {counts[0]:,} for their atoms, {counts[1]:,} for their place",))
+
+
+def _read_choice(side: _Side) -> _Read:
+    step = side.step
+    text = "no resolvent" if step.chosen is None else clip(side.names.goal(step.chosen[1], step.chosen[0]))
+    return _Read((step.choice, step.chosen), (f"{step.choice}: {text}",))
+
+
+def _read_next_goal(side: _Side) -> _Read | None:
+    if side.following is None:
+        return None
+    goal = side.following.goal
+    return _Read((goal, side.following.depth), (clip(side.names.goal(goal)), f"depth {side.following.depth}"))
+
+
+def _read_outcome(side: _Side) -> _Read:
+    return _Read(side.step.outcome, (outcome_name(side.step.outcome),))
+
+
+_READERS: Final[dict[str, Callable[[_Side], _Read | None]]] = {
+    INPUT: _read_input,
+    Stage.SELECT: _read_selected,
+    Stage.MATCH_RULES: _read_matches(Origin.RULE),
+    Stage.MATCH_FACTS: _read_matches(Origin.FACT),
+    Stage.RESOLVE: _read_resolved,
+    Stage.RENAME: _read_resolvents,
+    Stage.CLOSE: _read_closing,
+    Stage.LIMIT: _read_limit,
+    Stage.CHOOSE: _read_choice,
+    Stage.ADVANCE: _read_next_goal,
+    Stage.FINISH: _read_outcome,
+}
+
+_NOTES: Final[dict[str, str]] = {
+    INPUT: "the goal that the step begins with",
+    Stage.SELECT: "a trace holds the goal, of which the definition takes the first atom; which one was taken it does not hold",
+    Stage.MATCH_RULES: "the rules whose resolvents are left after `limit`",
+    Stage.MATCH_FACTS: "the facts whose resolvents are left after `limit`",
+    Stage.RESOLVE: "compared as the resolvents below, without their order and the names of their variables",
+    Stage.PRUNE: "a trace does not hold the atoms that were deleted",
+    Stage.RENAME: "the resolvents as `limit` left them",
+    Stage.REVISIT: "a trace does not hold the resolvents that were dropped for having been visited",
+    Stage.CLOSE: "as the kinds of the resolvents show it",
+    Stage.ADVANCE: "the goal of the next step, where the trace has one",
+}
+
+
+def _read_scores(sides: tuple[_Side, _Side], tolerance: float) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
+    """Scores are compared resolvent by resolvent, of those that both sides have."""
+    if not all("resolvents.score" in side.fields for side in sides):
+        return "a trace holds no scores", False, (None, None)
+    scores: list[dict[Any, float]] = [{(r.content, r.clause): r.score for r in side.step.resolvents} for side in sides]
+    shared = scores[0].keys() & scores[1].keys()
+    reads = [
+        _Read(None, tuple(f"{r.score!r} for {clip(side.names.goal(r.atoms, r.kind))}" for r in side.step.resolvents))
+        for side in sides
+    ]
+    if not shared:
+        return "no resolvent is on both sides", False, (None, None)
+    is_same = all(is_close(scores[0][key], scores[1][key], tolerance) for key in shared)
+    return f"compared for the {len(shared):,} resolvents that both sides have", is_same, (reads[0], reads[1])

@@ -1,0 +1,154 @@
+"""Stepping through the divergences of a saved run: where one stands, and the moves from there."""
+
+from typing import Any, Final, NamedTuple
+
+from kgverify.comparison.result import Divergence
+from kgverify.errors import UserError
+from kgverify.report.derivations import Derivation, DerivationReader
+from kgverify.report.report import Report
+from kgverify.report.stepper.stage_walk import StageLine, walk_stages
+from kgverify.trace.model.trace import Trace
+
+MOVES: Final = {
+    "n": "next divergence",
+    "p": "previous divergence",
+    "f": "forward: next step of the derivation",
+    "b": "back: previous step",
+    "s": "next stage of the step",
+    "S": "previous stage",
+    "o": "out: the whole divergent step again",
+    "d": "divergence N, from 1 (`d 3`)",
+    "c": "first divergence of cause N, from 1 (`c 2`)",
+}
+"""The moves and what each does; `d` and `c` take a number."""
+
+
+class Place(NamedTuple):
+    """Where one stands.
+
+    divergence: index in the report
+    step:       of its candidate's derivation; -1 where the divergence is of no step
+    stage:      index in the walk through the step; -1 for the whole step
+    """
+
+    divergence: int
+    step: int
+    stage: int = -1
+
+
+class Stepper:
+    """Holds the place and moves it. UserError for a report without divergences, and for a number that there is not.
+
+    stepped: as in `SidesReader`
+    """
+
+    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+        if not report.divergences:
+            raise UserError(
+                f"the run has no divergences to step through: {report.verdict.value}",
+                where=expected.source,
+                fix="show a trace of it: kgverify show RUN_DIR/expected.h5",
+            )
+        self.report = report
+        self.reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
+        self._at = {(each.candidate, each.step): each for each in reversed(report.divergences) if each.step >= 0}
+        self.place = Place(0, report.divergences[0].step)
+
+    @property
+    def divergence(self) -> Divergence:
+        """The divergence one stands at, or in whose derivation."""
+        return self.report.divergences[self.place.divergence]
+
+    @property
+    def num_steps(self) -> tuple[int, int]:
+        """Steps of the candidate on either side; none where the expected side lacks it."""
+        lacks = self.divergence.expected == "no such candidate"
+        return (0, 0) if lacks else self.reader.sides.num_steps(self.divergence.candidate)
+
+    def derivation(self) -> Derivation | None:
+        """The step side by side; None where one stands at no step."""
+        divergence = self.divergence
+        if self.place.step == divergence.step:
+            return self.reader.read(divergence)
+        return self.reader.read_step(divergence.candidate, self.place.step)
+
+    def stages(self) -> tuple[StageLine, ...]:
+        """The stages of the step; none where one stands at no step."""
+        if self.place.step < 0 or not max(self.num_steps):
+            return ()
+        # In lockstep other steps of the candidate may be divergences of their own.
+        found = self._at.get((self.divergence.candidate, self.place.step))
+        own = self.divergence if self.place.step == self.divergence.step else found
+        return walk_stages(self.reader.sides, self.divergence.candidate, self.place.step, own)
+
+    def go_to(self, number: int) -> None:
+        """Stand at a divergence; numbers begin at 1. UserError for one that there is not."""
+        num = len(self.report.divergences)
+        if not 1 <= number <= num:
+            raise UserError(f"expected a divergence from 1 to {num}, found {number}", fix="choose one of these")
+        self.place = Place(number - 1, self.report.divergences[number - 1].step)
+
+    def move(self, name: str, number: int | None = None) -> str:
+        """Make a move of `MOVES`; the number is that of `d` and `c`. Returns why the place stays, or an empty text."""
+        if name in ("d", "c"):
+            return self._jump(name, number)
+        if name in ("n", "p"):
+            return self._to_divergence(self.place.divergence + (1 if name == "n" else -1))
+        if name in ("f", "b"):
+            return self._to_step(self.place.step + (1 if name == "f" else -1))
+        if name in ("s", "S"):
+            return self._to_stage(1 if name == "s" else -1)
+        self.place = Place(self.place.divergence, self.divergence.step)
+        return ""
+
+    def data(self) -> dict[str, Any]:
+        """The divergence one stands at with the step side by side and its stages, for JSON."""
+        derivation = self.derivation()
+        return {
+            "number": self.place.divergence + 1,
+            "divergence": self.divergence,
+            "derivation": _as_data(derivation) if derivation else None,
+            "stages": _as_data(self.stages()),
+        }
+
+    def _jump(self, name: str, number: int | None) -> str:
+        causes = self.report.causes
+        num = len(causes) if name == "c" else len(self.report.divergences)
+        what = "cause" if name == "c" else "divergence"
+        if not num:
+            return "the divergences were not grouped into causes"
+        if number is None or not 1 <= number <= num:
+            return f"{name} takes the number of a {what}, 1 to {num}"
+        self.go_to(causes[number - 1].first + 1 if name == "c" else number)
+        return ""
+
+    def _to_divergence(self, index: int) -> str:
+        if not 0 <= index < len(self.report.divergences):
+            return "this is the first divergence" if index < 0 else "this is the last divergence"
+        self.go_to(index + 1)
+        return ""
+
+    def _to_step(self, step: int) -> str:
+        if step >= max(self.num_steps):
+            return "neither side has a further step"
+        if step < min(0, self.divergence.step):
+            return "this is the first step"
+        self.place = Place(self.place.divergence, step)
+        return ""
+
+    def _to_stage(self, by: int) -> str:
+        stages = self.stages()
+        if not stages:
+            return "there is no step here that both sides have"
+        stage = self.place.stage + by if self.place.stage >= 0 or by > 0 else len(stages) - 1
+        if stage >= len(stages):
+            return "this is the last stage; f goes on to the next step"
+        self.place = self.place._replace(stage=max(-1, stage))
+        return ""
+
+
+def _as_data(value: Any) -> Any:
+    """Named tuples as objects, all the way down."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _as_data(each) for name, each in value._asdict().items()}
+    return [_as_data(each) for each in value] if isinstance(value, tuple) else value

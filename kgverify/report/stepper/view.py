@@ -1,0 +1,206 @@
+"""What is printed where one stands while stepping through a run."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kgverify.report.derivations import Derivation, Line, Pair, StepBefore
+from kgverify.report.stepper.stage_walk import Mark, StageLine
+from kgverify.report.stepper.stepper import MOVES, Stepper
+from kgverify.report.wording import cause_label, clip, describe_finding, describe_kind, make_visible, value_lines
+
+MOST_ITEMS: Final = 40
+"""Items of a stage shown for each side."""
+
+SUMMARY_CHARACTERS: Final = 44
+"""Of a stage's value in the list of stages."""
+
+_MARKS: Final = {
+    "same": "",
+    "missing": "- missing",
+    "extra": "+ extra",
+    "changed": "≠ changed",
+    "moved": "↕ moved",
+    "score": "≠ score",
+}
+_STYLES: Final = {Mark.AGREES: "green", Mark.DIFFERS: "bold red", Mark.FOLLOWS: "yellow", Mark.NOT_HELD: "dim"}
+
+
+def render_help() -> RenderableType:
+    """The moves."""
+    table = Table.grid(padding=(0, 3))
+    for name, what in (*MOVES.items(), ("h", "this help"), ("q", "quit")):
+        table.add_row(Text(f"  {name}", style="bold"), what)
+    table.add_row(Text("  arrows", style="bold"), "in a terminal: down and up for n and p, right and left for f and b")
+    return table
+
+
+def render_place(stepper: Stepper) -> RenderableType:
+    """Where one stands: the whole step, or one stage of it."""
+    stages = stepper.stages()
+    if 0 <= stepper.place.stage < len(stages):
+        return Group(*_title(stepper), *_one_stage(stages, stepper.place.stage))
+    derivation = stepper.derivation()
+    is_divergent = stepper.place.step == stepper.divergence.step
+    parts = [*_title(stepper), *(_about(stepper) if is_divergent else ())]
+    if derivation is not None and derivation.before:
+        parts += render_before(derivation.before)
+    if derivation is not None and derivation.note:
+        parts.append(_text(f"  {derivation.note}", "yellow"))
+    if derivation is not None and (derivation.goals or derivation.pairs):
+        parts.append(_side_by_side(derivation))
+    if stages:
+        parts += [Text("stage by stage", style="bold"), _list_stages(stages)]
+    elif is_divergent:
+        parts.append(_two_columns(value_lines(stepper.divergence.expected), value_lines(stepper.divergence.actual)))
+    return Group(*parts)
+
+
+def render_before(steps: Sequence[StepBefore]) -> Iterator[RenderableType]:
+    """Steps before a divergent one, each with the clause that led to the next."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for each in steps:
+        told = ("agrees", "green") if each.agrees else ("differs too", "yellow")
+        table.add_row(f"    step {each.step}", Text(*told), _text(each.goal), _text(f"by {each.clause}", "dim"))
+    yield table
+
+
+def _title(stepper: Stepper) -> Iterator[RenderableType]:
+    report, divergence, step = stepper.report, stepper.divergence, stepper.place.step
+    number, total = stepper.place.divergence + 1, len(report.divergences)
+    yield Text()
+    title = Text(f"divergence {number:,} of {total:,}", style="bold")
+    if 0 <= divergence.cause < len(report.causes):
+        title.append(f"   cause {divergence.cause + 1} of {len(report.causes)}: ", style="default")
+        title.append(make_visible(cause_label(report, divergence.cause)), style="red")
+    yield title
+    line = f"  candidate {divergence.candidate}: {clip(divergence.atom)}   query {divergence.query}, {divergence.side} side"
+    yield _text(line)
+    if step >= 0:
+        counts = stepper.num_steps
+        having = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} expected, {counts[1]} actual"
+        where = Text(f"  step {step}", style="bold")
+        where.append(f" of {having}", style="default")
+        if step == divergence.step:
+            where.append("   <- it diverges here", style="red")
+        elif divergence.step >= 0:
+            where.append(f"   ({'before' if step < divergence.step else 'after'} the divergent step {divergence.step})")
+        yield where
+
+
+def _about(stepper: Stepper) -> Iterator[RenderableType]:
+    divergence = stepper.divergence
+    how = describe_finding(divergence)
+    yield _text(f"  {divergence.stage}: {clip(describe_kind(divergence))}; {how}")
+    if divergence.later_steps:
+        later = (
+            "1 later step follows" if divergence.later_steps == 1 else f"{divergence.later_steps} later steps follow"
+        )
+        yield Text(f"  {later} from it", style="dim")
+
+
+def _side_by_side(derivation: Derivation) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=False)
+    table.add_column(no_wrap=True)
+    table.add_column("expected", header_style="green", overflow="fold", ratio=1)
+    table.add_column("actual", header_style="red", overflow="fold", ratio=1)
+    table.add_row(Text("goal", style="bold"))
+    for atoms in derivation.goals:
+        differs = atoms.differs and not derivation.note
+        mark = "≠ differs" if differs else ""
+        if derivation.goal_is_culprit and atoms is derivation.goals[0]:
+            mark = f"-> {mark}"
+        sides = (
+            _text(atoms.expected or "", "green" if differs else ""),
+            _text(atoms.actual or "", "red" if differs else ""),
+        )
+        table.add_row(f"  {mark}", *sides)
+    table.add_row(Text("resolvents", style="bold"))
+    for pair in derivation.pairs:
+        if pair.mark == "hidden":
+            table.add_row("", Text(f"... {pair.num_hidden} more, {pair.num_differing} of them different", style="dim"))
+        else:
+            mark = f"-> {_MARKS[pair.mark]}" if pair.is_culprit else f"   {_MARKS[pair.mark]}"
+            table.add_row(mark, *(_resolvent(pair, line, i) for i, line in enumerate((pair.expected, pair.actual))))
+    return table
+
+
+def _resolvent(pair: Pair, line: Line | None, side: int) -> Text:
+    if line is None:
+        return Text("")
+    text = _text(f"{'*' if line.is_chosen else ' '} {line.goal}", "" if pair.mark == "same" else ("green", "red")[side])
+    text.append(f"   {line.score}", style="dim")
+    if line.clause:
+        text.append(make_visible(f"\n    by {line.clause}"), style="dim")
+    return text
+
+
+def _list_stages(stages: Sequence[StageLine]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for wraps in (False, False, True, True):
+        table.add_column(no_wrap=not wraps, overflow="fold")
+    for line in stages:
+        style = "bold" if line.is_culprit else ""
+        table.add_row(
+            Text(f"{'->' if line.is_culprit else '  '} {line.stage}", style=style),
+            Text(line.mark.value, style=_STYLES[line.mark]),
+            *_summaries(line),
+        )
+    return table
+
+
+def _summaries(line: StageLine) -> tuple[Text, Text]:
+    sides = [_summary(items) for items in (line.expected, line.actual)]
+    if line.mark is Mark.AGREES or sides[0] == sides[1]:
+        return _text(sides[0], "dim"), Text("")
+    if line.mark is Mark.NOT_HELD and not any(sides):
+        return Text(""), Text("")
+    return _text(sides[0], "green"), _text(sides[1], "red")
+
+
+def _summary(items: Sequence[str]) -> str:
+    if len(items) != 1:
+        return f"{len(items)} items" if items else ""
+    return items[0] if len(items[0]) <= SUMMARY_CHARACTERS else f"{items[0][: SUMMARY_CHARACTERS - 1]}…"
+
+
+def _one_stage(stages: Sequence[StageLine], number: int) -> Iterator[RenderableType]:
+    line = stages[number]
+    title = Text(f"  {'-> ' if line.is_culprit else ''}stage {line.stage}", style="bold")
+    title.append(f"   {line.mark.value}", style=_STYLES[line.mark])
+    title.append(f"   {number + 1} of {len(stages)}", style="dim")
+    yield title
+    if line.note:
+        yield _text(f"  {line.note}", "dim")
+    if line.expected or line.actual:
+        yield _two_columns(line.expected, line.actual)
+
+
+def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> Table:
+    """Items of both sides; what only one side has is marked."""
+    table = Table(box=None, padding=(0, 2, 0, 1))
+    table.add_column("expected", header_style="green", overflow="fold", ratio=1)
+    table.add_column("actual", header_style="red", overflow="fold", ratio=1)
+    columns = [
+        _marked(these, others, sign) for these, others, sign in ((expected, actual, "-"), (actual, expected, "+"))
+    ]
+    for i in range(max(map(len, columns))):
+        table.add_row(*(column[i] if i < len(column) else Text("") for column in columns))
+    return table
+
+
+def _marked(these: Sequence[str], others: Sequence[str], sign: str) -> list[Text]:
+    style = "green" if sign == "-" else "red"
+    shown = [_text(f"  {item}") if item in others else _text(f"{sign} {item}", style) for item in these[:MOST_ITEMS]]
+    rest = len(these) - MOST_ITEMS
+    return [*shown, Text(f"  ... and {rest:,} more", style="dim")] if rest > 0 else shown
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(make_visible(text), style=style)

@@ -1,0 +1,1 @@
+"""Runs and pipelines: which candidates are proved, by whom, with how many processes."""

@@ -1,0 +1,58 @@
+"""The reference's work over processes, or over machines."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from kgverify.errors import UserError
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.runs.workers import start_workers
+
+
+@contextmanager
+def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> Iterator[Pipeline]:
+    """The reference's pipeline, until the context ends; its candidates are proved where it is said.
+
+    jobs:      processes of this machine; 1 means this process
+    scheduler: the address of a dask scheduler, whose workers have kgverify installed; instead of `jobs`
+
+    The traces are the same, whatever is said. UserError where there is no such scheduler, or no package to speak with it.
+    """
+    if scheduler is not None:
+        with _connect(scheduler) as client:
+            yield _fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True))
+    elif jobs > 1:
+        with start_workers(jobs) as executor:
+            yield _fan_out(run, executor)
+    else:
+        yield reference_pipeline(run)
+
+
+def _fan_out(run: Run, executor: Any, **options: Any) -> Pipeline:
+    from kgverify.engines.reference import ranking
+    from kgverify.engines.reference.engine import ReferenceEngine
+    from kgverify.engines.reference.parallel import FannedOut
+
+    make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy)
+    return Pipeline(FannedOut(make, executor, **options), ranking.draw_candidates, ranking.rank_candidates)
+
+
+def _connect(scheduler: str) -> Any:
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise UserError(
+            "work over machines needs the package distributed",
+            where="--scheduler",
+            fix="pip install 'kgverify[distributed]', here and where the workers run",
+        ) from None
+    try:
+        return distributed.Client(scheduler)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no scheduler answers at {scheduler!r} ({error})",
+            where="--scheduler",
+            fix="start one with `dask scheduler`, and give the address that it prints",
+        ) from error

@@ -1,0 +1,211 @@
+"""A run: which candidates are to be proved, from what, under which limits. A pipeline: who does it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify import __version__
+from kgverify.comparison.fields import column_names
+from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
+from kgverify.engines.protocol import Engine
+from kgverify.errors import UserError, suggest
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import embedded_names, load_graph
+from kgverify.program.limits import Limits
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.model.validate import check_columns
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.state import Layout
+
+_SHIPPED = resources.files("kgverify.engines.weights")
+
+Draw = Callable[[KnowledgeGraph, str, Sequence[int], int, int], CandidateSet]
+"""(graph, split, queries, number of corruptions, seed) -> candidates."""
+
+Rank = Callable[[Candidates, NDArray[np.int32], float], Rankings]
+"""(candidates, triples of the split int32 [n, 3], tolerance in nats) -> rankings."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What is to be evaluated.
+
+    num_queries:     the first so many triples of the split; all where there are fewer
+    num_corruptions: for each query and side; -1 means all
+    """
+
+    graph: KnowledgeGraph
+    limits: Limits = field(default_factory=Limits)
+    policy: Policy = SHORTEST
+    split: str = "test"
+    num_queries: int = 20
+    num_corruptions: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_queries < 1:
+            raise UserError(
+                f"expected at least 1 query, found {self.num_queries}", where="--queries", fix="give 1 or more"
+            )
+        if not 0 <= self.seed < 1 << 64:
+            raise UserError(
+                f"expected a seed from 0 to {(1 << 64) - 1}, found {self.seed}", where="--seed", fix="give another seed"
+            )
+
+    @property
+    def triples(self) -> NDArray[np.int32]:
+        """int32 [n, 3]: the triples of the split."""
+        return self.graph.queries(self.split)
+
+    @property
+    def queries(self) -> range:
+        """The indices of the queries."""
+        return range(min(self.num_queries, len(self.triples)))
+
+
+class Pipeline(NamedTuple):
+    """An engine with the corruptions and the ranks of the same maker, so that these are verified as well."""
+
+    engine: Engine
+    draw: Draw
+    rank: Rank
+
+    def draw_for(self, run: Run) -> CandidateSet:
+        """The candidates of a run."""
+        return self.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+
+    def rank_finite(self, run: Run, candidates: Candidates) -> Rankings | None:
+        """The ranks; None where a log-probability is no number, and so has no rank."""
+        if not np.isfinite(candidates.log_probability).all():
+            return None
+        return self.rank(candidates, run.triples, RANK_TOLERANCE)
+
+
+def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:
+    """`shortest`; `two_tower`, random by the seed; `trained`, shipped; or the path of a safetensors file.
+
+    UserError for anything else, and for `trained` where no weights for the graph come with kgverify.
+    """
+    if spec == "shortest":
+        return SHORTEST
+    if spec == "two_tower":
+        if seed < 0:
+            raise UserError(f"expected a seed of 0 or more, found {seed}", where="--seed", fix="give another seed")
+        return make_two_tower(graph.program, limits, seed=seed)
+    if spec == "trained":
+        return _read_shipped(graph)
+    if spec.endswith(".safetensors") or Path(spec).exists():
+        return read_policy(Path(spec))
+    specs = (*POLICY_NAMES, "trained")
+    raise UserError(
+        f"unknown policy {spec!r}",
+        where="--policy",
+        fix=suggest(spec, specs) or f"choose {' or '.join(specs)}, or give a safetensors file",
+    )
+
+
+def _read_shipped(graph: KnowledgeGraph) -> Policy:
+    names = [name for name in embedded_names() if (_SHIPPED / f"{name}.safetensors").is_file()]
+    for name in names:
+        if load_graph(name).program.sha256 == graph.program.sha256:
+            with resources.as_file(_SHIPPED / f"{name}.safetensors") as path:
+                return read_policy(path)
+    raise UserError(
+        f"no trained weights come with kgverify for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
+        where="--policy trained",
+        fix=f"kgverify train --graph {graph.name} -o {graph.name}.safetensors, then --policy {graph.name}.safetensors",
+    )
+
+
+def reference_pipeline(run: Run) -> Pipeline:
+    """The reference prover."""
+    from kgverify.engines.reference import ranking
+    from kgverify.engines.reference.engine import ReferenceEngine
+
+    engine = ReferenceEngine(run.graph.program, run.limits, run.policy)
+    return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
+
+
+def compiled_pipeline(
+    run: Run,
+    *,
+    mode: str = "auto",
+    device: str = "auto",
+    slots: int | None = None,
+    layout: "Layout | None" = None,
+    **options: Any,
+) -> Pipeline:
+    """The compiled evaluator; further options are those of `CompiledEngine`. A layout that is given tells the slots, too."""
+    from kgverify.engines.compiled.engine import CompiledEngine
+    from kgverify.engines.compiled.execution.layout import choose_layout
+
+    if layout is None:
+        layout = choose_layout(run.limits) if slots is None else choose_layout(run.limits, slots=slots)
+    engine = CompiledEngine(
+        run.graph.program, run.limits, run.policy, mode=mode, device=device, layout=layout, **options
+    )
+    return Pipeline(engine, draw_candidates, rank_candidates)
+
+
+def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
+    """The header of a trace of this run by this engine."""
+    program = run.graph.program
+    return Header(
+        engine=engine.info,
+        limits=run.limits,
+        policy=run.policy.info,
+        program_sha256=program.sha256,
+        run=RunInfo(
+            graph=run.graph.name,
+            split=run.split,
+            num_queries=len(run.queries),
+            num_corruptions=run.num_corruptions,
+            seed=run.seed,
+            rank_tolerance=RANK_TOLERANCE,
+        ),
+        inputs=tuple(InputFile(each.name, each.sha256) for each in run.graph.files),
+        clauses=ClauseTexts(
+            rules=program.rule_texts,
+            rule_sources=program.rule_sources,
+            facts_file=program.facts_file,
+        ),
+        creator=f"kgverify {__version__}",
+        level=level,
+    )
+
+
+def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings | None) -> Trace:
+    """A trace in memory, with every column that an engine gives. UserError for columns that are inconsistent."""
+    program = run.graph.program
+    check_columns(
+        columns,
+        program.symbols,
+        f"engine {engine.info.name}",
+        num_rules=len(program.rules),
+        num_facts=len(program.facts),
+    )
+    fields = column_names(columns)
+    return Trace(
+        header=build_header(run, engine),
+        symbols=program.symbols,
+        columns=columns,
+        digests=compute_digests(columns),
+        rankings=rankings,
+        facts=program.facts,
+        fact_lines=program.fact_lines,
+        fields=fields,
+        is_complete=True,
+        source="",
+        rules=program.rules,
+    )

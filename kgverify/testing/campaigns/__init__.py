@@ -1,0 +1,1 @@
+"""Fuzzing campaigns, their corpus and their results."""

@@ -1,0 +1,192 @@
+"""A corpus: a folder with a reproducer for each divergence found, and logs of what campaigns tried."""
+
+import hashlib
+import re
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kgverify.errors import UserError
+from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec
+from kgverify.testing.checking.failure import LAW, Signature
+from kgverify.testing.reproducers.reproducer import Reproducer
+from kgverify.testing.reproducers.text import SUFFIX, read_reproducer, write_reproducer
+
+NOT_SHRUNK: Final = "not shrunk yet"
+"""A note of a reproducer that is still as it was found."""
+LOG_SUFFIX: Final = ".jsonl"
+
+
+class Sighting(msgspec.Struct, kw_only=True):
+    """A divergence in a block.
+
+    index: place of the first problem that shows it, in the seed's sequence
+    count: confirmed problems of the block that show it
+    text:  a reproducer; empty where no single problem shows it
+    """
+
+    signature: Signature
+    index: int
+    count: int = 0
+    text: str = ""
+
+
+class Block(msgspec.Struct, kw_only=True):
+    """What came of consecutive problems of a seed's sequence.
+
+    number:        of the block
+    num_problems:  that were tried; fewer than a whole block at the end of a campaign
+    num_skipped:   of these, problems whose policy the engine does not know
+    num_differing: problems that differ in the run of the block
+    num_confirmed: of these, those that were run by themselves
+    num_measured:  problems whose features were counted: all, or 0
+    features:      feature to the number of problems in which it occurs
+    """
+
+    number: int
+    num_problems: int
+    num_skipped: int = 0
+    num_candidates: int = 0
+    num_steps: int = 0
+    num_resolvents: int = 0
+    num_differing: int = 0
+    num_confirmed: int = 0
+    sightings: list[Sighting] = []
+    num_measured: int = 0
+    features: dict[str, int] = {}
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a campaign is gone on with by: if any of it differs, blocks done count for nothing.
+
+    code: a digest of the sources of kgverify, of the reference, and of the module of an engine of one's own
+    """
+
+    engine: EngineSpec
+    lockstep: bool
+    seed: int
+    block_size: int
+    code: str
+
+
+class BlockLog:
+    """The blocks done by the campaigns of one identity, in a file with a line each."""
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self.path = path
+        self.blocks: dict[int, Block] = {}
+        if path.exists():
+            self._read()
+        else:
+            self._append(msgspec.json.encode(identity))
+
+    def add(self, block: Block) -> None:
+        """Note a block."""
+        self.blocks[block.number] = block
+        self._append(msgspec.json.encode(block))
+
+    def _read(self) -> None:
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"cannot be read: {error.strerror}", where=str(self.path), fix="remove it to start over"
+            ) from None
+        *lines, rest = data.split(b"\n")
+        try:
+            for line in lines[1:]:
+                block = msgspec.json.decode(line, type=Block)
+                self.blocks[block.number] = block
+        except msgspec.MsgspecError as error:
+            raise UserError(
+                f"is no log of a campaign: {error}", where=str(self.path), fix="remove it to start over"
+            ) from None
+        if rest:
+            # A line that was being written when the process was killed.
+            self.path.write_bytes(data[: len(data) - len(rest)])
+
+    def _append(self, line: bytes) -> None:
+        try:
+            with self.path.open("ab") as file:
+                file.write(line + b"\n")
+        except OSError as error:
+            raise UserError(
+                f"cannot be written: {error.strerror}", where=str(self.path), fix="give another --corpus"
+            ) from None
+
+
+class Corpus:
+    """A folder of reproducers and logs, made if it is not there. UserError if it cannot be."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot be made a folder: {error.strerror}", where=str(folder), fix="give a folder as --corpus"
+            ) from None
+
+    def reproducers(self) -> list[tuple[Path, Reproducer]]:
+        """Every reproducer of a divergence, by name. UserError, with its line, for a file that is none.
+
+        One of a law is not for a campaign, which compares: `kgverify replay` judges it.
+        """
+        every = [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
+        return [(path, made) for path, made in every if made.signature.kind != LAW]
+
+    def add(self, reproducer: Reproducer) -> Path:
+        """Write a reproducer under a name made of its signature, beside those that are there."""
+        stem, number = name_of(reproducer.signature), 1
+        path = self.folder / f"{stem}{SUFFIX}"
+        while path.exists():
+            number += 1
+            path = self.folder / f"{stem}-{number}{SUFFIX}"
+        write_reproducer(reproducer, path)
+        return path
+
+    def log(self, identity: Identity, *, is_fresh: bool = False) -> BlockLog:
+        """The log of an identity; an empty one if `is_fresh`."""
+        digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
+        path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
+        if is_fresh:
+            path.unlink(missing_ok=True)
+        return BlockLog(path, identity)
+
+
+def name_of(signature: Signature) -> str:
+    """A file's name for a signature: readable, and different for different ones."""
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{signature.stage} {signature.kind} {signature.situation}".lower()).strip(
+        "-"
+    )
+    return f"{readable[:60]}-{hashlib.sha256(repr(tuple(signature)).encode()).hexdigest()[:8]}"
+
+
+def is_shrunk(reproducer: Reproducer) -> bool:
+    """Whether a reproducer is no longer as it was found."""
+    return NOT_SHRUNK not in reproducer.notes
+
+
+def without_mark(reproducer: Reproducer) -> Reproducer:
+    """A reproducer without the note that it was not shrunk."""
+    return replace(reproducer, notes=tuple(note for note in reproducer.notes if note != NOT_SHRUNK))
+
+
+def digest_code(engine: EngineSpec) -> str:
+    """A digest of what decides whether a problem agrees: other code, other results."""
+    digest = hashlib.sha256()
+    for package in ("kgverify", "kgreference"):
+        spec = find_spec(package)
+        root = Path(str(spec.origin)).parent if spec else Path()
+        for path in sorted(root.rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    if engine.name != COMPILED:
+        module = sys.modules.get(engine.name.partition(":")[0])
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_file():
+            digest.update(Path(file).read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,214 @@
+"""What a campaign came to: how much was tried, what it exercised, each divergence once, and the known ones judged."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import msgspec
+
+from kgverify.testing.campaigns.corpus import Block, is_shrunk
+from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus
+from kgverify.testing.checking.failure import Signature
+from kgverify.testing.problems.features import ALL_FEATURES
+from kgverify.testing.reproducers.reproducer import Reproducer
+
+
+class FoundDivergence(msgspec.Struct, kw_only=True):
+    """A divergence that shows, once for all problems that show it.
+
+    is_new:       whether no known divergence has its signature
+    num_problems: generated problems that were confirmed to show it; 0 where a reproducer of the corpus alone does
+    first:        place of the first of these in the seed's sequence; -1 for none
+    file:         its reproducer; empty where it takes several problems in one run to show it
+    size:         facts, rules and body atoms of the reproducer's problem
+    program:      the problem, for people
+    """
+
+    signature: str
+    stage: str
+    kind: str
+    is_new: bool
+    num_problems: int = 0
+    first: int = -1
+    file: str = ""
+    size: int = 0
+    is_shrunk: bool = False
+    program: str = ""
+    neighbour: str = ""
+
+
+class KnownJudgement(msgspec.Struct, kw_only=True):
+    """An entry of the file of known divergences, and what became of it; `num_problems` show it."""
+
+    signature: str
+    issue: str
+    reason: str
+    expires: date
+    status: KnownStatus
+    num_problems: int
+
+    @property
+    def fails(self) -> bool:
+        """Whether the campaign fails because of it."""
+        return self.status in (KnownStatus.EXPIRED, KnownStatus.GONE)
+
+
+class ReplayedFile(msgspec.Struct, kw_only=True):
+    """A reproducer of the corpus that was run again: `found` is the signature with which it diverges; empty for none."""
+
+    file: str
+    signature: str
+    found: str
+
+
+class CampaignResult(msgspec.Struct, kw_only=True):
+    """What a campaign came to, the blocks of earlier campaigns that it goes on with included.
+
+    num_resumed:   of the problems, those tried by earlier campaigns
+    num_skipped:   of the problems, those whose policy the engine does not know
+    num_differing: problems that differ in the run of their block
+    num_confirmed: of these, those run by themselves: of the others no signature is known
+    seconds:       of trying, in this campaign
+    num_measured:  problems whose features were counted
+    features:      feature to the number of these in which it occurs; every feature is listed
+    stages, classes: of divergences, to the number of confirmed problems
+    """
+
+    engine: str
+    seed: int
+    lockstep: bool
+    is_interrupted: bool
+    num_problems: int
+    num_resumed: int
+    num_skipped: int
+    num_candidates: int
+    num_steps: int
+    num_resolvents: int
+    num_differing: int
+    num_confirmed: int
+    seconds: float
+    problems_per_second: float
+    num_measured: int
+    features: dict[str, int]
+    stages: dict[str, int]
+    classes: dict[str, int]
+    divergences: list[FoundDivergence]
+    known: list[KnownJudgement]
+    replays: list[ReplayedFile]
+
+    @property
+    def new(self) -> list[FoundDivergence]:
+        """The divergences that are not known."""
+        return [each for each in self.divergences if each.is_new]
+
+    @property
+    def missing(self) -> list[str]:
+        """The features that never occurred."""
+        return [name for name, count in self.features.items() if not count]
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether nothing was compared, since the engine knows no policy."""
+        return 0 < self.num_problems == self.num_skipped
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether something was compared, there is nothing new, and each known divergence is as its entry says."""
+        return not self.is_vacuous and not self.new and not any(each.fails for each in self.known)
+
+
+def summarise(
+    *,
+    engine: str,
+    seed: int,
+    lockstep: bool,
+    blocks: Sequence[Block],
+    num_resumed: int,
+    seconds: float,
+    replays: Sequence[tuple[Path, Signature, Signature | None]],
+    reproducers: Sequence[tuple[Path, Reproducer]],
+    known: Sequence[KnownDivergence],
+    today: date,
+    is_interrupted: bool,
+) -> CampaignResult:
+    """The result of blocks, in order, and of a corpus as it was replayed at first and is now."""
+    counts: Counter[Signature] = Counter()
+    first: dict[Signature, int] = {}
+    features: Counter[str] = Counter()
+    for block in blocks:
+        features.update(block.features)
+        for sighting in block.sightings:
+            counts[sighting.signature] += sighting.count
+            first.setdefault(sighting.signature, sighting.index)
+    shown_by = {found: path for path, _, found in reversed(replays) if found is not None}
+    shown = [
+        *first,
+        *(found for found in dict.fromkeys(found for _, _, found in replays if found) if found not in first),
+    ]
+    allowed = {entry.signature for entry in known}
+    num_problems = sum(block.num_problems for block in blocks)
+    gone = {path for path, signature, found in replays if found != signature}
+    files = {made.signature: (path, made) for path, made in reversed(reproducers) if path not in gone}
+    made_of = dict(reproducers)
+    divergences = []
+    for signature in shown:
+        each = FoundDivergence(
+            signature=str(signature),
+            stage=signature.stage,
+            kind=signature.kind,
+            is_new=str(signature) not in allowed,
+            num_problems=counts[signature],
+            first=first.get(signature, -1),
+        )
+        path, made = files.get(signature, (None, None))
+        if made is None and signature in shown_by:
+            path = shown_by[signature]
+            made = made_of[path]
+        if made is not None:
+            each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
+            each.program, each.neighbour = str(made.problem), made.neighbour
+        divergences.append(each)
+    seen = {each.signature: each.num_problems for each in divergences}
+    replayed = {str(signature) for _, signature, _ in replays}
+    stages: Counter[str] = Counter()
+    classes: Counter[str] = Counter()
+    for signature, count in counts.items():
+        stages[signature.stage or "none"] += count
+        classes[signature.kind] += count
+    return CampaignResult(
+        engine=engine,
+        seed=seed,
+        lockstep=lockstep,
+        is_interrupted=is_interrupted,
+        num_problems=num_problems,
+        num_resumed=num_resumed,
+        num_skipped=sum(block.num_skipped for block in blocks),
+        num_candidates=sum(block.num_candidates for block in blocks),
+        num_steps=sum(block.num_steps for block in blocks),
+        num_resolvents=sum(block.num_resolvents for block in blocks),
+        num_differing=sum(block.num_differing for block in blocks),
+        num_confirmed=sum(block.num_confirmed for block in blocks),
+        seconds=seconds,
+        problems_per_second=(num_problems - num_resumed) / seconds if seconds else 0.0,
+        num_measured=sum(block.num_measured for block in blocks),
+        features={name: features[name] for name in ALL_FEATURES},
+        stages=dict(stages),
+        classes=dict(classes),
+        divergences=divergences,
+        known=[
+            KnownJudgement(
+                signature=entry.signature,
+                issue=entry.issue,
+                reason=entry.reason,
+                expires=entry.expires,
+                status=entry.judge(seen, replayed, num_problems, today),
+                num_problems=seen.get(entry.signature, 0),
+            )
+            for entry in known
+        ],
+        replays=[
+            ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
+            for path, signature, found in replays
+        ],
+    )

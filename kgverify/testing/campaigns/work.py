@@ -1,0 +1,120 @@
+"""The work of a campaign that processes do side by side: trying a block, replaying a reproducer, shrinking one."""
+
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.errors import UserError
+from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, without_mark
+from kgverify.testing.checking.check import confirm, find_suspects, judge, prepare_batches
+from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec, make_pipeline
+from kgverify.testing.checking.failure import Failure, Signature, is_same_way
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.third_party import KnownPolicies, make_once
+from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
+from kgverify.testing.problems.distribution import measure_distribution
+from kgverify.testing.reproducers.parser import parse_reproducer
+from kgverify.testing.reproducers.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
+from kgverify.testing.reproducers.text import render_reproducer
+from kgverify.testing.shrinking.shrink import joined_problems, shrink
+
+PATIENCE: Final = 12
+"""Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
+MEASURED_FIRST: Final = 1
+MEASURED_EVERY: Final = 16
+"""Features are counted in the first few blocks, and in each so-manieth: counting takes as long as comparing."""
+
+
+@without_garbage_collection()
+def check_made(make: MakePipeline) -> None:
+    """UserError for an engine that cannot be made, even for the simplest problem; which would be taken for a crash."""
+    try:
+        make_once(make, decode_problem(bytes(SIZE)))
+    except UserError:
+        raise
+    except Exception:
+        return  # A crash, of which the problems tell, or a policy that the engine does not know.
+
+
+def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
+    """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen.
+
+    UserError for an engine of one's own that cannot be made.
+    """
+    make = make_pipeline(engine)
+    first = number * size
+    drawn = list(islice(draw_problems(seed, first), num_problems))
+    places = list(range(num_problems))
+    if engine.name != COMPILED:
+        check_made(make)
+        known = KnownPolicies(make)
+        places = [place for place in places if drawn[place] in known]
+    problems = [drawn[place] for place in places]
+    batches = prepare_batches(problems)
+    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
+    suspects.sort(key=lambda suspect: suspect.number)
+    sightings: dict[Signature, Sighting] = {}
+    num_confirmed = patience = 0
+    for suspect in suspects:
+        if patience == PATIENCE:
+            break
+        failure = confirm(suspect, make, lockstep=lockstep)
+        # Known by what a shrink holds fixed, so that two are two only if they stay so.
+        failure = replace(failure, signature=failure.signature.held)
+        num_confirmed, patience = num_confirmed + 1, patience + 1
+        if failure.signature not in sightings:
+            patience = 0
+            place = first + places[suspect.number]
+            note = f"problem {place} of seed {seed}"
+            made = _make_reproducer(failure, engine, lockstep)
+            text = render_reproducer(replace(made, notes=(note, NOT_SHRUNK))) if made else ""
+            sightings[failure.signature] = Sighting(signature=failure.signature, index=place, text=text)
+        sightings[failure.signature].count += 1
+    block = Block(
+        number=number,
+        num_problems=num_problems,
+        num_skipped=num_problems - len(problems),
+        num_candidates=sum(len(batch.expected.columns.candidates.query) for batch in batches),
+        num_steps=sum(len(batch.expected.columns.steps.depth) for batch in batches),
+        num_resolvents=sum(len(batch.expected.columns.resolvents.kind) for batch in batches),
+        num_differing=len(suspects),
+        num_confirmed=num_confirmed,
+        sightings=list(sightings.values()),
+    )
+    if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
+        block.num_measured = len(problems)
+        block.features = measure_distribution(problems).problems
+    return block
+
+
+def replay_text(text: str, engine: EngineSpec) -> Signature | None:
+    """The signature with which a reproducer diverges on an engine; None where both sides agree."""
+    made = parse_reproducer(text)
+    found = replay(made, make_pipeline(engine))
+    if found.failure is None:
+        return None
+    return made.signature if found.is_same else found.failure.signature.held
+
+
+def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
+    """A reproducer made smaller; empty where its problem does not fail as it says when it is run again."""
+    made, make = parse_reproducer(text), make_pipeline(engine)
+    failure = judge(made.problem, make, lockstep=made.lockstep)
+    if failure is None or not is_same_way(failure.signature, made.signature):
+        return ""
+    shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
+    notes = without_mark(made).notes
+    smallest = reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes)
+    return render_reproducer(replace(smallest, signature=made.signature))
+
+
+def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:
+    """The reproducer of a failure; of one in company, that of the company as one problem, if it fails in the same way."""
+    if failure.is_alone:
+        return reproducer_of(failure, engine, lockstep=lockstep)
+    for joined in joined_problems(failure.company):
+        again = judge(joined, make_pipeline(engine), lockstep=lockstep)
+        if again is not None and is_same_way(again.signature, failure.signature):
+            return reproducer_of(replace(again, signature=failure.signature), engine, lockstep=lockstep)
+    return None

@@ -1,0 +1,1 @@
+"""Run generated problems on both engines and judge the outcome."""

@@ -1,0 +1,156 @@
+"""Whose exception it is: what the engine under test raises is told apart from what kgverify itself raises around it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Final, ParamSpec, TypeVar
+
+import numpy as np
+
+from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
+from kgverify.errors import InternalError, KgverifyError
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Pipeline, Run
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.trace.model.columns import CandidateSet, Columns, Rankings
+from kgverify.trace.model.header import EngineInfo
+
+OWN: Final = (draw_candidates, rank_candidates)
+"""Parts of a pipeline that are kgverify's: what they raise is no engine's doing."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EngineCrash(KgverifyError):
+    """The engine under test raised an exception, or gave what is no result at all.
+
+    situation: the exception's type; its message is this one's
+    """
+
+    def __init__(self, message: str, situation: str) -> None:
+        self.situation = situation
+        super().__init__(message)
+
+
+def guard(make_pipeline: MakePipeline) -> MakePipeline:
+    """The same maker, whose exceptions, and those of what it makes, are each an `EngineCrash`."""
+
+    def make(run: Run, sizes: Sizes) -> Pipeline:
+        made = _call(make_pipeline, run, sizes)
+        if not isinstance(made, Pipeline):
+            raise _no_result("a pipeline", made)
+        engine = GuardedProbedEngine(made.engine) if isinstance(made.engine, ProbedEngine) else made.engine
+        return Pipeline(
+            engine if isinstance(engine, GuardedEngine) else GuardedEngine(engine),
+            made.draw if made.draw in OWN else _guarded(made.draw, CandidateSet),
+            made.rank if made.rank in OWN else _guarded(made.rank, Rankings),
+        )
+
+    return make
+
+
+class GuardedEngine:
+    """An engine whose exceptions are each an `EngineCrash`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's."""
+        return _call(lambda: self.engine.info)
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """As the engine does."""
+        return _checked_columns(_call(self.engine.prove, candidates, progress))
+
+    def step(self, positions: Positions) -> Columns:
+        """As the engine does."""
+        return _checked_columns(_call(self.engine.step, positions))
+
+
+class GuardedProbedEngine(GuardedEngine):
+    """One that can show what each stage does."""
+
+    engine: ProbedEngine
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """As the engine does."""
+        return _call(self.engine.probe, position)
+
+
+def save_bug(
+    problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object] | None = None
+) -> InternalError:
+    """A bug of kgverify, met on problems that share a run, with a file of each problem of the smallest company found.
+
+    again: does with a part of the problems what met it
+    """
+    from kgverify.testing.checking.failure import CRASH, Signature
+    from kgverify.testing.reproducers.reproducer import Reproducer
+    from kgverify.testing.reproducers.text import SUFFIX, write_reproducer
+
+    def fails(part: Sequence[Problem]) -> bool:
+        try:
+            if again is not None:
+                again(part)
+        except Exception as other:
+            return type(other) is type(error)
+        return False
+
+    company = list(problems)
+    while len(company) > 1:
+        middle = len(company) // 2
+        half = next((half for half in (company[:middle], company[middle:]) if fails(half)), None)
+        if half is None:
+            break
+        company = half
+    folder = Path(mkdtemp(prefix="kgverify-bug-"))
+    found = f"{type(error).__name__}: {error}"
+    for i, problem in enumerate(company):
+        made = Reproducer(
+            problem=problem,
+            signature=Signature("", "", CRASH, type(error).__name__),
+            message=str(error),
+            notes=("kgverify itself failed on this problem",),
+        )
+        write_reproducer(made, folder / f"problem-{i}{SUFFIX}")
+    what = "this problem" if len(company) == 1 else f"these {len(company)} problems together"
+    return InternalError(f"kgverify itself failed on {what}, saved in {folder}: {found}")
+
+
+def _guarded(function: Callable[P, T], kind: type[T]) -> Callable[P, T]:
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        return _checked(_call(function, *arguments, **named), kind)
+
+    return call
+
+
+def _call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    try:
+        return function(*arguments, **named)
+    except EngineCrash:
+        raise
+    except Exception as error:
+        raise EngineCrash(str(error), type(error).__name__) from error
+
+
+def _checked_columns(result: Any) -> Columns:
+    columns = _checked(result, Columns)
+    arrays = _call(lambda: [array for level in columns for array in level])
+    for array in arrays:
+        _checked(array, np.ndarray)
+    return columns
+
+
+def _checked(result: Any, kind: type[T]) -> T:
+    if not isinstance(result, kind):
+        raise _no_result(kind.__name__, result)
+    return result
+
+
+def _no_result(expected: str, found: object) -> EngineCrash:
+    return EngineCrash(f"expected {expected}, found {type(found).__name__}", TypeError.__name__)

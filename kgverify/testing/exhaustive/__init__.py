@@ -1,0 +1,1 @@
+"""Small-scope certificates: compare engines on every program up to a size."""

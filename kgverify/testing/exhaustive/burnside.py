@@ -1,0 +1,158 @@
+"""How many programs a scope holds up to renaming, by Burnside's lemma: cycles are counted, no program is made.
+
+The number of orbits of a group is the mean number of objects that an element leaves as they are. An element here
+permutes predicates and constants. A rule or a query stays as it is if all its symbols are fixed points; a set of facts
+if it is a union of cycles of ground atoms.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from math import comb, gcd, perm
+from typing import NamedTuple, TypeAlias
+
+Polynomial: TypeAlias = tuple[int, ...]
+"""The number of sets by their size: the coefficient at place n counts those of n facts."""
+
+
+class Bounds(NamedTuple):
+    """What bounds the programs of a scope, less the limits; named as in `Scope`."""
+
+    predicates: int
+    constants: int
+    max_rules: int
+    max_body: int
+    max_facts: int
+    every_order: bool
+
+
+class Count(NamedTuple):
+    """Programs, and pairs of a program and a query, up to renaming."""
+
+    programs: int
+    queries: int
+
+
+def count_orbits(bounds: Bounds) -> Count:
+    """The number of orbits of programs, and of programs with a query, under renaming."""
+    programs = queries = order = 0
+    for of_predicates in permutations(range(bounds.predicates)):
+        for of_constants in permutations(range(bounds.constants)):
+            order += 1
+            names, symbols = count_fixed(of_predicates), count_fixed(of_constants)
+            rules = sum(
+                names ** (body + 1) * count_patterns(2 * (body + 1), symbols) for body in range(1, bounds.max_body + 1)
+            )
+            sequences = sum(rules**length for length in range(bounds.max_rules + 1))
+            facts = _fixed_orders if bounds.every_order else _fixed_sets
+            fixed = facts(of_predicates, of_constants, bounds.max_facts) * sequences
+            programs += fixed
+            queries += fixed * names * count_patterns(2, symbols)
+    assert programs % order == queries % order == 0
+    return Count(programs // order, queries // order)
+
+
+def count_patterns(places: int, constants: int) -> int:
+    """Ways to fill places with constants and variables, up to the variables' names (an r-Bell number).
+
+    Of n places, k hold variables, which fall into one class for each variable: a partition of k.
+    """
+    bell = [1]
+    for n in range(places):
+        bell.append(sum(comb(n, k) * bell[k] for k in range(n + 1)))
+    return sum(comb(places, k) * constants ** (places - k) * bell[k] for k in range(places + 1))
+
+
+def count_fixed(permutation: Sequence[int]) -> int:
+    """Fixed points of a permutation."""
+    return sum(image == place for place, image in enumerate(permutation))
+
+
+def _fixed_sets(of_predicates: Sequence[int], of_constants: Sequence[int], most: int) -> int:
+    """Sets of at most so many facts that stay as they are."""
+    cycles = Counter({1: 1})
+    for permutation in (of_predicates, of_constants, of_constants):
+        # On pairs, cycles of lengths m and n make gcd(m, n) cycles of length lcm(m, n).
+        product: Counter[int] = Counter()
+        for m, times in cycles.items():
+            for n in _cycle_lengths(permutation):
+                product[m * n // gcd(m, n)] += times * gcd(m, n)
+        cycles = product
+    return sum(_union_sizes(cycles.elements(), most))
+
+
+def _fixed_orders(of_predicates: Sequence[int], of_constants: Sequence[int], most: int) -> int:
+    """Sets of at most so many facts, with an order in which a list of them brings in their constants, that stay so.
+
+    All of their constants are fixed points, since the order tells them apart.
+    """
+    fixed = count_fixed(of_constants)
+    pair = _union_sizes(_cycle_lengths(of_predicates), most)
+    return sum(perm(fixed, used) * sum(_ordered_sets(pair, used, most)) for used in range(fixed + 1))
+
+
+def _ordered_sets(pair: Polynomial, used: int, most: int) -> Polynomial:
+    """Sets of facts by size whose constants 0, 1, ... can be brought in in this order.
+
+    pair: the sets of facts of one pair of arguments, by size
+
+    Constant j comes in by a fact of it and earlier ones, or together with j + 1 by a fact of (j, j + 1). So a walk
+    over the constants, in two states, tells: whether j has come in, or waits for that fact.
+    """
+    if not used:
+        return (1,)
+    some = _less_one(pair)
+    has_come: Polynomial = some
+    waits: Polynomial = (1,)
+    for j in range(1, used):
+        others = _power(pair, 2 * j, most)
+        linked = _times(some, others, most)
+        has_come, waits = (
+            _plus(_times(_plus(has_come, waits), linked, most), _times(has_come, _less_one(others), most)),
+            has_come,
+        )
+    return has_come
+
+
+def _cycle_lengths(permutation: Sequence[int]) -> Iterator[int]:
+    seen: set[int] = set()
+    for start in range(len(permutation)):
+        length, place = 0, start
+        while place not in seen:
+            seen.add(place)
+            place = permutation[place]
+            length += 1
+        if length:
+            yield length
+
+
+def _union_sizes(cycles: Iterable[int], most: int) -> Polynomial:
+    sizes: Polynomial = (1,)
+    for length in cycles:
+        sizes = _times(sizes, (1, *[0] * (length - 1), 1), most)
+    return sizes
+
+
+def _times(left: Polynomial, right: Polynomial, most: int) -> Polynomial:
+    product = [0] * min(len(left) + len(right) - 1, most + 1)
+    for i, a in enumerate(left):
+        for j, b in enumerate(right[: len(product) - i] if i < len(product) else ()):
+            product[i + j] += a * b
+    return tuple(product)
+
+
+def _plus(left: Polynomial, right: Polynomial) -> Polynomial:
+    size = max(len(left), len(right))
+    return tuple((left[i] if i < len(left) else 0) + (right[i] if i < len(right) else 0) for i in range(size))
+
+
+def _power(base: Polynomial, exponent: int, most: int) -> Polynomial:
+    power: Polynomial = (1,)
+    for _ in range(exponent):
+        power = _times(power, base, most)
+    return power
+
+
+def _less_one(sizes: Polynomial) -> Polynomial:
+    """Without the empty set."""
+    return (sizes[0] - 1, *sizes[1:])

@@ -1,0 +1,254 @@
+"""Small-scope certificates: an engine compared with the reference on every program of a scope.
+
+A block of programs is the work of one process. What comes of it depends on nothing else, so that a certificate is the same,
+but for its seconds, for any number of processes.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kgverify.errors import UserError
+from kgverify.runs.workers import start_workers
+from kgverify.testing.checking.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.exhaustive.scope import (
+    SCOPES,
+    Count,
+    Scope,
+    ScopedProgram,
+    count_programs,
+    enumerate_programs,
+    find_scope,
+)
+from kgverify.testing.exhaustive.state import Opening, append_block, open_state, unusable
+from kgverify.testing.exhaustive.work import (
+    MOST_SHOWN,
+    Block,
+    Finding,
+    ShowProgress,
+    certify_block,
+    certify_spec,
+    describe_engine,
+)
+
+__all__ = [
+    "SCOPES",
+    "Certificate",
+    "Count",
+    "Finding",
+    "Scope",
+    "ScopedProgram",
+    "certify",
+    "count_programs",
+    "enumerate_programs",
+    "find_scope",
+]
+
+PROGRAMS_AT_ONCE: Final = 1000
+"""Programs of a block, which share a run under each setting of limits. More of them are hardly faster."""
+
+_FORMAT: Final = 1
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """What was compared in a scope, and what differed.
+
+    expected: what the scope holds, counted by Burnside's lemma
+    compared: programs enumerated, problems compared; those of a run in which the engine failed are not
+    divergent: problems that differ, and one for each run that failed; `findings` tells of the first of each block
+    seconds:  spent on the comparison by all processes together, earlier runs included
+    engine:   what was compared with the reference
+    """
+
+    scope: str
+    description: str
+    digest: str
+    engine: dict[str, str]
+    expected: Count
+    compared: Count
+    limits: int
+    divergent: int
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every problem of the scope was compared, as many as Burnside's lemma counts."""
+        return self.compared == self.expected
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether no divergence exists in the scope."""
+        return self.is_complete and not self.divergent
+
+    def __str__(self) -> str:
+        """The certificate as text."""
+        rate = self.compared.problems / self.seconds if self.seconds else 0.0
+        lines = [
+            f"scope {self.scope}: {self.description}",
+            f"{self.compared.programs:,} programs, {self.compared.problems:,} problems compared"
+            f" (Burnside: {self.expected.programs:,} and {self.expected.problems:,})"
+            f" in {self.seconds:,.0f} s, {rate:,.0f} a second",
+            self.statement,
+        ]
+        for finding in self.findings[:MOST_SHOWN]:
+            lines += ["", f"program {finding.program}: {finding.signature}", finding.problem]
+        return "\n".join(lines)
+
+    @property
+    def statement(self) -> str:
+        """What is proved, in a sentence."""
+        missing = self.expected.problems - self.compared.problems
+        left = f"; {missing:,} problems have not been compared" if not self.is_complete else ""
+        if self.divergent:
+            return f"{self.divergent:,} {'problem diverges' if self.divergent == 1 else 'problems diverge'}{left}"
+        return f"no divergence found{left}" if left else "no divergence exists in this scope"
+
+
+class _Task(NamedTuple):
+    """A block that is to be done."""
+
+    number: int
+    first: int
+    programs: list[ScopedProgram]
+
+
+def certify(
+    scope: Scope,
+    engine: EngineSpec | MakePipeline = EAGER,
+    *,
+    state: str | Path | None = None,
+    progress: ShowProgress = lambda num_problems: None,
+    programs_at_once: int = PROGRAMS_AT_ONCE,
+    most_blocks: int | None = None,
+    jobs: int = 1,
+    on_interrupt: Callable[[], None] = lambda: None,
+) -> Certificate:
+    """Compare an engine (the eager evaluator, if none is given) with the reference on every problem of a scope.
+
+    Everything recorded is compared, free-running, with the policy `shortest`; corruptions and ranks are not part of it.
+
+    state:       a file with a line for each finished block, from which an interrupted run is taken up again
+    most_blocks: stop after so many further blocks; the certificate is then incomplete
+    jobs:        processes; with 1 the work is done in this one. More of them need an `EngineSpec`, to make the engine each
+
+    On KeyboardInterrupt `on_interrupt` is called, the blocks that processes are at are ended and noted, and it is raised; on a
+    second one, at once.
+    UserError for a state file of another scope, engine or block size, or of a file that is none; and for a process that died.
+    """
+    make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
+    described = describe_engine(scope, make)
+    path = None if state is None else Path(state)
+    blocks = {} if path is None else open_state(path, Opening(_FORMAT, scope.digest, programs_at_once, described))
+    if blocks:
+        progress(sum(block.problems for block in blocks.values()))
+    expected = count_programs(scope)
+    num_left = -(-expected.programs // programs_at_once) - len(blocks)
+    work = _Work(
+        scope=scope,
+        engine=engine,
+        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(path)), most_blocks),
+        progress=progress,
+        jobs=min(jobs, max(1, num_left)),
+        is_kept=path is not None,
+        on_interrupt=on_interrupt,
+    )
+    for block in work.blocks():
+        blocks[block.block] = block
+        if path is not None:
+            append_block(path, block)
+    done = [block for _, block in sorted(blocks.items())]
+    return Certificate(
+        scope=scope.name,
+        description=str(scope),
+        digest=scope.digest,
+        engine=described,
+        expected=expected,
+        compared=Count(sum(block.programs for block in done), sum(block.problems for block in done)),
+        limits=len(scope.limits),
+        divergent=sum(block.divergent for block in done),
+        findings=tuple(finding for block in done for finding in block.findings),
+        seconds=sum(block.seconds for block in done),
+    )
+
+
+def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -> Iterator[_Task]:
+    """The blocks that are not done, in order. UserError where one that is done has another number of programs."""
+    # What is noted while the blocks are worked on is not to be judged.
+    num_programs = {number: block.programs for number, block in done.items()}
+    for number, programs in enumerate(_in_blocks(enumerate_programs(scope), size)):
+        if number not in num_programs:
+            yield _Task(number, number * size, programs)
+        elif num_programs[number] != len(programs):
+            raise unusable(where, f"block {number} has {num_programs[number]} programs, not {len(programs)}")
+
+
+def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[ScopedProgram]]:
+    while block := list(islice(programs, size)):
+        yield block
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The blocks to be done, and by how many processes.
+
+    is_kept: whether a block that is done is of use after an interrupt
+    """
+
+    scope: Scope
+    engine: EngineSpec | MakePipeline
+    tasks: Iterator[_Task]
+    progress: ShowProgress
+    jobs: int
+    is_kept: bool
+    on_interrupt: Callable[[], None]
+
+    def blocks(self) -> Iterator[Block]:
+        """What came of each, as they end."""
+        if self.jobs == 1:
+            make = make_pipeline(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
+            for task in self.tasks:
+                yield certify_block(self.scope, *task, make, self.progress)
+            return
+        if not isinstance(self.engine, EngineSpec):
+            raise UserError(
+                "an engine cannot be handed to other processes, only its name", where="jobs", fix="give an EngineSpec"
+            )
+        try:
+            with start_workers(self.jobs) as executor:
+                yield from self._share(executor, self.engine)
+        except BrokenProcessPool:
+            raise UserError(
+                "a process died without a word", where=str(self.engine), fix="run again with --jobs 1 to see it die"
+            ) from None
+
+    def _share(self, executor: Executor, engine: EngineSpec) -> Iterator[Block]:
+        """Side by side; after a KeyboardInterrupt those begun, and then it is raised."""
+        running: set[Future[Block]] = set()
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                # No more than there are processes: one that is handed over is begun, and waited for after an interrupt.
+                while interrupt is None and len(running) < self.jobs and (task := next(self.tasks, None)) is not None:
+                    running.add(executor.submit(certify_spec, self.scope, *task, engine))
+                if not running:
+                    break
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+            except KeyboardInterrupt as pressed:
+                if interrupt is not None or not self.is_kept:
+                    raise
+                interrupt, running = pressed, {future for future in running if not future.cancel()}
+                self.on_interrupt()
+                continue
+            for block in sorted((future.result() for future in finished), key=lambda block: block.block):
+                self.progress(block.problems)
+                yield block
+        if interrupt is not None:
+            raise interrupt

@@ -1,0 +1,163 @@
+"""The work of a certificate: a block of programs compared under every setting of limits, and what differs told."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Verdict
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
+from kgverify.program.limits import Limits
+from kgverify.runs.progress import silent_phase
+from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
+from kgverify.testing.checking.check import check_problems
+from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.exhaustive.scope import Scope, ScopedProgram, enumerate_programs
+from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.trace.model.header import EngineInfo
+from kgverify.verification.lockstep import follow_near_ties
+
+MOST_SHOWN: Final = 10
+"""Findings of a block that are told; all are counted."""
+
+_SLOTS: Final = 4096
+
+ShowProgress: TypeAlias = Callable[[int], None]
+"""Called with the number of problems done since the last call; at first with those of an earlier run."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A problem on which the engine differs from the reference.
+
+    program:   its place among the scope's programs
+    limits:    the setting
+    signature: of its first divergence
+    problem:   as text
+    """
+
+    program: int
+    limits: dict[str, int | bool]
+    signature: str
+    problem: str
+
+
+class Block(msgspec.Struct, frozen=True):
+    """What came of a block of programs; of each, but for the seconds, the same wherever it is worked on."""
+
+    block: int
+    programs: int
+    problems: int
+    divergent: int
+    findings: tuple[Finding, ...]
+    seconds: float
+
+
+def certify_spec(scope: Scope, number: int, first: int, programs: Sequence[ScopedProgram], engine: EngineSpec) -> Block:
+    """As `certify_block`, in a process that has to make the engine for itself."""
+    return certify_block(scope, number, first, programs, make_pipeline(engine), None)
+
+
+def certify_block(
+    scope: Scope,
+    number: int,
+    first: int,
+    programs: Sequence[ScopedProgram],
+    make: MakePipeline,
+    progress: ShowProgress | None,
+) -> Block:
+    """The block of this number, whose programs begin at the place `first` of the scope, under all settings of limits.
+
+    They share one program, made of all, renamed apart.
+    """
+    begin = time.perf_counter()
+    findings: list[Finding] = []
+    problems = divergent = 0
+    with without_garbage_collection():
+        merged = merge([program.problem(scope.limits[0]) for program in programs])
+        num_queries = len(merged.unranked.query)
+        for limits in scope.limits:
+            differing = _find_differing(merged, limits, make)
+            if differing is None:
+                places = [_find_undecided(programs, limits, make)]
+                divergent += 1
+            else:
+                places = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
+                divergent += len(differing)
+                problems += num_queries
+            told = places[: MOST_SHOWN - len(findings)]
+            findings += [_tell(first + place, programs[place].problem(limits), make) for place in told]
+            if progress is not None:
+                progress(num_queries)
+    seconds = round(time.perf_counter() - begin, 3)
+    return Block(number, len(programs), problems, divergent, tuple(findings), seconds)
+
+
+def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[int] | None:
+    """The rows of the candidates that differ; None where the engine fails or nothing can be compared."""
+    run = replace(merged.run, limits=limits)
+    candidates = merged.unranked
+    num = len(candidates.query)
+    reference = reference_pipeline(run).engine
+    expected = build_trace(run, reference, reference.prove(candidates), None)
+    try:
+        pipeline = make(run, _sizes(num))
+        actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
+    except Exception:
+        # What the engine raised is told of the program that makes it do so.
+        return None
+    comparer = Comparer(expected, actual)
+    comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
+    rows = sorted({row for each in comparison.divergences if 0 <= (row := each.candidate) < num})
+    if not rows and (comparison.verdict is not Verdict.AGREE or comparison.coverage.candidates != num):
+        return None
+    return rows
+
+
+def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: MakePipeline) -> int:
+    """The place of a program that the engine fails on, by halving; the first of those that it fails on together."""
+    first, last = 0, len(programs)
+    while last - first > 1:
+        middle = (first + last) // 2
+        for half in ((first, middle), (middle, last)):
+            merged = merge([program.problem(limits) for program in programs[slice(*half)]])
+            if _find_differing(merged, limits, make) is None:
+                first, last = half
+                break
+        else:
+            break
+    return first
+
+
+def _tell(program: int, problem: Problem, make: MakePipeline) -> Finding:
+    """The first failure of a program by itself, one query at a time."""
+    limits = msgspec.structs.asdict(problem.limits)
+    for query in problem.unranked:
+        alone = replace(problem, unranked=(query,))
+        for failure in check_problems([alone], make, most=1):
+            return Finding(program, limits, str(failure.signature), str(failure.problem))
+    return Finding(program, limits, "in company only", str(problem))
+
+
+def _sizes(num_candidates: int) -> Sizes:
+    slots = min(_SLOTS, num_candidates)
+    return Sizes(slots=slots, match_window=2 * slots, score_window=2 * slots, pool=num_candidates)
+
+
+def describe_engine(scope: Scope, make: MakePipeline) -> dict[str, str]:
+    """What must stay the same for a run to be taken up again: the engine and its versions, not the sizes of its batch."""
+    merged = merge([next(enumerate_programs(scope)).problem(scope.limits[0])])
+    pipeline: Pipeline = make(merged.run, _sizes(len(merged.unranked.query)))
+    info: EngineInfo = pipeline.engine.info
+    return {
+        "name": info.name,
+        "mode": info.mode,
+        "device": info.device,
+        "precision": info.precision,
+        "faults": ", ".join(info.faults),
+        **{f"version of {name}": version for name, version in sorted(info.versions.items())},
+    }

@@ -1,0 +1,1 @@
+"""Generated problems: small programs with their queries and sizes."""

@@ -1,0 +1,332 @@
+"""Many problems as one run: their symbols renamed apart, each with its own domain, so that none can meet another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.policy import SHORTEST, Policy
+from kgverify.errors import UserError
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Term
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.program.program import NamedRule, Program
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, constants_of
+from kgverify.trace.model.columns import CandidateSet
+
+MOST_SLOTS: Final = 256
+MATCHED_PER_SLOT: Final = 3
+SCORED_PER_SLOT: Final = 2
+"""More of any of these slows an eager evaluator down; so does a window for which most slots have to wait."""
+
+FILLER: Final = "~"
+"""Names of unused symbols begin with it, or with several where a problem has such names itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergedGraph(KnowledgeGraph):
+    """A graph of problems: the domain of a predicate's arguments is that of its problem.
+
+    It is what the declared domains give, told at once: the general way looks through every domain for every predicate.
+    domain_of: the domain of each predicate, by name
+    """
+
+    domain_of: Mapping[str, str] = field(default_factory=dict)
+
+    def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
+        """int32 [n], ascending: the constants that may stand in an argument."""
+        return self._domain_rows[self.domain_of[self.program.symbols.predicates[predicate_id]]]
+
+    @cached_property
+    def _domain_rows(self) -> dict[str, NDArray[np.int32]]:
+        ids = self.program.symbols.constant_ids
+        return {
+            name: np.array(sorted(ids[constant] for constant in constants), np.int32)
+            for name, constants in self.domains.items()
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Symbols(MergedGraph):
+    """A graph with its symbols and without its clauses, which a draw of corruptions does not need.
+
+    The reference builds a program of its own for the draw; of this one that takes a tenth of the time.
+    """
+
+    whole: MergedGraph | None = None
+
+    @cached_property
+    def program(self) -> Program:
+        """The symbols of the whole graph, numbered as there; no facts and no rules."""
+        symbols = self._whole.program.symbols
+        constant = symbols.constants[0]
+        return Program.from_names(
+            (), (), [NamedAtom(name, constant, constant) for name in symbols.predicates], symbols.constants
+        )
+
+    @cached_property
+    def known_triples(self) -> NDArray[np.int32]:
+        """Those of the whole graph."""
+        return self._whole.known_triples
+
+    def queries(self, split: str) -> NDArray[np.int32]:
+        """Those of the whole graph."""
+        return self._whole.queries(split)
+
+    @property
+    def _whole(self) -> MergedGraph:
+        assert self.whole is not None
+        return self.whole
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """Problems as one run.
+
+    sizes:     of the batch, for all problems together
+    owner:     int64 [n]  the problem of each query of the run, by its place in `problems`
+    is_ranked: bool [n]   whether the query is drawn; one that is not stands for a problem without ranked queries
+    unranked:  the candidates outside of the ranking; each bears the number of a query of its problem
+    """
+
+    problems: tuple[Problem, ...]
+    graph: MergedGraph
+    run: Run
+    sizes: Sizes
+    owner: NDArray[np.int64]
+    is_ranked: NDArray[np.bool_]
+    unranked: CandidateSet
+
+    @property
+    def expected(self) -> Pipeline:
+        """The reference, with the unranked candidates added to its draw."""
+        reference = reference_pipeline(self.run)
+        symbols = _Symbols(self.run.graph.name, (), domains=self.run.graph.domains, whole=self.graph)
+
+        def draw(graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int) -> CandidateSet:
+            return reference.draw(symbols if graph is self.graph else graph, split, queries, num, seed)
+
+        return self.with_unranked(reference._replace(draw=draw))
+
+    def with_unranked(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline with the unranked candidates added to its draw; a problem's candidates are neighbours."""
+        draw_ranked = pipeline.draw
+
+        def draw(graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int) -> CandidateSet:
+            drawn = draw_ranked(graph, split, [query for query in queries if self.is_ranked[query]], num, seed)
+            every = CandidateSet(
+                np.concatenate((drawn.query, self.unranked.query)),
+                np.concatenate((drawn.side, self.unranked.side)),
+                np.concatenate((drawn.atom, self.unranked.atom)),
+            )
+            return every.take(np.argsort(self.owner[every.query], kind="stable"))
+
+        return pipeline._replace(draw=draw)
+
+
+def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
+    """The problems that can share a run, by their places, in order of first appearance."""
+    groups: dict[object, list[int]] = {}
+    for i, problem in enumerate(problems):
+        groups.setdefault(problem.key, []).append(i)
+    return list(groups.values())
+
+
+def merge(problems: Sequence[Problem]) -> Merged:
+    """One run of all problems; of a single one, under its own names. UserError unless all have the same `key`.
+
+    The order of facts and of rules is kept inside each problem, and so is the order of its ids.
+    """
+    if not problems:
+        raise UserError("expected a problem, found none", where="merge", fix="give a problem or more")
+    key = problems[0].key
+    if any(problem.key != key for problem in problems):
+        raise UserError(
+            "expected one setting of limits, policy, corruptions and seed, found several",
+            where="merge",
+            fix="group the problems with group_problems first",
+        )
+    parts = [_rename(problem, f"{i}:" if len(problems) > 1 else "") for i, problem in enumerate(problems)]
+    domain_of = {predicate: part.domain_name for part in parts for predicate in part.predicates}
+    graph = MergedGraph(
+        "problem" if len(problems) == 1 else f"{len(problems)} problems",
+        train=tuple(fact for part in parts for fact in part.facts),
+        valid=tuple(atom for part in parts for atom in part.declared),
+        test=tuple(query for part in parts for query in part.queries),
+        rules=tuple(rule for part in parts for rule in part.rules),
+        domains={part.domain_name: part.domain for part in parts},
+        domain_of=domain_of,
+    )
+    counts = [len(part.queries) for part in parts]
+    owner = np.repeat(np.arange(len(parts)), counts)
+    first_query = np.cumsum([0, *counts])
+    atoms = [(first_query[i], atom) for i, part in enumerate(parts) for atom in part.unranked]
+    rows = np.array([graph.program.symbols.encode(atom) for _, atom in atoms], np.int32).reshape(-1, 3)
+    run = Run(
+        graph,
+        key.limits,
+        build_policy(key.policy, graph.program, key.limits, parts),
+        num_queries=len(owner),
+        num_corruptions=key.num_corruptions,
+        seed=key.seed,
+    )
+    return Merged(
+        problems=tuple(problems),
+        graph=graph,
+        run=run,
+        sizes=_add_sizes(problems),
+        owner=owner,
+        is_ranked=np.array([bool(problems[i].queries) for i in owner.tolist()], np.bool_),
+        unranked=CandidateSet(
+            np.array([query for query, _ in atoms], np.int32), np.full(len(atoms), Side.NONE, np.int8), rows
+        ),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A problem under the names that it has in the run.
+
+    declared: atoms that make symbols known which occur in unranked queries alone
+    """
+
+    facts: list[NamedAtom]
+    rules: list[NamedRule]
+    queries: list[NamedAtom]
+    unranked: list[NamedAtom]
+    declared: list[NamedAtom]
+    domain: tuple[str, ...]
+    domain_name: str
+    predicates: set[str]
+    constants: set[str]
+
+
+def _rename(problem: Problem, prefix: str) -> _Part:
+    plain = problem.domain
+    domain = tuple([prefix + constant for constant in plain]) if prefix else plain
+    # Variables stay what they are.
+    names: dict[Term, Term] = dict(zip(plain, domain, strict=True))
+
+    def convert(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
+        if not prefix:
+            return list(atoms)
+        return [NamedAtom(prefix + p, names.get(a, a), names.get(b, b)) for p, a, b in atoms]
+
+    facts, queries, unranked = convert(problem.facts), convert(problem.queries), convert(problem.unranked)
+    rules = list(problem.rules)
+    if prefix:
+        rules = [
+            NamedRule(
+                convert((each.clause_head,))[0], tuple(convert(each.body)), each.name, each.confidence, each.source
+            )
+            for each in rules
+        ]
+    known = {atom[0] for atom in facts} | {atom[0] for atom in queries}
+    known |= {atom[0] for rule in rules for atom in (rule.clause_head, *rule.body)}
+    unknown = list(dict.fromkeys(query.predicate for query in unranked if query.predicate not in known))
+
+    filler = ""
+    if unknown or not queries or problem.spread[:2] != (0, 0):
+        filler = prefix + _filler(problem)
+    spread = _spread_facts(problem, filler)
+    after = min(problem.spread.after, len(facts))
+    facts[after:after] = spread
+    constant = domain[0] if domain else f"{filler}c"
+    declared = [NamedAtom(predicate, constant, constant) for predicate in unknown]
+    if not queries:
+        queries = [NamedAtom(f"{filler}q", constant, constant)]
+    extra = (*spread, *declared, *queries)
+    return _Part(
+        facts=facts,
+        rules=rules,
+        queries=queries,
+        unranked=unranked,
+        declared=declared,
+        domain=domain,
+        domain_name=f"{prefix}domain",
+        predicates=known | {atom.predicate for atom in extra},
+        constants={*domain, *constants_of(extra)},
+    )
+
+
+def _filler(problem: Problem) -> str:
+    """How names begin that the problem has not."""
+    filler = FILLER
+    taken = (*problem.domain, *(atom.predicate for atom in problem.atoms()))
+    while any(name.startswith(filler) for name in taken):
+        filler += FILLER
+    return filler
+
+
+def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
+    """Facts that no goal can reach, which number the unused symbols."""
+    num_constants, num_predicates, _ = problem.spread
+    names = [f"{filler}{i}" for i in range(max(num_constants, num_predicates > 0))]
+    facts = [NamedAtom(f"{filler}p", a, b) for a, b in zip(names[::2], names[1::2], strict=False)]
+    if len(names) % 2 and num_constants:
+        facts.append(NamedAtom(f"{filler}p", names[-1], names[-1]))
+    return facts + [NamedAtom(f"{filler}p{i}", names[0], names[0]) for i in range(num_predicates)]
+
+
+def _add_sizes(problems: Sequence[Problem]) -> Sizes:
+    """Sizes for all problems together: what a problem has few of, many have more of, up to what is still fast."""
+    if len(problems) == 1:
+        return problems[0].sizes
+    sizes = [problem.sizes for problem in problems]
+    slots = min(sum(each.slots for each in sizes), MOST_SLOTS)
+    return Sizes(
+        slots=slots,
+        atoms=max(each.atoms for each in sizes),
+        resolvents=max(each.resolvents for each in sizes),
+        match_window=min(sum(each.match_window for each in sizes), MATCHED_PER_SLOT * slots),
+        score_window=min(sum(each.score_window for each in sizes), SCORED_PER_SLOT * slots),
+        pool=sum(each.pool for each in sizes),
+    )
+
+
+def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequence[_Part]) -> Policy:
+    """The policy of a run; each symbol has the embedding that it has where its problem is alone."""
+    if spec.name == "shortest":
+        return SHORTEST
+    numbers = []
+    for kind, names in (("predicates", program.symbols.predicates), ("constants", program.symbols.constants)):
+        owner = {name: i for i, part in enumerate(parts) for name in getattr(part, kind)}
+        count = [0] * len(parts)
+        rows = []
+        for name in names:
+            rows.append(count[owner[name]])
+            count[owner[name]] += 1
+        numbers.append(rows)
+    d, h = spec.embedding, spec.hidden
+
+    def table(place: int, rows: Sequence[int], width: int, scale: float) -> NDArray[np.float32]:
+        most = 64
+        while most <= max(rows, default=0):
+            most *= 2
+        return (_normal(spec.seed, place, most, width)[list(rows)] * scale).astype(np.float32)
+
+    weights = {
+        "embedding.predicate": table(0, numbers[0], d, 1.0),
+        "embedding.constant": table(1, numbers[1], d, 1.0),
+        "embedding.variable": table(2, range(2 * limits.max_atoms), d, 1.0),
+        "input.weight": table(3, range(h), d, d**-0.5),
+        "input.bias": table(4, [0], h, 0.1)[0],
+    }
+    for i in range(spec.blocks):
+        place = 5 + 4 * i
+        weights[f"block.{i}.weight"] = table(place, range(h), h, (2 / h) ** 0.5)
+        weights[f"block.{i}.bias"] = table(place + 1, [0], h, 0.1)[0]
+        weights[f"block.{i}.norm.weight"] = 1 + table(place + 2, [0], h, 0.1)[0]
+        weights[f"block.{i}.norm.bias"] = table(place + 3, [0], h, 0.1)[0]
+    return Policy("two_tower", weights)
+
+
+@lru_cache(maxsize=256)
+def _normal(seed: int, place: int, rows: int, width: int) -> NDArray[np.float64]:
+    """Standard normal numbers, float64 [rows, width]; the first rows are those of a shorter table."""
+    return np.random.default_rng((seed, place)).standard_normal((rows, width))

@@ -1,0 +1,178 @@
+"""A problem: a small program with its queries and every size that may matter, as data in names."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kgverify.errors import UserError
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule, render_named
+from kgverify.ranking.corrupt import ALL
+
+MAX_SPREAD: Final = 1 << 16
+"""Most unused symbols of either kind in a problem."""
+
+
+class PolicySpec(NamedTuple):
+    """Which policy chooses: `shortest`, or a random `two_tower` of the given sizes, determined by the seed.
+
+    A symbol's embedding depends on the seed and on the symbol's number in its own problem alone, so that a derivation
+    has the same scores whatever other problems share its run.
+    """
+
+    name: str = "shortest"
+    seed: int = 0
+    embedding: int = 8
+    hidden: int = 8
+    blocks: int = 1
+
+
+class Sizes(NamedTuple):
+    """Sizes of the batch, which may change nothing in any derivation. An engine without slots may ignore them.
+
+    slots:        derivations in flight
+    atoms:        padding of a goal beyond max_atoms
+    resolvents:   padding of a step beyond max_resolvents
+    match_window: clauses tried at each tick, over all slots
+    score_window: resolvents scored at each tick, over all slots; max_resolvents where that is more
+    pool:         candidates handed over at once
+    """
+
+    slots: int = 2
+    atoms: int = 0
+    resolvents: int = 0
+    match_window: int = 16
+    score_window: int = 16
+    pool: int = 32
+
+
+class Spread(NamedTuple):
+    """Unused symbols that push ids apart: so many constants and predicates, numbered `after` so many facts."""
+
+    constants: int = 0
+    predicates: int = 0
+    after: int = 0
+
+
+SHORTEST: Final = PolicySpec()
+DEFAULT_SIZES: Final = Sizes()
+NO_SPREAD: Final = Spread()
+
+
+class GroupKey(NamedTuple):
+    """What the problems of one run have in common."""
+
+    limits: Limits
+    policy: PolicySpec
+    num_corruptions: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A program, its queries, and under which sizes they are proved. UserError for what is no problem.
+
+    facts, rules:    in order, repetitions included
+    queries:         ground; each is ranked among its corruptions, on both sides
+    unranked:        queries outside of a ranking, ground or with variables
+    constants:       further constants that may be drawn as corruptions; those that occur above may be anyway
+    num_corruptions: for each query and side; `ALL` (-1) for all
+    seed:            of the draw of corruptions
+    """
+
+    facts: tuple[NamedAtom, ...] = ()
+    rules: tuple[NamedRule, ...] = ()
+    queries: tuple[NamedAtom, ...] = ()
+    unranked: tuple[NamedAtom, ...] = ()
+    constants: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    policy: PolicySpec = SHORTEST
+    num_corruptions: int = 1
+    seed: int = 0
+    sizes: Sizes = DEFAULT_SIZES
+    spread: Spread = NO_SPREAD
+
+    def __post_init__(self) -> None:
+        _check_ground("facts", self.facts)
+        _check_ground("queries", self.queries)
+        if not self.queries and not self.unranked:
+            raise _invalid("queries", "expected a query, found none", "give a query, ranked or not")
+        for rule in self.rules:
+            if not rule.body:
+                raise _invalid("rules", f"{render_named(rule.clause_head)} has no body", "give it as a fact")
+        if self.num_corruptions < ALL:
+            raise _invalid(
+                "num_corruptions", f"expected 0 or more, or {ALL} for all, found {self.num_corruptions}", "give 0"
+            )
+        if self.policy.name not in ("shortest", "two_tower"):
+            raise _invalid("policy", f"unknown policy {self.policy.name!r}", "choose shortest or two_tower")
+        for name, value, least in zip(Sizes._fields, self.sizes, (1, 0, 0, 1, 1, 1), strict=True):
+            if value < least:
+                raise _invalid(f"sizes.{name}", f"expected {least} or more, found {value}", f"give {least} or more")
+        if not 0 <= min(self.spread) <= max(self.spread[:2]) <= MAX_SPREAD:
+            raise _invalid("spread", f"expected 0 to {MAX_SPREAD}, found {tuple(self.spread)}", "give smaller numbers")
+
+    @property
+    def size(self) -> int:
+        """Facts, rules and body atoms: what a minimal problem has few of. Unused symbols do not count."""
+        return len(self.facts) + len(self.rules) + sum(len(rule.body) for rule in self.rules)
+
+    @property
+    def key(self) -> GroupKey:
+        """What other problems must share to be merged with this one."""
+        return GroupKey(self.limits, self.policy, self.num_corruptions, self.seed)
+
+    @property
+    def domain(self) -> tuple[str, ...]:
+        """The constants that may be drawn as corruptions, in order of first appearance."""
+        of_facts = dict.fromkeys([str(term) for atom in self.facts for term in (atom[1], atom[2])])
+        others = constants_of(self.atoms(with_facts=False))
+        return tuple(dict.fromkeys((*of_facts, *others, *self.constants)))
+
+    def atoms(self, *, with_facts: bool = True) -> Iterable[NamedAtom]:
+        """Every atom of facts, rules and queries, in the order that numbers the symbols."""
+        if with_facts:
+            yield from self.facts
+        for rule in self.rules:
+            yield rule.clause_head
+            yield from rule.body
+        yield from self.queries
+        yield from self.unranked
+
+    @property
+    def graph(self) -> KnowledgeGraph:
+        """The problem alone, under its own names, as a graph whose test triples are the queries."""
+        from kgverify.testing.problems.merge import merge
+
+        return merge([self]).run.graph
+
+    def __str__(self) -> str:
+        """The program and the queries as text, for people."""
+        ranked = "all" if self.num_corruptions == ALL else str(self.num_corruptions)
+        lines = [f"{render_named(fact)}." for fact in self.facts]
+        lines += [f"{rule}." for rule in self.rules]
+        lines += [f"? {render_named(query)}   ({ranked} corruptions a side)" for query in self.queries]
+        lines += [f"? {render_named(query)}" for query in self.unranked]
+        limits = self.limits
+        lines.append(
+            f"% max_depth {limits.max_depth}, max_atoms {limits.max_atoms}, max_resolvents {limits.max_resolvents},"
+            f" exclude_query {limits.exclude_query}, policy {self.policy.name}, {self.sizes.slots} slots"
+        )
+        return "\n".join(lines)
+
+
+def constants_of(atoms: Iterable[NamedAtom]) -> dict[str, None]:
+    """The constants of atoms, in order of first appearance."""
+    return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
+
+
+def _check_ground(name: str, atoms: Iterable[NamedAtom]) -> None:
+    for _, first, second in atoms:
+        if isinstance(first, Variable) or isinstance(second, Variable):
+            raise _invalid(name, "expected ground atoms, found a variable", "give atoms with variables as `unranked`")
+
+
+def _invalid(where: str, message: str, fix: str) -> UserError:
+    return UserError(message, where=f"problem.{where}", fix=fix)

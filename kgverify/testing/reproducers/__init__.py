@@ -1,0 +1,1 @@
+"""Reproducers: minimal failing problems as readable text files and tests."""

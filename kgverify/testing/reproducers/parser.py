@@ -1,0 +1,280 @@
+"""Reading reproducers: clauses, queries and `key: value` lines, each mistake told with its line."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kgverify.errors import UserError, suggest
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule
+from kgverify.ranking.corrupt import ALL
+from kgverify.testing.checking.engine_spec import COMPILED, EAGER, EngineSpec
+from kgverify.testing.checking.failure import LAW, Signature
+from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.reproducers.quoting import VARIABLE, unescape
+from kgverify.testing.reproducers.reproducer import Reproducer
+
+FIRST_LINE: Final = "% kgverify reproducer 1"
+KEYS: Final = (
+    "note",
+    "limits",
+    "policy",
+    "sizes",
+    "spread",
+    "corruptions",
+    "seed",
+    "constants",
+    "stage",
+    "field",
+    "class",
+    "situation",
+    "law",
+    "candidate",
+    "step",
+    "expected",
+    "actual",
+    "message",
+    "compared",
+    "neighbour",
+    "engine",
+    "mode",
+    "device",
+    "faults",
+    "versions",
+)
+_REPEATED: Final = ("note", "expected", "actual")
+
+_KEY = re.compile(r"([a-z_]+):(?: (.*))?")
+_TOKEN = re.compile(
+    r"[ \t]*(?:(?P<quoted>'(?:[^'\\]|\\x[0-9a-fA-F]+\\|\\[^x])*')|(?P<bare>\w+)|(?P<sign>:-|\?-|[(),.]))", re.ASCII
+)
+
+
+def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
+    """The reproducer of a text. UserError, with file and line, for what is none."""
+    return _Parser(file).parse(text)
+
+
+class _Query(NamedTuple):
+    atom: NamedAtom
+    is_ranked: bool
+
+
+class _Parser:
+    """Reads a text line by line; knows where it is."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._line = 0
+        self._tokens: list[tuple[str, str]] = []
+        self._values: dict[str, list[str]] = {}
+        self._lines: dict[str, int] = {}
+
+    def parse(self, text: str) -> Reproducer:
+        lines = text.split("\n")
+        self._line = 1
+        if lines[0].rstrip() != FIRST_LINE:
+            raise self._error(f"expected {FIRST_LINE!r}, found {lines[0][:60]!r}", "give a file of `kgverify shrink`")
+        facts: list[NamedAtom] = []
+        rules: list[NamedRule] = []
+        queries: list[_Query] = []
+        for self._line, raw in enumerate(lines, 1):
+            line = raw.rstrip("\r")
+            if not line.strip() or line.startswith("%"):
+                continue
+            key = _KEY.fullmatch(line)
+            if key:
+                self._keep(key[1], key[2] or "")
+                continue
+            self._tokens = self._scan(line)
+            if self._take("?-"):
+                queries.append(self._query())
+            else:
+                head = self._atom()
+                if self._take(":-"):
+                    body = [self._atom()]
+                    while self._take(","):
+                        body.append(self._atom())
+                    rules.append(NamedRule(head, tuple(body)))
+                elif not head.is_ground:
+                    raise self._error("expected a fact without variables", "give it a body, or name constants")
+                else:
+                    facts.append(head)
+            self._end()
+        problem = self._problem(tuple(facts), tuple(rules), queries)
+        signature = Signature(*(self._text(key) for key in ("stage", "field", "class", "situation")))
+        if not signature.kind:
+            raise self._error("expected a line `class: ...`, found none", "say what difference is expected")
+        if signature.kind == LAW:
+            signature = signature._replace(situation=self._text("law") or signature.situation)
+            if not signature.situation:
+                raise self._error("expected a line `law: ...`, found none", "name the law that is broken", "class")
+        return Reproducer(
+            problem=problem,
+            signature=signature,
+            candidate=self._text("candidate"),
+            step=self._number("step", -1),
+            expected=self._texts("expected"),
+            actual=self._texts("actual"),
+            message=self._text("message"),
+            lockstep=self._choice("compared", "free-running", "in lockstep"),
+            neighbour=self._text("neighbour"),
+            engine=EngineSpec(
+                self._text("engine") or COMPILED,
+                self._text("mode") or EAGER.mode,
+                self._text("device") or EAGER.device,
+                tuple(self._items("faults")),
+            ),
+            versions=dict(self._split_pair("versions", item) for item in self._items("versions")),
+            notes=self._texts("note"),
+        )
+
+    def _problem(self, facts: tuple[NamedAtom, ...], rules: tuple[NamedRule, ...], queries: list[_Query]) -> Problem:
+        policy, *weights = self._items("policy") or ["shortest"]
+        try:
+            return Problem(
+                facts=facts,
+                rules=rules,
+                queries=tuple(query.atom for query in queries if query.is_ranked),
+                unranked=tuple(query.atom for query in queries if not query.is_ranked),
+                constants=self._constants(),
+                limits=Limits(**self._numbers("limits", Limits.__struct_fields__)),
+                policy=PolicySpec(policy, **self._numbers("policy", PolicySpec._fields[1:], weights)),
+                num_corruptions=ALL if self._text("corruptions") == "all" else self._number("corruptions", 0),
+                seed=self._number("seed", 0),
+                sizes=Sizes(**self._numbers("sizes", Sizes._fields)),
+                spread=Spread(**self._numbers("spread", Spread._fields)),
+            )
+        except UserError as error:
+            place = error.where if error.where.startswith(self._file) else f"{self._file}: {error.where}"
+            raise UserError(error.message, where=place, fix=error.fix) from None
+
+    def _keep(self, key: str, value: str) -> None:
+        if key not in KEYS:
+            raise self._error(f"unknown key {key!r}", suggest(key, KEYS) or f"use one of {', '.join(KEYS)}")
+        if key in self._values and key not in _REPEATED:
+            raise self._error(f"a second line {key!r}", "leave one of them out")
+        self._lines[key] = self._line
+        self._values.setdefault(key, []).append(value)
+
+    def _texts(self, key: str) -> tuple[str, ...]:
+        return tuple(map(unescape, self._values.get(key, ())))
+
+    def _text(self, key: str) -> str:
+        return next(iter(self._texts(key)), "")
+
+    def _items(self, key: str) -> list[str]:
+        value = self._values.get(key, [""])[0]
+        return [item.strip() for item in value.split(",")] if value.strip() else []
+
+    def _choice(self, key: str, no: str, yes: str) -> bool:
+        value = self._text(key) or no
+        if value not in (no, yes):
+            raise self._error(f"expected {no!r} or {yes!r}, found {value!r}", "choose one of the two", key)
+        return value == yes
+
+    def _number(self, key: str, default: int) -> int:
+        value = self._text(key)
+        return self._integer(key, value) if value else default
+
+    def _integer(self, key: str, value: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,20}", value):
+            raise self._error(f"expected a number, found {value!r}", "write digits", key)
+        return int(value)
+
+    def _numbers(self, key: str, names: Iterable[str], items: list[str] | None = None) -> dict[str, Any]:
+        known = tuple(names)
+        found: dict[str, Any] = {}
+        for item in self._items(key) if items is None else items:
+            name, value = self._split_pair(key, item)
+            if name not in known:
+                raise self._error(f"unknown {name!r}", suggest(name, known) or f"use {', '.join(known)}", key)
+            if name == "exclude_query":
+                if value not in ("yes", "no"):
+                    raise self._error(f"expected yes or no, found {value!r}", "write yes or no", key)
+                found[name] = value == "yes"
+            else:
+                found[name] = self._integer(key, value)
+        return found
+
+    def _split_pair(self, key: str, item: str) -> tuple[str, str]:
+        name, _, value = item.partition(" ")
+        if not value:
+            raise self._error(f"expected a name and a value, found {item!r}", f"write {key}: NAME VALUE, ...", key)
+        return name, value.strip()
+
+    def _constants(self) -> tuple[str, ...]:
+        if not self._values.get("constants"):
+            return ()
+        self._line = self._lines["constants"]
+        self._tokens = self._scan(self._values["constants"][0])
+        found = [self._constant()]
+        while self._take(","):
+            found.append(self._constant())
+        if self._tokens:
+            raise self._error(f"expected a comma, found {self._tokens[0][1]!r}", "separate the constants by commas")
+        return tuple(found)
+
+    def _constant(self) -> str:
+        term = self._term()
+        if isinstance(term, Variable):
+            raise self._error(f"expected a constant, found the variable {term.name}", "quote the name")
+        return term
+
+    def _query(self) -> _Query:
+        is_ranked = len(self._tokens) > 1 and self._tokens[0] == ("bare", "ranked") and self._tokens[1][1] != "("
+        if is_ranked:
+            self._tokens.pop(0)
+        return _Query(self._atom(), is_ranked)
+
+    def _atom(self) -> NamedAtom:
+        predicate = self._term()
+        if isinstance(predicate, Variable):
+            raise self._error(f"expected a predicate, found the variable {predicate.name}", "quote the name")
+        self._expect("(")
+        first = self._term()
+        self._expect(",")
+        second = self._term()
+        self._expect(")")
+        return NamedAtom(predicate, first, second)
+
+    def _term(self) -> Term:
+        kind, text = self._tokens.pop(0) if self._tokens else ("end", "the end of the line")
+        if kind == "quoted":
+            return unescape(text[1:-1])
+        if kind != "bare":
+            raise self._error(f"expected a name, found {text!r}", "write atoms as p(a, X)")
+        if text == "_":
+            raise self._error("expected a name, found _", "give each variable a name")
+        return Variable(text) if VARIABLE.fullmatch(text) else text
+
+    def _take(self, sign: str) -> bool:
+        is_next = bool(self._tokens) and self._tokens[0] == ("sign", sign)
+        if is_next:
+            self._tokens.pop(0)
+        return is_next
+
+    def _expect(self, sign: str) -> None:
+        if not self._take(sign):
+            found = self._tokens[0][1] if self._tokens else "the end of the line"
+            raise self._error(f"expected {sign!r}, found {found!r}", "write clauses as p(X, Y) :- q(X, Z), r(Z, Y).")
+
+    def _end(self) -> None:
+        self._expect(".")
+        if self._tokens:
+            raise self._error(f"expected the end of the line, found {self._tokens[0][1]!r}", "write one clause a line")
+
+    def _scan(self, line: str) -> list[tuple[str, str]]:
+        tokens, at, end = [], 0, len(line.rstrip())
+        while at < end:
+            match = _TOKEN.match(line, at)
+            if match is None:
+                raise self._error(f"cannot read {line[at:].strip()[:40]!r}", "put unusual names in single quotes")
+            kind = str(match.lastgroup)
+            tokens.append((kind, match[kind]))
+            at = match.end()
+        return tokens
+
+    def _error(self, message: str, fix: str, key: str = "") -> UserError:
+        return UserError(message, where=f"{self._file}:{self._lines.get(key, self._line)}", fix=fix)

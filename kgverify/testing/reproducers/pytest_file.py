@@ -1,0 +1,85 @@
+"""A reproducer as a test for pytest: it fails before the repair, and passes after it."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kgverify import __version__
+from kgverify.errors import UserError
+from kgverify.testing.checking.failure import LAW
+from kgverify.testing.reproducers.reproducer import Reproducer
+from kgverify.testing.reproducers.text import render_reproducer
+
+_TEMPLATE: Final = '''"""{title}
+
+Made by kgverify {version}. It fails until {until} on the problem below.
+"""
+
+{imports}
+
+REPRODUCER = r"""{text}"""
+
+
+def {function}():
+    {asserts}(parse_reproducer(REPRODUCER, __file__))
+'''
+
+
+class FirstRun(NamedTuple):
+    """How a generated test came out when it was run: whether it failed as it must, and what it said."""
+
+    fails: bool
+    message: str
+
+
+def render_test(reproducer: Reproducer) -> str:
+    """The text of a test file."""
+    stage, field, kind, situation = reproducer.signature
+    title = re.sub(r'[\\"\s]+', " ", f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}")
+    named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
+    function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
+    text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
+    module, asserts, until = (
+        "kgverify.testing.reproducers.reproducer",
+        "assert_agrees",
+        "the reference and the engine agree",
+    )
+    if kind == LAW:
+        module, asserts = "kgverify.laws.reproducer", "assert_holds"
+        until = f"the law {situation} holds, and the reference and the engine agree,"
+    imports = ["from kgverify.testing.reproducers.parser import parse_reproducer", f"from {module} import {asserts}"]
+    return _TEMPLATE.format(
+        title=title,
+        version=__version__,
+        text=text,
+        function=function,
+        until=until,
+        imports="\n".join(sorted(imports, key=lambda line: line.split()[1])),
+        asserts=asserts,
+    )
+
+
+def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
+    """Write the test, and run it once: before the repair it must fail. UserError if it cannot be written."""
+    if not (path.name.startswith("test_") and path.suffix == ".py"):
+        raise UserError("pytest does not collect this name", where=str(path), fix="give a name such as test_step.py")
+    try:
+        path.write_text(render_test(reproducer), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
+        ) from None
+    return run_test(path)
+
+
+def run_test(path: Path) -> FirstRun:
+    """Run the tests of a generated file, as pytest would."""
+    names = runpy.run_path(str(path))
+    for name, function in names.items():
+        if name.startswith("test_"):
+            try:
+                function()
+            except AssertionError as error:
+                return FirstRun(True, str(error))
+    return FirstRun(False, "both sides agree")

@@ -1,0 +1,175 @@
+"""The nearest agreeing neighbour: a failing problem with one thing changed, on which both sides agree."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule, render_named
+from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem
+from kgverify.testing.shrinking.oracle import Oracle
+
+MOST_TRIED: Final = 40
+"""Neighbours run alone, at most, before the search is given up."""
+MANY_FACTS: Final = 8
+"""Of more facts than these a neighbour has one fewer; of so many or fewer another query is nearer."""
+
+
+class Neighbour(NamedTuple):
+    """A problem on which both sides agree, and what it has otherwise than the one on which they do not."""
+
+    problem: Problem
+    change: str
+
+
+def find_neighbour(problem: Problem, oracle: Oracle) -> Neighbour | None:
+    """The nearest of the changes to one number, term or atom after which both sides agree; None if none was found."""
+    neighbours = list(_neighbours(problem))
+    places = oracle.agreeing([each.problem for each in neighbours], problem)
+    for i in places[:MOST_TRIED]:
+        if oracle.judge(neighbours[i].problem) is None:
+            return neighbours[i]
+    return None
+
+
+def _neighbours(problem: Problem) -> Iterator[Neighbour]:
+    yield from _other_numbers(problem)
+    yield from _fewer_queries(problem)
+    if len(problem.facts) > MANY_FACTS:
+        yield from _fewer_facts(problem)
+    yield from _other_queries(problem)
+    yield from _fewer_facts(problem)
+    yield from _shorter_rules(problem)
+    yield from _other_terms(problem)
+    yield from _more_facts(problem)
+    yield from _fewer_rules(problem)
+    yield from _proved_queries(problem)
+    if problem.policy != SHORTEST:
+        yield Neighbour(replace(problem, policy=SHORTEST), "the policy is shortest")
+
+
+def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
+    default = Limits()
+    for name in ("max_depth", "max_atoms", "max_resolvents"):
+        value = getattr(problem.limits, name)
+        for other in (value + 1, value - 1) if value != getattr(default, name) else ():
+            if other >= 1:
+                limits = msgspec.structs.replace(problem.limits, **{name: other})
+                yield Neighbour(replace(problem, limits=limits), f"{name} is {other} instead of {value}")
+    if problem.limits.exclude_query != default.exclude_query:
+        limits = msgspec.structs.replace(problem.limits, exclude_query=default.exclude_query)
+        yield Neighbour(replace(problem, limits=limits), "the query may not serve as a fact in its own derivation")
+    for name, value in problem.spread._asdict().items():
+        for other in (value - 1, value + 1) if problem.spread != NO_SPREAD and value else ():
+            spread = problem.spread._replace(**{name: other})
+            unused = "unused symbols come after" if name == "after" else f"unused {name}:"
+            yield Neighbour(replace(problem, spread=spread), f"{unused} {other} instead of {value}")
+    for name, value in problem.sizes._asdict().items():
+        usual = getattr(DEFAULT_SIZES, name)
+        if value != usual:
+            for other in dict.fromkeys((value + 1, max(value - 1, usual and 1), usual)):
+                sizes = problem.sizes._replace(**{name: other})
+                yield Neighbour(replace(problem, sizes=sizes), f"{name.replace('_', ' ')}: {other} instead of {value}")
+
+
+def _fewer_facts(problem: Problem) -> Iterator[Neighbour]:
+    for i in range(len(problem.facts) - 1, -1, -1):
+        rest = problem.facts[:i] + problem.facts[i + 1 :]
+        yield Neighbour(replace(problem, facts=rest), f"without the fact {render_named(problem.facts[i])}")
+
+
+def _fewer_rules(problem: Problem) -> Iterator[Neighbour]:
+    for i, rule in enumerate(problem.rules):
+        rest = problem.rules[:i] + problem.rules[i + 1 :]
+        yield Neighbour(replace(problem, rules=rest), f"without the rule {rule}")
+
+
+def _fewer_queries(problem: Problem) -> Iterator[Neighbour]:
+    for i in range(len(problem.unranked)) if len(problem.unranked) + len(problem.queries) > 1 else ():
+        rest = problem.unranked[:i] + problem.unranked[i + 1 :]
+        yield Neighbour(replace(problem, unranked=rest), f"without the query {render_named(problem.unranked[i])}")
+
+
+def _shorter_rules(problem: Problem) -> Iterator[Neighbour]:
+    for i, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.body if len(rule.body) > 1 else ()):
+            short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
+            yield Neighbour(_with_rule(problem, i, short), f"without {render_named(atom)} in the rule {rule}")
+
+
+def _other_queries(problem: Problem) -> Iterator[Neighbour]:
+    names = list(problem.domain)[:4]
+    fresh = _fresh(problem)
+    for field in ("unranked", "queries"):
+        queries: tuple[NamedAtom, ...] = getattr(problem, field)
+        for i, query in enumerate(queries[:4]):
+            terms: list[Term] = [*names, fresh]
+            if field == "unranked":
+                terms += [Variable("X"), Variable("Y")]
+            for other in _with_other_term(query, terms):
+                changed = (*queries[:i], other, *queries[i + 1 :])
+                yield Neighbour(replace(problem, **{field: changed}), _instead("the query", other, query))  # type: ignore[arg-type]
+
+
+def _other_terms(problem: Problem) -> Iterator[Neighbour]:
+    names = list(problem.domain)[:4]
+    for i, rule in enumerate(problem.rules):
+        variables = dict.fromkeys(t for a in (rule.clause_head, *rule.body) for t in a[1:] if isinstance(t, Variable))
+        terms: list[Term] = [*variables, Variable("V"), *names]
+        for other in _with_other_term(rule.clause_head, terms):
+            text = _instead("the head", other, rule.clause_head)
+            yield Neighbour(_with_rule(problem, i, replace(rule, clause_head=other)), f"{text} of the rule {rule}")
+        for j, atom in enumerate(rule.body):
+            for other in _with_other_term(atom, terms):
+                body = (*rule.body[:j], other, *rule.body[j + 1 :])
+                text = _instead("the body atom", other, atom)
+                yield Neighbour(_with_rule(problem, i, replace(rule, body=body)), f"{text} of the rule {rule}")
+    for i, fact in enumerate(problem.facts[: 2 * MANY_FACTS]):
+        for other in _with_other_term(fact, [*names, _fresh(problem)]):
+            if other not in problem.facts:
+                facts = (*problem.facts[:i], other, *problem.facts[i + 1 :])
+                yield Neighbour(replace(problem, facts=facts), _instead("the fact", other, fact))
+
+
+def _more_facts(problem: Problem) -> Iterator[Neighbour]:
+    names = [*list(problem.domain)[:3], _fresh(problem)]
+    for predicate in dict.fromkeys(atom.predicate for atom in problem.atoms()):
+        for a in names:
+            for b in names:
+                fact = NamedAtom(predicate, a, b)
+                if fact not in problem.facts:
+                    more = (*problem.facts, fact)
+                    yield Neighbour(replace(problem, facts=more), f"with the fact {render_named(fact)} as well")
+
+
+def _proved_queries(problem: Problem) -> Iterator[Neighbour]:
+    """Nothing is proved where there are no facts: a query that asks for one, and the fact."""
+    for i, (predicate, first, _) in enumerate(problem.unranked[:1]):
+        query, fact = NamedAtom(predicate, first, Variable("X")), NamedAtom(predicate, str(first), _fresh(problem))
+        if not isinstance(first, Variable):
+            changed = (*problem.unranked[:i], query, *problem.unranked[i + 1 :])
+            text = f"with the fact {render_named(fact)}, and {_instead('the query', query, problem.unranked[i])}"
+            yield Neighbour(replace(problem, facts=(*problem.facts, fact), unranked=changed), text)
+
+
+def _with_other_term(atom: NamedAtom, terms: list[Term]) -> Iterator[NamedAtom]:
+    for field in ("first", "second"):
+        for term in dict.fromkeys(terms):
+            if term != getattr(atom, field):
+                yield atom._replace(first=term) if field == "first" else atom._replace(second=term)
+
+
+def _with_rule(problem: Problem, i: int, rule: NamedRule) -> Problem:
+    return replace(problem, rules=(*problem.rules[:i], rule, *problem.rules[i + 1 :]))
+
+
+def _instead(what: str, other: NamedAtom, atom: NamedAtom) -> str:
+    return f"{what} {render_named(other)} instead of {render_named(atom)}"
+
+
+def _fresh(problem: Problem) -> str:
+    taken = set(problem.domain)
+    return next(name for name in ("d", "e", "f", *(f"c{i}" for i in range(len(taken) + 1))) if name not in taken)

@@ -1,0 +1,190 @@
+"""The oracle of the shrinker: does a smaller problem still fail in the same way? Every run of an engine is counted."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kgverify.comparison.result import Divergence
+from kgverify.program.stages import Stage
+from kgverify.runs.run import Pipeline, Run
+from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
+from kgverify.testing.checking.failure import CRASH, RESOLVENTS, Failure, Signature, is_same_way
+from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.prove_individually import prove_apart
+from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
+
+LARGEST_RUN: Final = 20_000
+"""Facts, rules and unused symbols of one run of attempts, at most; a single attempt may have more."""
+CANDIDATE_WEIGHT: Final = 100
+"""What a candidate counts there as well, where each attempt is proved by itself."""
+MOST_WITH_IDS: Final = 12
+"""Attempts up to which, where ids matter and the problem is small, those that agree in a common run are run alone as well."""
+SMALL: Final = 6
+"""Elements of a small problem."""
+FEWEST_TOGETHER: Final = 3
+"""Attempts from which on a run of them all pays before any is run alone."""
+
+
+class OutOfBudget(Exception):
+    """The calls or the seconds granted are used up."""
+
+
+class Oracle:
+    """Says of problems whether they fail with a given signature, alone; many are sifted in one run first.
+
+    calls:    runs of the engine under test so far; one run of many problems is one call
+    smallest: of the problems that were found to fail so, the first of the smallest; None before one was
+    """
+
+    def __init__(
+        self,
+        make_pipeline: MakePipeline,
+        signature: Signature,
+        *,
+        lockstep: bool = False,
+        max_calls: int,
+        seconds: float,
+    ) -> None:
+        self.calls = 0
+        self.smallest: Problem | None = None
+        self.signature = signature
+        self._make = make_pipeline
+        self._lockstep = lockstep
+        self._max_calls = max_calls
+        self._begin = time.perf_counter()
+        self._end = self._begin + seconds
+        self._judged: dict[Problem, Failure | None] = {}
+        self._agreed: set[Problem] = set()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was made."""
+        return time.perf_counter() - self._begin
+
+    def judge(self, problem: Problem) -> Failure | None:
+        """What is wrong with a problem, run alone. OutOfBudget if it may not be run any more."""
+        if problem not in self._judged:
+            self._check_budget()
+            self._judged[problem] = self.judge_alone(problem)
+        return self._judged[problem]
+
+    def judge_alone(self, problem: Problem) -> Failure | None:
+        """As `judge`, without memory and without a budget."""
+        return judge(problem, self._counted, lockstep=self._lockstep)
+
+    def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
+        """The places of the problems that differ in a common run, each with its first divergence as read off the traces."""
+        (batch,) = prepare_batches(problems)
+        make: MakePipeline = self._counted
+        if self.takes_company:
+            batch, make = prove_apart(batch, make)
+        return {each.number: each.divergence for each in find_suspects(batch, make, lockstep=self._lockstep)}
+
+    def holds(self, problem: Problem) -> bool:
+        """Whether a problem, run alone, fails with the signature."""
+        failure = self.judge(problem)
+        is_held = failure is not None and is_same_way(failure.signature, self.signature)
+        if is_held and (self.smallest is None or _extent(problem) < _extent(self.smallest)):
+            self.smallest = problem
+        return is_held
+
+    def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
+        """The first of the attempts that fails with the signature, alone.
+
+        control: a problem known to; without one what agrees in a common run is taken to agree alone
+        """
+        return next((attempts[i] for i in self._sifted(attempts, control) if self.holds(attempts[i])), None)
+
+    def sift(self, attempts: Sequence[Problem], control: Problem | None) -> list[int]:
+        """The places of the attempts that may fail: those that differ in a common run, if the control differs there.
+
+        Where problems cannot be judged together all are left, less those known not to fail.
+        """
+        return list(self._sifted(attempts, control))
+
+    def _sifted(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
+        """As `sift`, one run after the other as they are asked for."""
+        group: list[int] = []
+        size = 0
+        for i, attempt in enumerate(attempts):
+            if attempt in self._agreed or (attempt in self._judged and not self.holds(attempt)):
+                continue
+            weight = self.weigh(attempt)
+            if group and (size + weight > LARGEST_RUN or not self._fit(attempt, attempts[group[0]])):
+                yield from self._sift_group(attempts, group, control)
+                group = []
+            if not group:
+                size = 0 if control is None else self.weigh(control)
+            group.append(i)
+            size += weight
+        if group:
+            yield from self._sift_group(attempts, group, control)
+
+    def weigh(self, problem: Problem) -> int:
+        """How much of a run a problem takes."""
+        num_candidates = 0
+        if self.takes_company:
+            num_corruptions = max(1, problem.num_corruptions) if problem.num_corruptions >= 0 else len(problem.domain)
+            num_candidates = len(problem.unranked) + len(problem.queries) * (1 + 2 * num_corruptions)
+        return problem.size + sum(problem.spread[:2]) + CANDIDATE_WEIGHT * num_candidates
+
+    @property
+    def takes_company(self) -> bool:
+        """Whether what fails is right alone and wrong among others: then the sizes of the batch matter."""
+        return self.signature.stage == Stage.RECYCLE
+
+    @property
+    def can_share(self) -> bool:
+        """Whether problems can be told to fail in a run with others; an exception ends the run for all of them."""
+        return self.signature.kind != CRASH
+
+    def agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
+        """The places of the attempts on which both sides may well agree: those that do in a common run."""
+        suspects = set(self.sift(attempts, control))
+        if len(suspects) == len(attempts):
+            return list(range(len(attempts)))
+        return [i for i in range(len(attempts)) if i not in suspects]
+
+    def _fit(self, one: Problem, other: Problem) -> bool:
+        return one.key == other.key and (not self.takes_company or one.sizes == other.sizes)
+
+    def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
+        problems = [attempts[i] for i in group] + ([] if control is None else [control])
+        is_common = self.can_share and all(self._fit(each, problems[-1]) for each in problems)
+        if not is_common or len(group) < FEWEST_TOGETHER:
+            return group
+        self._check_budget()
+        found = self.judge_together(problems)
+        if control is None:
+            return [i for place, i in enumerate(group) if place in found]
+        if len(group) not in found:
+            return group
+        places = [place for place in range(len(group)) if place in found]
+        others = [place for place in range(len(group)) if place not in found]
+        if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
+            # In a common run they have other ids: these are no more than less likely.
+            return [group[place] for place in (*places, *others)]
+        self._agreed.update(problems[place] for place in others)
+        if self.takes_company:
+            places = [place for place in places if _is_like(found[place], found[len(group)])]
+        return [group[place] for place in places]
+
+    def _check_budget(self) -> None:
+        if self.calls >= self._max_calls or time.perf_counter() >= self._end:
+            raise OutOfBudget
+
+    def _counted(self, run: Run, sizes: Sizes) -> Pipeline:
+        self.calls += 1
+        return self._make(run, sizes)
+
+
+def _extent(problem: Problem) -> tuple[int, int]:
+    return problem.size, len(problem.queries) + len(problem.unranked)
+
+
+def _is_like(divergence: Divergence | None, other: Divergence | None) -> bool:
+    """Whether two divergences, as read off the traces, are in the same column, or in columns of resolvents."""
+    if divergence is None or other is None:
+        return divergence is other
+    fields = (divergence.field, other.field)
+    return len(set(fields)) == 1 or all(field.startswith(RESOLVENTS) for field in fields)

@@ -1,0 +1,296 @@
+"""The passes of the shrinker: each makes one kind of thing in a problem fewer, as long as it fails in the same way."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from kgverify.program.atoms import NamedAtom, Variable, decode_variable, is_variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import Symbols
+from kgverify.ranking.corrupt import ALL
+from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem, Sizes
+from kgverify.testing.shrinking.delta import counts_down, fewer_of
+from kgverify.testing.shrinking.oracle import Oracle
+from kgverify.testing.shrinking.terms import (
+    VARIABLE_NAMES,
+    asked_for,
+    led_to,
+    merge_constants,
+    merged_predicates,
+    predicates_of,
+    rename_plainly,
+    replace_symbols,
+    unfolded,
+    with_conclusions,
+    with_fewer_variables,
+    with_one_less,
+)
+
+Pass: TypeAlias = Callable[[Problem, Oracle], Problem]
+"""From a problem that fails to one that fails in the same way and is no larger; the same one where there is none."""
+
+T = TypeVar("T")
+
+MOST_FOR_PAIRS: Final = 16
+"""Elements of a problem of which two things are changed at once; fewer where each attempt is a run of its own."""
+MOST_FOR_PAIRS_ALONE: Final = 10
+MOST_MERGED: Final = 6
+"""Constants that others are merged into, and that conclusions are made of."""
+
+
+def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
+    """Each limit lower, and when nothing else changes as low as it can be; one that can be neither 1 nor one less is let be."""
+    for name in ("max_depth", "max_resolvents", "max_atoms"):
+        for is_end in (True, False):
+            value = getattr(problem.limits, name)
+            lower = (1, value - 1) if is_end else (2, value // 4, value // 2)
+            attempts = [_limited(problem, name, v) for v in dict.fromkeys(lower) if 1 <= v < value]
+            found = oracle.first(attempts, problem)
+            if found is None:
+                break
+            problem = found
+    return problem
+
+
+def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
+    """One query, with as few corruptions as may be; unranked, if that does not matter."""
+    if len(problem.queries) + len(problem.unranked) > 1:
+        single = [replace(problem, queries=(), unranked=(query,)) for query in problem.unranked]
+        single += [replace(problem, queries=(query,), unranked=()) for query in problem.queries]
+        problem = oracle.first(single, problem) or problem
+    if problem.queries:
+        problem = (
+            oracle.first([replace(problem, num_corruptions=n) for n in _fewer(problem.num_corruptions)], problem)
+            or problem
+        )
+        candidates = list_candidates(merge([problem]))
+        unranked = [
+            replace(problem, queries=(), unranked=(each,), num_corruptions=0) for each in dict.fromkeys(candidates)
+        ]
+        whole = replace(problem, queries=(), unranked=tuple(candidates), num_corruptions=0)
+        problem = oracle.first([*unranked[:32], whole], problem) or problem
+    if not problem.queries and problem.num_corruptions:
+        problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
+    problem = fewer_of(problem, oracle, problem.unranked, partial(_with_queries, problem, problem.queries))
+    return fewer_of(problem, oracle, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+
+
+def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
+    return replace(problem, queries=queries, unranked=unranked) if queries or unranked else None
+
+
+def drop_rules(problem: Problem, oracle: Oracle) -> Problem:
+    """As few rules as may be."""
+    return fewer_of(problem, oracle, problem.rules, lambda kept: replace(problem, rules=kept))
+
+
+def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
+    """As few facts as may be."""
+    after = problem.spread.after
+
+    def rebuild(kept: tuple[tuple[int, NamedAtom], ...]) -> Problem:
+        # Unused symbols stay between the facts that they stand between.
+        spread = problem.spread._replace(after=sum(place < after for place, _ in kept))
+        return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
+
+    return fewer_of(problem, oracle, tuple(enumerate(problem.facts)), rebuild)
+
+
+def drop_constants(problem: Problem, oracle: Oracle) -> Problem:
+    """As few further constants as may be."""
+    return fewer_of(problem, oracle, problem.constants, lambda kept: replace(problem, constants=kept))
+
+
+def drop_body_atoms(problem: Problem, oracle: Oracle) -> Problem:
+    """Rules as short as may be."""
+    return _repeat(problem, oracle, with_one_less) if problem.rules else problem
+
+
+def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
+    """In place of a rule, the query that it leads to, or the fact that it leads up to."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        if now.rules:
+            yield from asked_for(now)
+        for i in range(len(now.rules)):
+            yield from led_to(now, i)
+            yield from unfolded(now, i)
+        if len(now.rules) <= MOST_MERGED:
+            for i in range(len(now.rules)):
+                yield from with_conclusions(now, i, MOST_MERGED)
+
+    return _repeat(problem, oracle, attempts)
+
+
+def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
+    """As few predicates and constants as may be."""
+    if oracle.takes_company:
+        # Each attempt is proved by itself: what is likely to do goes before what there are many of.
+        predicates = predicates_of(problem)
+        if len(predicates) > 2:
+            one = replace_symbols(problem, {}, dict.fromkeys(predicates[1:], predicates[0]))
+            problem = one if oracle.holds(one) else problem
+        if len(problem.domain) > 2:
+            one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
+            problem = one if oracle.holds(one) else problem
+    problem = _repeat(problem, oracle, merged_predicates)
+    while True:
+        names = problem.domain
+        most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
+        pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
+        pairs.reverse()
+        places = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
+        # Of each constant the last pair is the one with the first of those that it may become.
+        into = list(dict(pairs[i] for i in places).items())
+        attempts = [merge_constants(problem, dict(into[:n])) for n in counts_down(len(into))]
+        attempts += [merge_constants(problem, dict([pairs[i]])) for i in places]
+        found = oracle.first(list(dict.fromkeys(attempts)), problem)
+        if found is None:
+            return problem
+        problem = found
+
+
+def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
+    """One element less where symbols become one: what neither dropping nor merging alone can do."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        for merged in (*with_fewer_variables(now, 2), *_with_constants_merged(now)):
+            yield from with_one_less(merged)
+
+    fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share else MOST_FOR_PAIRS_ALONE)
+    return _repeat(problem, oracle, attempts) if fits else problem
+
+
+def _with_constants_merged(problem: Problem) -> Iterator[Problem]:
+    names = problem.domain
+    for i, late in enumerate(names):
+        for early in names[:i]:
+            yield merge_constants(problem, {late: early})
+
+
+def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
+    """The policy that needs no weights, or else a small one; the first seed."""
+    policy = problem.policy
+    if policy != SHORTEST:
+        # Not fewer hidden units before a layer norm: of two it makes much of a rounding error.
+        small = policy._replace(embedding=2, hidden=2, blocks=0)
+        attempts = [SHORTEST, small._replace(seed=0), small, policy._replace(seed=0)]
+        different = [replace(problem, policy=each) for each in attempts if each != policy]
+        problem = oracle.first(different, problem) or problem
+    return problem
+
+
+def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
+    """As few unused symbols as may be."""
+    if problem.spread == NO_SPREAD:
+        return problem
+    problem = oracle.first([replace(problem, spread=NO_SPREAD)], problem) or problem
+    for name in problem.spread._fields:
+        while value := getattr(problem.spread, name):
+            fewer = [problem.spread._replace(**{name: v}) for v in dict.fromkeys((0, value // 2, value - 1))]
+            found = oracle.first([replace(problem, spread=each) for each in fewer], problem)
+            if found is None:
+                break
+            problem = found
+    return problem
+
+
+def fewer_slots(problem: Problem, oracle: Oracle) -> Problem:
+    """As few slots as may be, where they matter, and windows that are tried faster than wide ones."""
+    plain = DEFAULT_SIZES._replace(slots=problem.sizes.slots, pool=problem.sizes.pool)
+    if oracle.takes_company and problem.sizes != plain:
+        problem = oracle.first([replace(problem, sizes=plain)], problem) or problem
+    while oracle.takes_company and (slots := problem.sizes.slots) > 1:
+        fewer = [problem.sizes._replace(slots=v) for v in dict.fromkeys((1, 2, slots // 2, slots - 1)) if v < slots]
+        found = oracle.first([replace(problem, sizes=each) for each in fewer], problem)
+        if found is None:
+            break
+        problem = found
+    return problem
+
+
+def simplify_sizes(problem: Problem, oracle: Oracle) -> Problem:
+    """Sizes of the batch as they are by default, or as small as may be."""
+    if problem.sizes == DEFAULT_SIZES:
+        return problem
+    problem = oracle.first([replace(problem, sizes=DEFAULT_SIZES)], problem) or problem
+    for name in Sizes._fields:
+        default = getattr(DEFAULT_SIZES, name)
+        if getattr(problem.sizes, name) != default:
+            plain = replace(problem, sizes=problem.sizes._replace(**{name: default}))
+            problem = oracle.first([plain], problem) or problem
+    return problem
+
+
+def restore_limits(problem: Problem, oracle: Oracle) -> Problem:
+    """The default of each limit that does not matter: then it need not be told."""
+    if problem.limits == Limits():
+        return problem
+    problem = oracle.first([replace(problem, limits=Limits())], problem) or problem
+    for name in Limits.__struct_fields__:
+        default = getattr(Limits(), name)
+        if getattr(problem.limits, name) != default:
+            problem = oracle.first([_limited(problem, name, default)], problem) or problem
+    return problem
+
+
+def plain_names(problem: Problem, oracle: Oracle) -> Problem:
+    """Constants a, b, c ..., predicates p, q, r ..., variables X, Y, Z ..."""
+    return oracle.first([rename_plainly(problem)], problem) or problem
+
+
+PASSES: Final[tuple[Pass, ...]] = (
+    lower_limits,
+    fewer_slots,
+    drop_queries,
+    drop_rules,
+    drop_facts,
+    drop_body_atoms,
+    skip_rules,
+    merge_symbols,
+    merge_and_drop,
+    drop_constants,
+    simplify_policy,
+    simplify_spread,
+)
+"""Repeated until none of them finds anything."""
+
+LAST_PASSES: Final[tuple[Pass, ...]] = (simplify_sizes, restore_limits, plain_names)
+"""What makes a problem no smaller and easier to read."""
+
+
+def list_candidates(merged: Merged) -> list[NamedAtom]:
+    """The candidates of a run, in the order in which they are proved."""
+    run, symbols = merged.run, merged.graph.program.symbols
+    drawn = merged.expected.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
+    return [_decode(row, symbols) for row in drawn.atom.tolist()]
+
+
+def _decode(row: Sequence[int], symbols: Symbols) -> NamedAtom:
+    first, second = (
+        symbols.constants[each] if not is_variable(each) else Variable(VARIABLE_NAMES[decode_variable(each)])
+        for each in row[1:]
+    )
+    return NamedAtom(symbols.predicates[row[0]], first, second)
+
+
+def _limited(problem: Problem, name: str, value: int | bool) -> Problem:
+    return replace(problem, limits=msgspec.structs.replace(problem.limits, **{name: value}))
+
+
+def _fewer(num: int) -> list[int]:
+    if num == ALL:
+        return [0, 1, 2, 4, 8]
+    return list(dict.fromkeys(n for n in (0, 1, num // 2, num - 1) if 0 <= n < num))
+
+
+def _repeat(problem: Problem, oracle: Oracle, attempts: Callable[[Problem], Iterator[Problem]]) -> Problem:
+    while True:
+        found = oracle.first(list(attempts(problem)), problem)
+        if found is None:
+            return problem
+        problem = found

@@ -1,0 +1,225 @@
+"""Changes to the symbols of a problem: replaced, named anew, a query put in place of what it leads to."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+from kgverify.program.atoms import NamedAtom, Term, Variable
+from kgverify.program.program import NamedRule
+from kgverify.testing.problems.problem import Problem, constants_of
+
+CONSTANT_NAMES: Final = "abcdefghijklmno"
+PREDICATE_NAMES: Final = "pqrstuvw"
+VARIABLE_NAMES: Final = "XYZUVW"
+MOST_IN_COMPANY: Final = 4
+"""Queries of which one at a time is replaced."""
+
+_Change = Callable[[NamedAtom], NamedAtom]
+
+
+def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
+    """The problem under other names; two that get one name become one symbol. Facts said twice by that are said once."""
+
+    def term(each: Term) -> Term:
+        return each if isinstance(each, Variable) else constants.get(each, each)
+
+    def change(atom: NamedAtom) -> NamedAtom:
+        return NamedAtom(predicates.get(atom.predicate, atom.predicate), term(atom.first), term(atom.second))
+
+    changed = _change_atoms(problem, change)
+    further = (constants.get(each, each) for each in problem.constants)
+    return replace(
+        changed,
+        facts=changed.facts if _is_injective(constants, predicates, problem) else tuple(dict.fromkeys(changed.facts)),
+        constants=tuple(dict.fromkeys(further)),
+    )
+
+
+def predicates_of(problem: Problem) -> list[str]:
+    """The predicates of a problem, in order of first appearance."""
+    return list(dict.fromkeys(atom.predicate for atom in problem.atoms()))
+
+
+def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
+    """The problem with constants made one with others; `into` may lead from one to the next."""
+
+    def end(name: str) -> str:
+        while name in into:
+            name = into[name]
+        return name
+
+    return replace_symbols(problem, {name: end(name) for name in into}, {})
+
+
+def merged_predicates(problem: Problem) -> Iterator[Problem]:
+    """The problem with two of its predicates made one."""
+    names = predicates_of(problem)
+    for late in range(len(names) - 1, 0, -1):
+        for early in names[:late]:
+            yield replace_symbols(problem, {}, {names[late]: early})
+
+
+def rename_plainly(problem: Problem) -> Problem:
+    """The problem with constants a, b, c ..., predicates p, q, r ..., and in each clause variables X, Y, Z ..."""
+    renamed = replace_symbols(
+        problem,
+        dict(zip(problem.domain, _names(CONSTANT_NAMES, "c"), strict=False)),
+        dict(zip(predicates_of(problem), _names(PREDICATE_NAMES, "p"), strict=False)),
+    )
+    return replace(
+        renamed,
+        rules=tuple(NamedRule(head, tuple(body)) for head, *body in map(rename_variables, map(_atoms, renamed.rules))),
+        unranked=tuple(rename_variables([query])[0] for query in renamed.unranked),
+    )
+
+
+def led_to(problem: Problem, i: int) -> Iterator[Problem]:
+    """The problem without its i-th rule, and with an atom of the rule's body in place of the queries that it serves."""
+    rule = problem.rules[i]
+    rest = problem.rules[:i] + problem.rules[i + 1 :]
+    queries = (*problem.queries, *problem.unranked)
+    if len(queries) != 1:
+        return
+    bindings = unify(rule.clause_head, rename_apart(queries)[0])
+    for atom in rule.body if bindings is not None else ():
+        goal = rename_variables([substitute(atom, bindings or {})])[0]
+        yield replace(problem, rules=rest, queries=(), unranked=(goal,))
+
+
+def with_conclusions(problem: Problem, i: int, most: int) -> Iterator[Problem]:
+    """The problem with a fact in place of its i-th rule: what the rule may conclude, over the first `most` constants."""
+    rule = problem.rules[i]
+    rest = problem.rules[:i] + problem.rules[i + 1 :]
+    names = problem.domain[:most]
+    predicate, first, second = rule.clause_head
+    for a in [first] if isinstance(first, str) else names:
+        for b in [second] if isinstance(second, str) else names:
+            if first != second or a == b:
+                yield replace(problem, rules=rest, facts=(*problem.facts, NamedAtom(predicate, a, b)))
+
+
+def unfolded(problem: Problem, i: int) -> Iterator[Problem]:
+    """The problem without its i-th rule, whose body stands in another one's for an atom that it concludes."""
+    last = problem.rules[i]
+    head, *body = rename_apart(_atoms(last))
+    for k, rule in enumerate(problem.rules):
+        for j, atom in enumerate(rule.body if k != i else ()):
+            if (bindings := unify(head, atom)) is None:
+                continue
+            atoms = [rule.clause_head, *rule.body[:j], *body, *rule.body[j + 1 :]]
+            new_head, *new_body = rename_variables([substitute(each, bindings) for each in atoms])
+            rules = list(problem.rules)
+            rules[k] = NamedRule(new_head, tuple(new_body))
+            yield replace(problem, rules=tuple(rules[:i] + rules[i + 1 :]))
+
+
+def with_fewer_variables(problem: Problem, most: int) -> Iterator[Problem]:
+    """The problem with a variable of a rule, or of a query, made one with another, or a constant."""
+    names = problem.domain[:most]
+    for i, rule in enumerate(problem.rules):
+        variables = list(dict.fromkeys(t for a in _atoms(rule) for t in a[1:] if isinstance(t, Variable)))
+        for k, variable in enumerate(variables):
+            terms: list[Term] = [*variables[:k], *names]
+            for term in terms:
+                head, *body = [substitute(atom, {variable: term}) for atom in _atoms(rule)]
+                rules = (*problem.rules[:i], NamedRule(head, tuple(body)), *problem.rules[i + 1 :])
+                yield replace(problem, rules=rules)
+
+
+def with_one_less(problem: Problem) -> Iterator[Problem]:
+    """The problem without one of its facts, rules or body atoms."""
+    for i in range(len(problem.facts)):
+        yield replace(problem, facts=problem.facts[:i] + problem.facts[i + 1 :])
+    for i, rule in enumerate(problem.rules):
+        others = problem.rules[:i], problem.rules[i + 1 :]
+        yield replace(problem, rules=others[0] + others[1])
+        for j in range(len(rule.body) if len(rule.body) > 1 else 0):
+            short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
+            yield replace(problem, rules=(*others[0], short, *others[1]))
+
+
+def asked_for(problem: Problem) -> Iterator[Problem]:
+    """The problem without its rules, and asked for one of its facts, with a variable for either argument; that query alone
+    or in place of another."""
+    x = Variable(VARIABLE_NAMES[0])
+    queries = [each for p, a, b in reversed(problem.facts) for each in (NamedAtom(p, x, b), NamedAtom(p, a, x))]
+    for query in dict.fromkeys(queries):
+        yield replace(problem, rules=(), queries=(), unranked=(query,), num_corruptions=0)
+        # Of a few queries that take each other's company, one.
+        for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
+            others = problem.unranked[:i], problem.unranked[i + 1 :]
+            yield replace(problem, rules=(), unranked=(*others[0], query, *others[1]))
+
+
+def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:
+    """Bindings under which two atoms without a variable in common are equal; None if there are none."""
+    if left.predicate != right.predicate:
+        return None
+    bindings: dict[Variable, Term] = {}
+    for a, b in zip(left[1:], right[1:], strict=True):
+        a, b = _resolve(a, bindings), _resolve(b, bindings)
+        if isinstance(a, Variable) and a != b:
+            bindings[a] = b
+        elif isinstance(b, Variable) and a != b:
+            bindings[b] = a
+        elif a != b:
+            return None
+    return bindings
+
+
+def rename_apart(atoms: Iterable[NamedAtom]) -> list[NamedAtom]:
+    """The atoms with variables that no clause has that was read or renamed plainly."""
+    return [
+        NamedAtom(p, *(Variable(f"{t.name}'") if isinstance(t, Variable) else t for t in terms)) for p, *terms in atoms
+    ]
+
+
+def substitute(atom: NamedAtom, bindings: Mapping[Variable, Term]) -> NamedAtom:
+    """The atom under bindings."""
+    return NamedAtom(atom.predicate, _resolve(atom.first, bindings), _resolve(atom.second, bindings))
+
+
+def _resolve(term: Term, bindings: Mapping[Variable, Term]) -> Term:
+    while isinstance(term, Variable) and term in bindings:
+        term = bindings[term]
+    return term
+
+
+def _atoms(rule: NamedRule) -> list[NamedAtom]:
+    return [rule.clause_head, *rule.body]
+
+
+def rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
+    """The atoms with variables X, Y, Z ... in order of first appearance."""
+    names = _names(VARIABLE_NAMES, "V")
+    variables = dict.fromkeys(t for atom in atoms for t in atom[1:] if isinstance(t, Variable))
+    renamed: dict[Variable, Term] = {old: Variable(new) for old, new in zip(variables, names, strict=False)}
+    return [NamedAtom(p, *(renamed[t] if isinstance(t, Variable) else t for t in terms)) for p, *terms in atoms]
+
+
+def _names(letters: str, prefix: str) -> Iterator[str]:
+    yield from letters
+    yield from (f"{prefix}{i}" for i in count(len(letters)))
+
+
+def _change_atoms(problem: Problem, change: _Change) -> Problem:
+    def each(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return tuple(map(change, atoms))
+
+    return replace(
+        problem,
+        facts=each(problem.facts),
+        rules=tuple(
+            replace(rule, clause_head=change(rule.clause_head), body=each(rule.body)) for rule in problem.rules
+        ),
+        queries=each(problem.queries),
+        unranked=each(problem.unranked),
+    )
+
+
+def _is_injective(constants: Mapping[str, str], predicates: Mapping[str, str], problem: Problem) -> bool:
+    names = constants_of(problem.atoms())
+    return len({constants.get(n, n) for n in names}) == len(names) and len(
+        {predicates.get(n, n) for n in predicates_of(problem)}
+    ) == len(predicates_of(problem))

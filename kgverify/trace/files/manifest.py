@@ -1,0 +1,256 @@
+"""The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import xxhash
+
+from kgverify.errors import UserError
+from kgverify.trace.files.disk import opened, sync_file, sync_folder, write_all
+from kgverify.trace.files.journal import journal_name
+from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
+
+_Result = TypeVar("_Result")
+
+MANIFEST: Final = "manifest.json"
+_MAX_MANIFEST_BYTES: Final = 64 << 20
+_READ_BYTES: Final = 1 << 22
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """One file of the folder.
+
+    size: bytes of the file
+    xxh3: of the file, 16 hexadecimal digits
+    root: root digest of its steps, 16 hexadecimal digits
+    """
+
+    name: str
+    size: int
+    num_candidates: int
+    num_steps: int
+    xxh3: str
+    root: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Which of several writers wrote a folder: number `index`, from 0, of `count`."""
+
+    index: int
+    count: int
+
+
+class ShardError(UserError):
+    """A shard that is not what the manifest says.
+
+    name:   the shard's file
+    reason: `missing`, `altered` or `misplaced`
+    """
+
+    def __init__(self, message: str, *, name: str, reason: str, where: str, fix: str = RECORD_AGAIN) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.name, self.reason = name, reason
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a folder of shards holds; a file that it does not list is no part of the trace.
+
+    part:     set where this is the work of one writer of several
+    has_gaps: candidates between those recorded were lost, so the recording cannot be gone on with
+    """
+
+    is_complete: bool
+    num_candidates: int
+    num_steps: int
+    root: str
+    shards: tuple[Shard, ...]
+    format: str
+    schema_version: int
+    creator: str = ""
+    part: Part | None = None
+    has_gaps: bool = False
+
+
+def list_shards(
+    shards: tuple[Shard, ...], *, is_complete: bool, creator: str, part: Part | None = None, has_gaps: bool = False
+) -> Manifest:
+    """The manifest of these shards."""
+    return Manifest(
+        is_complete=is_complete,
+        num_candidates=sum(s.num_candidates for s in shards),
+        num_steps=sum(s.num_steps for s in shards),
+        root=render_hash(sum(int(s.root, 16) for s in shards) % (1 << 64)),
+        shards=shards,
+        format=FORMAT,
+        schema_version=SCHEMA_VERSION,
+        creator=creator,
+        part=part,
+        has_gaps=has_gaps,
+    )
+
+
+def render_hash(value: int) -> str:
+    """16 hexadecimal digits."""
+    return f"{value:016x}"
+
+
+def shard_name(index: int) -> str:
+    """The name of a shard's file."""
+    return f"shard-{index:05d}.h5"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder, consistent in itself; of a recording that has but a journal, one of no shards.
+
+    UserError if there is none or it cannot be believed.
+    """
+    path = folder / MANIFEST
+    check_no_link(path)
+    if not path.is_file() and (folder / journal_name(0)).is_file():
+        return list_shards((), is_complete=False, creator="")
+    if not path.is_file():
+        raise UserError(
+            f"no {MANIFEST} in this folder, expected a trace",
+            where=str(folder),
+            fix="give the path of a trace",
+        )
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise _refuse(path, f"takes {path.stat().st_size} bytes, expected at most {_MAX_MANIFEST_BYTES}")
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
+            raise _refuse(path, f"schema version is {version}, expected {expected_versions()}")
+        manifest = msgspec.convert(raw, Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _refuse(path, f"not a manifest: {error}") from error
+    except OSError as error:
+        raise _refuse(path, f"cannot be read: {error.strerror}") from error
+    if manifest.format != FORMAT:
+        raise _refuse(path, f"format is {manifest.format!r}, expected {FORMAT!r}")
+    for index, shard in enumerate(manifest.shards):
+        if shard.name != shard_name(index):
+            raise _refuse(path, f"shard {index} is named {shard.name!r}, expected {shard_name(index)!r}")
+        try:
+            is_hash = all(len(h) == 16 and render_hash(int(h, 16)) == h for h in (shard.xxh3, shard.root))
+        except ValueError:
+            is_hash = False
+        if not is_hash:
+            raise _refuse(path, f"shard {index} has hashes that are not 16 hexadecimal digits")
+    if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
+        raise _refuse(path, f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
+    total = list_shards(
+        manifest.shards,
+        is_complete=manifest.is_complete,
+        creator=manifest.creator,
+        part=manifest.part,
+        has_gaps=manifest.has_gaps,
+    )
+    if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
+        raise _refuse(
+            path,
+            f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
+            f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}",
+        )
+    return manifest
+
+
+def check_shard(folder: Path, shard: Shard) -> None:
+    """ShardError unless the shard's file is there with the size and checksum of the manifest."""
+    path = folder / shard.name
+    check_no_link(path)
+    if not path.is_file():
+        raise ShardError(
+            "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
+        )
+    message = ""
+    if path.stat().st_size != shard.size:
+        message = f"takes {path.stat().st_size} bytes, expected {shard.size}"
+    elif (found := hash_file(path)) != shard.xxh3:
+        message = f"checksum is {found}, expected {shard.xxh3}: the file was altered"
+    if message:
+        raise ShardError(message, name=shard.name, reason="altered", where=str(path))
+
+
+def check_no_link(path: Path) -> None:
+    """UserError for a link: a folder that came from elsewhere could point to any file of this machine."""
+    if path.is_symlink():
+        raise UserError(
+            "is a link, expected the file itself", where=str(path), fix="copy what it points to into the folder"
+        )
+
+
+def hash_file(path: Path) -> str:
+    """xxh3 of a file's bytes, 16 hexadecimal digits."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the folder's manifest at once."""
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    write_at_once(folder / MANIFEST, lambda path: _write_bytes(path, content))
+
+
+def write_at_once(
+    path: Path, write: Callable[[Path], _Result], before_naming: Callable[[], object] = lambda: None
+) -> _Result:
+    """Let `write` fill a temporary file, force it to disk, then give it its name; an error leaves nothing.
+
+    before_naming: called when the file is on disk; an error of its as well leaves nothing
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        result = write(temporary)
+        sync_file(temporary)
+        before_naming()
+        put_in_place(temporary, path)
+        return result
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Rename a finished file or folder to `path`, in the place of whatever trace is there."""
+    aside = path.with_name(path.name + ".replaced")
+    if path.is_dir() or (path.exists() and new.is_dir()):
+        # One rename cannot replace a folder that is not empty.
+        remove_trace(aside)
+        path.rename(aside)
+    new.replace(path)
+    sync_folder(path.parent)
+    remove_trace(aside)
+
+
+def remove_trace(path: Path) -> None:
+    """Delete a trace, if there is one: a file or a folder with a manifest. UserError for other folders."""
+    if path.is_dir() and not path.is_symlink():
+        if not (path / MANIFEST).is_file() and not (path / journal_name(0)).is_file():
+            raise UserError(
+                "a folder that is not a trace is in the way",
+                where=str(path),
+                fix="move it, or choose another path",
+            )
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_all(descriptor, [content], 0)
+
+
+def _refuse(path: Path, message: str) -> UserError:
+    return UserError(message, where=str(path), fix=RECORD_AGAIN)

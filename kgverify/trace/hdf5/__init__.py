@@ -1,0 +1,1 @@
+"""Trace files as HDF5."""

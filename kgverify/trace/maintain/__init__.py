@@ -1,0 +1,1 @@
+"""Check, repair, convert and join recorded traces."""

@@ -1,0 +1,252 @@
+"""One trace of what several writers recorded: processes, ranks or machines, each a trace of its own."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kgverify import __version__
+from kgverify.errors import UserError
+from kgverify.trace.files.disk import make_folder
+from kgverify.trace.files.manifest import (
+    Manifest,
+    Shard,
+    check_shard,
+    list_shards,
+    put_in_place,
+    read_manifest,
+    write_manifest,
+)
+from kgverify.trace.files.output_path import check_no_partial, check_place
+from kgverify.trace.hdf5.datasets import read_file
+from kgverify.trace.maintain.check import find_doubled, name_candidate
+from kgverify.trace.model.columns import Candidates, Digests, Rankings
+from kgverify.trace.model.digests import candidate_keys, compute_digests
+from kgverify.trace.model.levels import Packing, packing_of
+from kgverify.trace.model.required_datasets import level_of
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_level
+from kgverify.trace.read.reader import check_shared, partial_of, read_trace, shared_of
+from kgverify.trace.write.shard import write_shard
+from kgverify.trace.write.uncommitted import join_candidates
+
+_SHOWN = 10
+"""Candidates named in a message."""
+
+_MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {f"digests/{name}" for name in Digests._fields}
+
+
+class PartsError(UserError):
+    """The traces of several writers that are not the parts of one.
+
+    missing: the parts, or the candidates, that are nowhere
+    doubled: those that are there more than once
+    """
+
+    def __init__(
+        self, message: str, *, where: str, fix: str, missing: Sequence[str] = (), doubled: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.missing, self.doubled = tuple(missing), tuple(doubled)
+
+
+def unite(
+    paths: Sequence[Path | str], output: Path | str, *, like: Path | str | None = None, drop_rankings: bool = False
+) -> Manifest:
+    """Write one folder of shards with the candidates of several complete traces of one run, in the order given.
+
+    like:          a trace, all of whose candidates must be there and no others
+    drop_rankings: leave out rankings, else each query and side may be ranked by one of the traces only
+
+    One shard is in memory at a time. PartsError for a part or a candidate that is missing or doubled; UserError for
+    traces of different runs, or what cannot be read.
+    """
+    output = Path(output)
+    sources = [Path(path) for path in paths]
+    expected = None if like is None else read_trace(like, verify_digests=False).columns.candidates
+    files = _list_files(sources)
+    check_place(output)
+    partial = partial_of(output)
+    check_no_partial(partial)
+    make_folder(partial)
+    try:
+        manifest = _write(files, partial, expected, drop_rankings)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(
+                f"cannot be written: {error.strerror or error}; what was to be joined is untouched",
+                where=str(output),
+                fix="make room, or see to the permissions, then join again",
+            ) from error
+        raise
+    put_in_place(partial, output)
+    return manifest
+
+
+def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
+    """PartsError unless these are all parts of one recording, each once; traces that are no parts are let be."""
+    parts = [(path, manifest.part) for path, manifest in manifests if manifest.part is not None]
+    if not parts:
+        return
+    where = str(parts[0][0])
+    counts = sorted({part.count for _, part in parts})
+    if len(parts) < len(manifests) or len(counts) > 1:
+        raise PartsError(
+            f"is a part of {' and of '.join(map(str, counts))}, among traces that are not",
+            where=where,
+            fix="join the parts of one recording",
+        )
+    places: dict[int, list[Path]] = {}
+    for path, part in parts:
+        places.setdefault(part.index, []).append(path)
+    missing = [f"part {i} of {counts[0]}" for i in range(counts[0]) if i not in places]
+    doubled = [
+        f"part {i} of {counts[0]} ({', '.join(map(str, there))})" for i, there in places.items() if len(there) > 1
+    ]
+    if missing or doubled:
+        found = [f"{', '.join(names)} {what}" for names, what in ((missing, "missing"), (doubled, "doubled")) if names]
+        raise PartsError(
+            "; ".join(found),
+            where=where,
+            fix="give every part once",
+            missing=missing,
+            doubled=doubled,
+        )
+
+
+def _list_files(sources: Sequence[Path]) -> list[tuple[Path, Shard | None]]:
+    """The files of all traces, with what their manifests say of them."""
+    files: list[tuple[Path, Shard | None]] = []
+    manifests = []
+    for source in sources:
+        if not source.exists():
+            raise PartsError("no such trace", where=str(source), fix="check the path", missing=[str(source)])
+        if not source.is_dir():
+            files.append((source, None))
+            continue
+        manifest = read_manifest(source)
+        if not manifest.is_complete or source.name.endswith(".partial"):
+            raise PartsError(
+                "its recording did not finish", where=str(source), fix="resume it, then join", missing=[str(source)]
+            )
+        manifests.append((source, manifest))
+        files += [(source / shard.name, shard) for shard in manifest.shards]
+    if not files:
+        raise UserError("no trace to join", fix="give the paths of complete traces")
+    single = list_shards((), is_complete=True, creator="")
+    check_parts([*manifests, *((path, single) for path, shard in files if shard is None)])
+    return files
+
+
+def _write(
+    files: Sequence[tuple[Path, Shard | None]], partial: Path, expected: Candidates | None, drop_rankings: bool
+) -> Manifest:
+    shared: dict[str, bytes] = {}
+    kinds: tuple[frozenset[str], Any] | None = None
+    candidates: list[Candidates] = []
+    rankings: list[tuple[Path, Arrays]] = []
+    shards: list[Shard] = []
+    held: tuple[Arrays, Packing] | None = None
+    creator = f"kgverify {__version__}"
+    for path, shard in files:
+        arrays, packing = _read(path, shard)
+        shared = shared or shared_of(arrays)
+        check_shared(shared, arrays, str(files[0][0]), str(path))
+        if any(name.startswith("rankings/") for name in arrays):
+            rankings.append((path, {n: arrays.pop(n) for n in list(arrays) if n.startswith("rankings/")}))
+        columns = decode_columns(arrays).candidates
+        if not len(columns.query) and (held is not None or path != files[-1][0]):
+            continue
+        kind = frozenset(arrays) & _MAY_DIFFER, _score_type(arrays)
+        if kinds is not None and kind != kinds:
+            raise UserError(
+                "has other columns, or another type of score, than the traces before",
+                where=str(path),
+                fix="record every part with the same options",
+            )
+        kinds = kind
+        candidates.append(columns)
+        if held is not None:
+            shards.append(_put(partial, len(shards), *held, creator))
+        held = arrays, packing
+    _check_candidates(candidates, [path for path, _ in files], expected)
+    assert held is not None
+    if rankings and not drop_rankings:
+        held = held[0] | _join_rankings(rankings), held[1]
+    shards.append(_put(partial, len(shards), *held, creator))
+    manifest = list_shards(tuple(shards), is_complete=True, creator=creator)
+    write_manifest(partial, manifest)
+    return manifest
+
+
+def _read(path: Path, shard: Shard | None) -> tuple[Arrays, Packing]:
+    if shard is not None:
+        check_shard(path.parent, shard)
+    content = read_file(path, with_unknown=False)
+    arrays = content.arrays
+    if (arrays.pop("shard/index", None) is None) != (shard is None):
+        raise UserError("is a shard, not a whole trace", where=str(path), fix="give the folder that it belongs to")
+    if "digests/sequence" not in arrays:
+        arrays |= encode_level("digests", compute_digests(decode_columns(arrays)))
+    return arrays, packing_of(level_of(arrays["header"], str(path)), is_archived=content.is_archived)
+
+
+def _score_type(arrays: Arrays) -> Any:
+    return arrays["resolvents/score"].dtype if "resolvents/score" in arrays else None
+
+
+def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: str) -> Shard:
+    return write_shard(partial, index, {name: [array] for name, array in arrays.items()}, creator, packing)
+
+
+def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expected: Candidates | None) -> None:
+    there = join_candidates(parts)
+    if doubled := find_doubled(there):
+        names = [name_candidate(there, first) for first, _ in doubled]
+        raise PartsError(
+            f"{len(doubled):,} candidates are there more than once: {_shorten(names)}",
+            where=", ".join(map(str, dict.fromkeys(path.parent for path in paths))),
+            fix="give every writer its own candidates",
+            doubled=names,
+        )
+    if expected is None:
+        return
+    found, wanted = candidate_keys(there), candidate_keys(expected)
+    missing = [name_candidate(expected, int(row)) for row in np.flatnonzero(~np.isin(wanted, found))]
+    extra = [name_candidate(there, int(row)) for row in np.flatnonzero(~np.isin(found, wanted))]
+    if missing or extra:
+        messages = [
+            f"{len(names):,} candidates are {what}: {_shorten(names)}"
+            for names, what in ((missing, "missing"), (extra, "there that should not be"))
+            if names
+        ]
+        raise PartsError(
+            "; ".join(messages), where=str(paths[0].parent), fix="join all parts of one run", missing=missing
+        )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return "; ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+
+
+def _join_rankings(parts: Sequence[tuple[Path, Arrays]]) -> Arrays:
+    """All rankings, in order of query and side."""
+    columns: list[Any] = [
+        np.concatenate([arrays[f"rankings/{name}"] for _, arrays in parts]) for name in Rankings._fields
+    ]
+    joined = Rankings(*columns)
+    order = np.lexsort((joined.side, joined.query))
+    joined = Rankings(*(column[order] for column in columns))
+    again = (joined.query[1:] == joined.query[:-1]) & (joined.side[1:] == joined.side[:-1])
+    if again.any():
+        row = int(np.argmax(again))
+        name = f"query {joined.query[row]}, side {joined.side[row]}"
+        raise PartsError(
+            f"{name} is ranked in more than one trace, each with a part of its candidates",
+            where=str(parts[0][0]),
+            fix="give all candidates of a query to one writer, or leave the rankings out",
+            doubled=[name],
+        )
+    return encode_level("rankings", joined)

@@ -1,0 +1,382 @@
+"""Repairing a trace: what checksums vouch for is written anew beside it, and takes its place only when it is safe on disk."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kgverify.errors import UserError
+from kgverify.trace.files.disk import make_folder, sync_folder
+from kgverify.trace.files.journal import Journal, list_journals, read_journal
+from kgverify.trace.files.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    check_shard,
+    list_shards,
+    read_manifest,
+    remove_trace,
+    write_at_once,
+    write_manifest,
+)
+from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.maintain.check import UNFINISHED, WHOLE, check_trace
+from kgverify.trace.maintain.salvage import Salvage, salvage
+from kgverify.trace.model.levels import Packing, packing_of
+from kgverify.trace.model.required_datasets import level_of
+from kgverify.trace.model.schema import Arrays
+from kgverify.trace.read.reader import check_shared, read_shard, read_trace, shared_of
+from kgverify.trace.write.shard import write_shard
+from kgverify.trace.write.uncommitted import gather
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What could not be kept of a part; counts are None where they cannot be told."""
+
+    name: str
+    reason: str
+    num_candidates: int | None = None
+    num_steps: int | None = None
+
+
+class RepairReport(msgspec.Struct, frozen=True):
+    """What a repair did.
+
+    is_changed:     False where nothing needed repair, and nothing was written
+    num_candidates: kept; `num_steps` as well
+    original:       where the trace as it was found is kept; empty if nothing of it was lost
+    is_resumable:   whether its recording can be gone on with
+    """
+
+    path: str
+    is_changed: bool
+    num_candidates: int
+    num_steps: int
+    losses: tuple[Loss, ...] = ()
+    notes: tuple[str, ...] = ()
+    original: str = ""
+    is_resumable: bool = False
+
+
+def repair_trace(path: Path | str) -> RepairReport:
+    """Recover a file or a folder as far as its checksums vouch for it, up to the last commit of a recording.
+
+    UserError if there is no trace, or nothing can be kept; then nothing is touched.
+    """
+    path = Path(path)
+    repaired = _beside(path, "repaired")
+    if not path.exists() and repaired.exists() and _beside(path, "unrepaired").exists():
+        # A repair was killed between its two renames.
+        os.rename(repaired, path)
+        sync_folder(path.parent)
+    report = check_trace(path)
+    is_folder = path.is_dir()
+    needs = report.state not in (WHOLE, UNFINISHED) or (is_folder and _has_leftovers(path))
+    if not needs:
+        is_resumable = report.state == UNFINISHED and path.name.endswith(".partial")
+        return RepairReport(
+            str(path), False, report.num_candidates, report.num_steps, notes=report.notes, is_resumable=is_resumable
+        )
+    try:
+        return _repair_folder(path, repaired) if is_folder else _repair_file(path, repaired)
+    except OSError as error:
+        raise UserError(
+            f"the repaired trace cannot be written: {error.strerror or error}; nothing was changed",
+            where=str(path),
+            fix="make room, or see to the permissions, then repair again",
+        ) from error
+
+
+def _has_leftovers(folder: Path) -> bool:
+    return bool(list_journals(folder)) or any(folder.glob("*.tmp"))
+
+
+def _repair_file(path: Path, repaired: Path) -> RepairReport:
+    found = salvage(path)
+    if found.arrays is None or (not len(found.rows) and found.num_candidates):
+        raise _nothing(path, found.reason)
+    loss = _loss_of(path.name, found)
+    arrays: dict[str, Any] = dict(found.arrays)
+    if loss is not None and loss.num_candidates and "shard/index" not in arrays:
+        # What lacks candidates is no whole trace.
+        arrays["shard/index"] = np.zeros(1, np.uint64)
+    creator = "kgverify trace repair"
+    write_at_once(repaired, lambda temporary: write_arrays(temporary, arrays, creator, found.packing))
+    read_trace(repaired)
+    losses = () if loss is None else (loss,)
+    original = _swap(path, repaired, has_losses=True)
+    num_steps = int(found.arrays["candidates/num_steps"].sum(dtype=np.int64))
+    return RepairReport(str(path), True, len(found.rows), num_steps, losses, (found.reason,), original)
+
+
+@dataclass
+class _Rebuilt:
+    """The repaired folder as it grows."""
+
+    source: Path
+    folder: Path
+    creator: str
+    shared: dict[str, bytes] = field(default_factory=dict)
+    shards: list[Shard] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    has_lost: bool = False
+    has_gaps: bool = False
+
+    def lose(self, loss: Loss) -> None:
+        """Note what is lost, and that what follows is behind a gap."""
+        self.losses.append(loss)
+        self.has_lost = self.has_lost or loss.num_candidates != 0
+
+    def keep_file(self, path: Path, index: int, shard: Shard) -> None:
+        """Keep an intact shard; the same file, if its number stays."""
+        self._follow()
+        if index == len(self.shards):
+            _link(path, self.folder / shard.name)
+            self.shards.append(shard)
+        else:
+            found = salvage(path)
+            assert found.arrays is not None
+            self._write(found.arrays, found.packing)
+
+    def keep(self, arrays: Arrays, packing: Packing) -> None:
+        """Keep arrays as the next shard. UserError if they are of another run."""
+        check_shared(self.shared or shared_of(arrays), arrays, "the shards before", str(self.source))
+        self.shared = self.shared or shared_of(arrays)
+        self._follow()
+        self._write(arrays, packing)
+
+    def _follow(self) -> None:
+        self.has_gaps = self.has_gaps or self.has_lost
+
+    def _write(self, arrays: Arrays, packing: Packing) -> None:
+        parts = {name: [array] for name, array in arrays.items() if name != "shard/index"}
+        self.shards.append(write_shard(self.folder, len(self.shards), parts, self.creator, packing))
+
+
+def _repair_folder(path: Path, repaired: Path) -> RepairReport:
+    try:
+        manifest: Manifest | None = read_manifest(path)
+    except UserError as error:
+        manifest, reason = None, error.message
+    if repaired.exists():
+        # Left behind by a repair that did not finish.
+        shutil.rmtree(repaired)
+    make_folder(repaired)
+    try:
+        rebuilt = _Rebuilt(path, repaired, (manifest.creator if manifest else "") or "kgverify trace repair")
+        if manifest is None:
+            rebuilt.lose(Loss(MANIFEST, f"{reason}; what shards there were is told by their files alone", 0, 0))
+            _rebuild_from_files(rebuilt)
+        else:
+            for index, shard in enumerate(manifest.shards):
+                _rebuild_shard(rebuilt, index, shard)
+            if not manifest.is_complete:
+                _rebuild_journal(rebuilt, len(manifest.shards))
+        if not rebuilt.shards and rebuilt.losses:
+            raise _nothing(path, "; ".join(f"{loss.name}: {loss.reason}" for loss in rebuilt.losses))
+        new = list_shards(
+            tuple(rebuilt.shards),
+            is_complete=manifest is not None and manifest.is_complete and not rebuilt.has_lost,
+            creator=rebuilt.creator,
+            part=manifest.part if manifest else None,
+            has_gaps=rebuilt.has_gaps or (manifest is not None and manifest.has_gaps),
+        )
+        if new.shards:
+            write_manifest(repaired, new)
+            for shard in new.shards:
+                check_shard(repaired, shard)
+        sync_folder(repaired)
+    except BaseException:
+        shutil.rmtree(repaired, ignore_errors=True)
+        raise
+    original = _swap(path, repaired, has_losses=bool(rebuilt.losses))
+    return RepairReport(
+        str(path),
+        True,
+        new.num_candidates,
+        new.num_steps,
+        tuple(rebuilt.losses),
+        tuple(rebuilt.notes),
+        original,
+        is_resumable=path.name.endswith(".partial") and not new.has_gaps,
+    )
+
+
+def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
+    path = rebuilt.source / shard.name
+    try:
+        read_shard(rebuilt.source, index, shard, rebuilt.shared)
+    except UserError as error:
+        reason = error.message
+    else:
+        rebuilt.keep_file(path, index, shard)
+        return
+    lost_all = Loss(shard.name, reason, shard.num_candidates, shard.num_steps)
+    if not path.is_file() or path.is_symlink():
+        rebuilt.lose(lost_all)
+        return
+    found = salvage(path)
+    number = None if found.arrays is None else found.arrays.get("shard/index")
+    if found.arrays is None or not len(found.rows):
+        rebuilt.lose(msgspec.structs.replace(lost_all, reason=found.reason or reason))
+        return
+    if number is None or number.tolist() != [index] or found.num_candidates != shard.num_candidates:
+        where = "of no shard" if number is None else f"of shard {number.tolist()[0]}"
+        rebuilt.lose(msgspec.structs.replace(lost_all, reason=f"the file is {where}, or not the one committed"))
+        return
+    loss = _loss_of(shard.name, found)
+    if loss is not None and loss.num_candidates:
+        # Candidates of its midst may be lost.
+        rebuilt.lose(loss)
+    elif loss is not None:
+        rebuilt.losses.append(loss)
+    else:
+        rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all that it held is vouched for, and kept")
+    try:
+        rebuilt.keep(found.arrays, found.packing)
+    except UserError as error:
+        rebuilt.lose(msgspec.structs.replace(lost_all, reason=error.message))
+
+
+def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
+    """Roll the journal of the shard to come into a shard."""
+    for path in list_journals(rebuilt.source):
+        if int(path.name[8:]) != index:
+            rebuilt.notes.append(f"{path.name} is in the shards already")
+            continue
+        journal = read_journal(path)
+        kept = sum(b.num_candidates for b in journal.batches), sum(b.num_steps for b in journal.batches)
+        # What the last commit counted, less what was found up to it, less the losses that say how much they are.
+        rest = _missing(journal)
+        for damage in journal.damages:
+            counts = damage.num_candidates, damage.num_steps
+            if damage.was_committed:
+                if counts[0] is None:
+                    counts, rest = rest, (0, 0)
+                rebuilt.lose(Loss(path.name, f"{damage.message}, at byte {damage.offset}", *counts))
+            else:
+                what = "" if counts[0] is None else f": {counts[0]} candidates, {counts[1]} steps"
+                rebuilt.notes.append(
+                    f"{path.name}: a batch at byte {damage.offset} that was never confirmed is dropped{what}"
+                )
+        if journal.batches:
+            if journal.start is None:
+                journal.shared = _shared_arrays(rebuilt)
+            is_archived = journal.start.is_archived if journal.start else _is_archived(rebuilt)
+            try:
+                level = level_of(journal.shared["header"], str(path))
+                packing = packing_of(level, is_archived=is_archived)
+                rebuilt.keep(gather(journal), packing)
+            except (UserError, ValueError, LookupError, TypeError) as error:
+                rebuilt.lose(Loss(path.name, str(error), *kept))
+
+
+def _missing(journal: Journal) -> tuple[int, int]:
+    found = journal.batches[: journal.num_batches]
+    known = [damage for damage in journal.damages if damage.was_committed]
+    num_candidates = journal.num_candidates - sum(batch.num_candidates for batch in found)
+    num_steps = journal.num_steps - sum(batch.num_steps for batch in found)
+    return (
+        max(0, num_candidates - sum(damage.num_candidates or 0 for damage in known)),
+        max(0, num_steps - sum(damage.num_steps or 0 for damage in known)),
+    )
+
+
+def _shared_arrays(rebuilt: _Rebuilt) -> Arrays:
+    """What every shard repeats, from a shard that was kept."""
+    if not rebuilt.shards:
+        raise UserError("its first frame is damaged, and no shard says what it held", where=str(rebuilt.source))
+    found = salvage(rebuilt.folder / rebuilt.shards[0].name)
+    return {name: array for name, array in (found.arrays or {}).items() if name in shared_of(found.arrays or {})}
+
+
+def _is_archived(rebuilt: _Rebuilt) -> bool:
+    return bool(rebuilt.shards) and salvage(rebuilt.folder / rebuilt.shards[0].name).is_archived
+
+
+def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
+    """Without a manifest: shards in order of their numbers, then the journal of the one after the last."""
+    index = 0
+    files = {int(p.stem[6:]): p for p in rebuilt.source.glob("shard-*.h5") if p.stem[6:].isdigit()}
+    last = max(files, default=-1)
+    journals = {int(p.name[8:]) for p in list_journals(rebuilt.source)}
+    for index in range(last + 1):
+        if index not in files or files[index].is_symlink():
+            rebuilt.lose(Loss(f"shard-{index:05d}.h5", "missing"))
+            continue
+        found = salvage(files[index])
+        number = None if found.arrays is None else found.arrays.get("shard/index")
+        if found.arrays is None or number is None or number.tolist() != [index]:
+            if index in journals:
+                _rebuild_journal(rebuilt, index)
+                return
+            rebuilt.lose(Loss(files[index].name, found.reason or "of another number", *_counts(found)))
+            continue
+        if (loss := _loss_of(files[index].name, found)) is not None:
+            rebuilt.lose(loss)
+        try:
+            rebuilt.keep(found.arrays, found.packing)
+        except UserError as error:
+            rebuilt.lose(Loss(files[index].name, error.message, *_counts(found)))
+    _rebuild_journal(rebuilt, last + 1)
+
+
+def _counts(found: Salvage) -> tuple[int | None, int | None]:
+    return found.num_candidates, found.num_steps
+
+
+def _loss_of(name: str, found: Salvage) -> Loss | None:
+    """What a salvaged file lacks; None if nothing."""
+    assert found.arrays is not None
+    if found.num_candidates is None or found.num_steps is None:
+        return Loss(name, found.reason)
+    kept_steps = int(found.arrays["candidates/num_steps"].sum(dtype=np.int64))
+    lost = found.num_candidates - len(found.rows), found.num_steps - kept_steps
+    columns = [path for path in found.dropped if not path.startswith("digests/")]
+    if not lost[0] and not columns:
+        return None
+    reason = found.reason + (f"; dropped for all candidates: {', '.join(columns)}" if columns else "")
+    return Loss(name, reason, *lost)
+
+
+def _swap(path: Path, repaired: Path, *, has_losses: bool) -> str:
+    """Put the repaired trace in the place of the original; where that is kept."""
+    original = _beside(path, "unrepaired")
+    number = 1
+    while original.exists():
+        number += 1
+        original = _beside(path, f"unrepaired-{number}")
+    os.rename(path, original)
+    os.rename(repaired, path)
+    sync_folder(path.parent)
+    if has_losses:
+        return str(original)
+    # All that was vouched for is in the new one.
+    remove: Callable[[Path], None] = shutil.rmtree if original.is_dir() else remove_trace
+    remove(original)
+    return ""
+
+
+def _beside(path: Path, word: str) -> Path:
+    return path.with_name(f"{path.name}.{word}")
+
+
+def _link(path: Path, new: Path) -> None:
+    """The same file under another name; a copy where the file system has no such thing."""
+    try:
+        os.link(path, new)
+    except OSError:
+        temporary = new.with_name(new.name + ".tmp")
+        write_at_once(new, lambda _: shutil.copyfile(path, temporary))
+
+
+def _nothing(path: Path, reason: str) -> UserError:
+    return UserError(
+        f"nothing of it can be kept: {reason}", where=str(path), fix="copy it from its source again, or record it again"
+    )

@@ -1,0 +1,1 @@
+"""What a trace contains: columns, header, levels, digests and their rules."""

@@ -1,0 +1,248 @@
+"""A trace in memory: ragged columns, flat arrays plus counts, never padded.
+
+Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings, I items that stages
+gave, K atoms of these items.
+Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class CandidateSet(NamedTuple):
+    """Triples to be proved, in the order in which they are to be reported.
+
+    query: int32 [N]     index of the query in its split
+    side:  int8  [N]     a `Side`
+    atom:  int32 [N, 3]  predicate, first, second; a variable v is -1 - v
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    atom: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
+        """The given candidates."""
+        return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
+
+
+class Candidates(NamedTuple):
+    """What was to be proved, and how it ended.
+
+    query:           int32   [N]     index of the query (the test triple) in its split
+    side:            int8    [N]     a `Side`: which argument was replaced
+    atom:            int32   [N, 3]  predicate, first, second; a variable v is -1 - v
+    num_steps:       uint32  [N]     steps recorded
+    outcome:         int8    [N]     an `Outcome`
+    is_limited:      uint8   [N]     1 if a limit dropped anything in the derivation
+    log_probability: float64 [N]     sum of the log-softmax of the choices, in nats
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    atom: NDArray[np.int32]
+    num_steps: NDArray[np.uint32]
+    outcome: NDArray[np.int8]
+    is_limited: NDArray[np.uint8]
+    log_probability: NDArray[np.float64]
+
+
+class Steps(NamedTuple):
+    """One step each: from which goal, with which choice, to which outcome.
+
+    depth:              uint16 [T]     steps taken before this one
+    num_atoms:          uint16 [T]     atoms of the goal
+    num_resolvents:     uint32 [T]     resolvents left after `limit`
+    dropped_atoms:      uint32 [T]     resolvents dropped for more than `max_atoms` atoms
+    dropped_resolvents: uint32 [T]     resolvents dropped beyond `max_resolvents`
+    choice:             int32  [T]     index of the chosen resolvent in the step
+    outcome:            int8   [T]     an `Outcome`, after the step
+    goal_atoms:         int32  [G, 3]  the atoms of the goals, one goal after the other
+    """
+
+    depth: NDArray[np.uint16]
+    num_atoms: NDArray[np.uint16]
+    num_resolvents: NDArray[np.uint32]
+    dropped_atoms: NDArray[np.uint32]
+    dropped_resolvents: NDArray[np.uint32]
+    choice: NDArray[np.int32]
+    outcome: NDArray[np.int8]
+    goal_atoms: NDArray[np.int32]
+
+
+class Resolvents(NamedTuple):
+    """What each step could choose from, after `limit`.
+
+    kind:        uint8  [R]     a `GoalKind`; TRUE and FALSE have no atoms
+    num_atoms:   uint16 [R]
+    origin_kind: uint8  [R]     an `Origin`
+    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 where there is none
+    score:       float32 or float64 [R]
+    atoms:       int32  [M, 3]
+    """
+
+    kind: NDArray[np.uint8]
+    num_atoms: NDArray[np.uint16]
+    origin_kind: NDArray[np.uint8]
+    origin: NDArray[np.int32]
+    score: NDArray[np.float32] | NDArray[np.float64]
+    atoms: NDArray[np.int32]
+
+
+class Rankings(NamedTuple):
+    """The rank of the true candidate among its corruptions, one row for each query and side.
+
+    query:       int32 [Q]
+    side:        int8  [Q]
+    num_ranked:  uint32 [Q]  candidates ranked, the true one included
+    optimistic:  float64 [Q]
+    pessimistic: float64 [Q]
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int8]
+    num_ranked: NDArray[np.uint32]
+    optimistic: NDArray[np.float64]
+    pessimistic: NDArray[np.float64]
+
+
+class Digests(NamedTuple):
+    """Three digests of each step (see `kgverify.trace.model.digests`).
+
+    sequence: uint64 [T]  of everything, in order
+    multiset: uint64 [T]  blind to the order of the resolvents
+    renaming: uint64 [T]  blind to how variables are numbered
+    """
+
+    sequence: NDArray[np.uint64]
+    multiset: NDArray[np.uint64]
+    renaming: NDArray[np.uint64]
+
+
+class StageItems(NamedTuple):
+    """What each stage of each step gave, item by item; all empty where that was not recorded (see `trace.stage_items`).
+
+    told:        uint16  [T]     bit n - 1 is set where stage number n of the step was told
+    num_items:   uint32  [T]     items of the step
+    stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
+    kind:        uint8   [I]     a `GoalKind`
+    origin_kind: uint8   [I]     an `Origin`
+    origin:      int32   [I]     index of the rule or fact; 0 where there is none
+    number:      float64 [I]     what `score`, `choose`, `advance` and `finish` gave: score, index, depth, outcome; else 0
+    num_atoms:   uint16  [I]
+    atoms:       int32   [K, 3]  one with a negative predicate is no atom
+    """
+
+    told: NDArray[np.uint16]
+    num_items: NDArray[np.uint32]
+    stage: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
+    origin_kind: NDArray[np.uint8]
+    origin: NDArray[np.int32]
+    number: NDArray[np.float64]
+    num_atoms: NDArray[np.uint16]
+    atoms: NDArray[np.int32]
+
+
+def no_stage_items(num_steps: int = 0) -> StageItems:
+    """Of so many steps nothing was told."""
+    per_step: list[Any] = [np.zeros(num_steps, dtype) for dtype in (np.uint16, np.uint32)]
+    types = np.uint8, np.uint8, np.uint8, np.int32, np.float64, np.uint16
+    return StageItems(*[*per_step, *(np.zeros(0, dtype) for dtype in types), np.zeros((0, 3), np.int32)])
+
+
+class Columns(NamedTuple):
+    """The candidates of a run with all their steps, and what the stages gave where that was recorded."""
+
+    candidates: Candidates
+    steps: Steps
+    resolvents: Resolvents
+    stages: StageItems = no_stage_items()
+
+
+def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
+    """Columns of no candidates."""
+
+    def zeros(*dtypes: type) -> list[Any]:
+        return [np.zeros(0, d) for d in dtypes]
+
+    atoms: Any = np.zeros((0, 3), np.int32)
+    query, side, num_steps, outcome, is_limited, log_probability = zeros(
+        np.int32, np.int8, np.uint32, np.int8, np.uint8, np.float64
+    )
+    return Columns(
+        Candidates(query, side, atoms, num_steps, outcome, is_limited, log_probability),
+        Steps(*[*zeros(np.uint16, np.uint16, np.uint32, np.uint32, np.uint32, np.int32, np.int8), atoms]),
+        Resolvents(*[*zeros(np.uint8, np.uint16, np.uint8, np.int32, score_dtype), atoms]),
+    )
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """One after the other; no part gives empty columns."""
+    if not parts:
+        return empty_columns()
+    if len(parts) == 1:
+        return parts[0]
+
+    def join(levels: Sequence[Any]) -> Any:
+        return type(levels[0])(*(np.concatenate(columns) for columns in zip(*levels, strict=True)))
+
+    return Columns(*(join(levels) for levels in zip(*parts, strict=True)))
+
+
+def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    """int64 [n + 1]: where each of n ragged rows begins; the last entry is where the last one ends."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The element indices of the given ragged rows, one row after the other."""
+    first, length = starts[rows], starts[rows + 1] - starts[rows]
+    ends = np.cumsum(length)
+    total = int(ends[-1]) if len(ends) else 0
+    elements: NDArray[np.int64] = np.arange(total) + np.repeat(first - (ends - length), length)
+    return elements
+
+
+def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
+    """The given candidates with their steps, in the given order."""
+    chosen: NDArray[np.int64] = np.asarray(rows, np.int64)
+    steps = expand_rows(starts_of(columns.candidates.num_steps), chosen)
+    candidates = Candidates(*(column[chosen] for column in _columns_of(columns.candidates)))
+    return select_steps(columns, steps)._replace(candidates=candidates)
+
+
+def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """The given steps with their resolvents, in the given order; the candidates stay as they are."""
+    resolvents = expand_rows(starts_of(columns.steps.num_resolvents), rows)
+    goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), rows)
+    atoms = expand_rows(starts_of(columns.resolvents.num_atoms), resolvents)
+
+    def take(level: Any, elements: NDArray[np.int64], ragged: NDArray[np.int64]) -> list[Any]:
+        # The last column of a level with atoms holds them.
+        return [*(column[elements] for column in level[:-1]), level[-1][ragged]]
+
+    return Columns(
+        columns.candidates,
+        Steps(*take(columns.steps, rows, goal_atoms)),
+        Resolvents(*take(columns.resolvents, resolvents, atoms)),
+        _select_items(columns.stages, rows),
+    )
+
+
+def _select_items(stages: StageItems, rows: NDArray[np.int64]) -> StageItems:
+    if not len(stages.told):
+        return stages
+    items = expand_rows(starts_of(stages.num_items), rows)
+    atoms = expand_rows(starts_of(stages.num_atoms), items)
+    per_step: list[Any] = [stages.told[rows], stages.num_items[rows]]
+    return StageItems(*[*per_step, *(column[items] for column in stages[2:-1]), stages.atoms[atoms]])
+
+
+def _columns_of(level: Any) -> list[Any]:
+    return list(level)

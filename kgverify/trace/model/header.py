@@ -1,0 +1,98 @@
+"""What a trace says of itself: who made it, from what, under which limits."""
+
+from typing import Final
+
+import msgspec
+
+from kgverify.program.limits import Limits
+
+SCHEMA_VERSION: Final = 2
+"""What is written. Version 2 has levels, the rules in ids, and digests of the sequence alone."""
+
+READABLE_VERSIONS: Final = (1, 2)
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """Who took the steps.
+
+    name:        `reference`, `compiled`, or the name a third party gives its engine
+    mode:        how it ran: `python`, `eager`, a `torch.compile` mode; empty if that means nothing
+    device:      `cpu`, `cuda`
+    precision:   dtype of the scores
+    score_error: bound on a score's rounding error, absolute, in the scores' own unit
+    layout:      sizes that may change nothing: slots, paddings, windows
+    versions:    library name to version
+    faults:      the faults planted in it; normally none
+    """
+
+    name: str
+    mode: str = ""
+    device: str = "cpu"
+    precision: str = "float64"
+    score_error: float = 0.0
+    layout: dict[str, int] = {}
+    versions: dict[str, str] = {}
+    faults: tuple[str, ...] = ()
+
+
+class InputFile(msgspec.Struct, frozen=True):
+    """A file the graph was read from."""
+
+    name: str
+    sha256: str
+
+
+class PolicyInfo(msgspec.Struct, frozen=True):
+    """The policy that scored: its name, and the hash of its weights (empty without weights)."""
+
+    name: str
+    sha256: str = ""
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """Which candidates were to be proved.
+
+    num_corruptions: corruptions for each query and side; -1 means all
+    rank_tolerance:  two ranking scores closer than this are a tie, nats
+    """
+
+    graph: str = ""
+    split: str = "test"
+    num_queries: int = 0
+    num_corruptions: int = 0
+    seed: int = 0
+    rank_tolerance: float = 0.0
+
+
+class ClauseTexts(msgspec.Struct, frozen=True):
+    """Rules as a person reads them, and where they stand; the facts' file."""
+
+    rules: tuple[str, ...] = ()
+    rule_sources: tuple[str, ...] = ()
+    facts_file: str = ""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The header of a trace; unknown fields are kept beside it, in `Trace.unknown`.
+
+    level:  a `TraceLevel`: which columns the trace holds
+    absent: columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; said only
+            at a level that leaves such columns out by itself
+    """
+
+    engine: EngineInfo
+    limits: Limits
+    policy: PolicyInfo
+    program_sha256: str
+    run: RunInfo = RunInfo()
+    inputs: tuple[InputFile, ...] = ()
+    clauses: ClauseTexts = ClauseTexts()
+    creator: str = ""
+    level: str = "steps"
+    absent: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def expected_versions() -> str:
+    """The schema versions that can be read, as a person reads them."""
+    return " or ".join(map(str, READABLE_VERSIONS))

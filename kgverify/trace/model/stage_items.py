@@ -1,0 +1,216 @@
+"""What the stages of a step gave, as values and as the columns of a trace of level `deep`."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.program import Symbols
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.model.columns import Columns, StageItems, starts_of
+from kgverify.trace.model.counts import check_counts
+from kgverify.trace.model.levels import TraceLevel
+
+StageOutputs: TypeAlias = dict[Stage, Any]
+"""What each stage of one step gave, in ids, in the order of the stages; what an engine cannot tell it leaves out.
+
+`select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin,
+atoms) of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean
+nothing. `close`: the same with the goal's kind in front. `limit`: that, and the two counts dropped. `score`: the
+scores. `choose`: the index. `advance`: the next goal's kind and atoms, and the depth. `finish`: the outcome.
+"""
+
+_NUMBER_OF: Final = {stage: number for number, stage in enumerate(STEP_STAGES, 1)}
+_SINGLE: Final = (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)
+
+_Item: TypeAlias = tuple[int, int, int, float, Sequence[Sequence[int]]]
+"""Kind, origin kind, origin, number, atoms."""
+
+
+def encode_stage_outputs(outputs: Iterable[StageOutputs]) -> StageItems:
+    """The outputs of steps, one after the other, as columns."""
+    told: list[int] = []
+    num_items: list[int] = []
+    stages: list[int] = []
+    items: list[_Item] = []
+    for step in outputs:
+        known = [stage for stage in STEP_STAGES if stage in step]
+        first = len(items)
+        for stage in known:
+            given = _items_of(stage, step[stage])
+            items += given
+            stages += [_NUMBER_OF[stage]] * len(given)
+        told.append(sum(1 << (_NUMBER_OF[stage] - 1) for stage in known))
+        num_items.append(len(items) - first)
+    kinds, origin_kinds, origins, numbers, atoms = zip(*items, strict=True) if items else ((), (), (), (), ())
+    return StageItems(
+        np.array(told, np.uint16),
+        np.array(num_items, np.uint32),
+        np.array(stages, np.uint8),
+        np.array(kinds, np.uint8),
+        np.array(origin_kinds, np.uint8),
+        np.array(origins, np.int32),
+        np.array(numbers, np.float64),
+        np.array([len(each) for each in atoms], np.uint16),
+        np.array([atom for each in atoms for atom in each], np.int32).reshape(-1, 3),
+    )
+
+
+def _items_of(stage: Stage, given: Any) -> list[_Item]:
+    if stage is Stage.SELECT:
+        return [(0, 0, 0, 0.0, [given])]
+    if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
+        origin_kind = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
+        return [(0, origin_kind, clause, 0.0, ()) for clause in given]
+    if stage is Stage.SCORE:
+        return [(0, 0, 0, score, ()) for score in given]
+    if stage in (Stage.CHOOSE, Stage.FINISH):
+        return [(0, 0, 0, given, ())]
+    if stage is Stage.ADVANCE:
+        kind, atoms, depth = given
+        return [(kind, 0, 0, depth, atoms)]
+    if stage is Stage.LIMIT:
+        given = given[0]
+    with_kind = (item if len(item) == 4 else (GoalKind.GOAL, *item) for item in given)
+    return [(kind, origin_kind, origin, 0.0, atoms) for kind, origin_kind, origin, atoms in with_kind]
+
+
+class StageReader:
+    """Takes what the stages of single steps gave out of columns."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._items = columns.stages
+        self._steps = columns.steps
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether it was recorded at all."""
+        return len(self._items.told) > 0
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return starts_of(self._items.num_items)
+
+    @cached_property
+    def _atom_starts(self) -> NDArray[np.int64]:
+        return starts_of(self._items.num_atoms)
+
+    def read(self, row: int) -> StageOutputs:
+        """Of the step in a row of the step columns; of a stage that was not told nothing."""
+        if not self.has_stages:
+            return {}
+        told = int(self._items.told[row])
+        begin, end = self._starts[row : row + 2].tolist()
+        stages = self._items.stage[begin:end]
+        outputs: StageOutputs = {}
+        for stage, number in _NUMBER_OF.items():
+            if told >> (number - 1) & 1:
+                low, high = np.searchsorted(stages, [number, number + 1]).tolist()
+                outputs[stage] = self._output(stage, row, begin + low, begin + high)
+        return outputs
+
+    def _output(self, stage: Stage, row: int, begin: int, end: int) -> Any:
+        items = self._items
+        if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS):
+            return tuple(items.origin[begin:end].tolist())
+        if stage is Stage.SCORE:
+            return tuple(items.number[begin:end].tolist())
+        if stage in (Stage.CHOOSE, Stage.FINISH):
+            return int(items.number[begin])
+        goals = [self._goal(i) for i in range(begin, end)]
+        if stage is Stage.SELECT:
+            return goals[0][0]
+        if stage is Stage.ADVANCE:
+            return int(items.kind[begin]), goals[0], int(items.number[begin])
+        made_by = items.origin_kind[begin:end].tolist(), items.origin[begin:end].tolist()
+        if stage not in (Stage.CLOSE, Stage.LIMIT):
+            return tuple(zip(*made_by, goals, strict=True))
+        listed = tuple(zip(items.kind[begin:end].tolist(), *made_by, goals, strict=True))
+        if stage is Stage.CLOSE:
+            return listed
+        return listed, int(self._steps.dropped_atoms[row]), int(self._steps.dropped_resolvents[row])
+
+    def _goal(self, item: int) -> tuple[tuple[int, ...], ...]:
+        begin, end = self._atom_starts[item : item + 2].tolist()
+        return tuple(map(tuple, self._items.atoms[begin:end].tolist()))
+
+
+def check_stage_items(
+    items: StageItems, num_steps: int, symbols: Symbols, where: str, *, num_rules: int | None, num_facts: int | None
+) -> None:
+    """UserError unless counts add up, every id and code is one that exists, and each stage told gave what it can give."""
+    _check_counts(items, num_steps, where)
+    owner = np.repeat(np.arange(num_steps), items.num_items)
+    stage = items.stage.astype(np.int64)
+    _check(stage, (stage < 1) | (stage > len(STEP_STAGES)), "stage", "the number of a stage, 1 to 13", where)
+    falls = np.zeros(len(stage), np.bool_)
+    falls[1:] = (stage[1:] < stage[:-1]) & (owner[1:] == owner[:-1])
+    _check(stage, falls, "stage", "ascending numbers within a step", where)
+    _check(items.told, items.told >> len(STEP_STAGES) > 0, "told", "a bit for each of 13 stages", where)
+    is_untold = (items.told[owner].astype(np.int64) >> (stage - 1) & 1) == 0
+    _check(stage, is_untold, "stage", "a stage whose bit is set in `told`", where)
+    for each in _SINGLE:
+        number = _NUMBER_OF[each]
+        given = np.bincount(owner[stage == number], minlength=num_steps)
+        is_wrong = given != (items.told.astype(np.int64) >> (number - 1) & 1)
+        _check(given, is_wrong, "num_items", f"one item of `{each.value}` where it is told", where)
+    _check(
+        items.num_atoms, (stage == _NUMBER_OF[Stage.SELECT]) & (items.num_atoms != 1), "num_atoms", "one atom", where
+    )
+    whole = np.isin(stage, [_NUMBER_OF[each] for each in (Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH)])
+    with np.errstate(invalid="ignore"):
+        is_wrong = whole & ~((np.abs(items.number) < 1 << 31) & (np.trunc(items.number) == items.number))
+    _check(items.number, is_wrong, "number", "a whole number", where)
+    _check(items.kind, items.kind >= len(GoalKind), "kind", "a code of GoalKind", where)
+    _check(items.origin_kind, items.origin_kind >= len(Origin), "origin_kind", "a code of Origin", where)
+    for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
+        is_beyond = (items.origin < 0) | (items.origin >= (1 << 31 if most is None else most))
+        _check(
+            items.origin, (items.origin_kind == kind) & is_beyond, "origin", f"a {kind.name.lower()} there is", where
+        )
+    is_atom = items.atoms[:, 0] >= 0
+    is_unknown = is_atom & (items.atoms[:, 0] >= len(symbols.predicates))
+    is_unknown |= is_atom & (items.atoms[:, 1:] >= len(symbols.constants)).any(axis=1)
+    _check(items.atoms, is_unknown, "atoms", "ids of known names, or a negative predicate for no atom", where)
+
+
+def check_told(columns: Columns, level: TraceLevel, where: str) -> None:
+    """UserError unless the columns of a deep trace say of each step what its stages gave, be it that nothing was told."""
+    if level is TraceLevel.DEEP and len(columns.stages.told) != len(columns.steps.depth):
+        raise UserError(
+            "level deep keeps what the stages of each step gave, and these columns do not say it",
+            where=f"{where}:stages/told",
+            fix="give the columns of `stages` as well, `told` 0 where nothing is known; or write level steps",
+        )
+
+
+def _check_counts(items: StageItems, num_steps: int, where: str) -> None:
+    for name, column, num_rows in (
+        *((name, getattr(items, name), num_steps) for name in ("told", "num_items")),
+        *((name, getattr(items, name), len(items.stage)) for name in StageItems._fields[2:-1]),
+    ):
+        if len(column) != num_rows:
+            raise UserError(
+                f"found {len(column)} rows, expected {num_rows}",
+                where=f"{where}:stages/{name}",
+                fix="write one row for each step in `told` and `num_items`, and one for each item in the others",
+            )
+    for name, counts, num_rows in (
+        ("num_items", items.num_items, len(items.stage)),
+        ("num_atoms", items.num_atoms, len(items.atoms)),
+    ):
+        check_counts(counts, num_rows, "rows below", f"{where}:stages/{name}")
+
+
+def _check(values: NDArray[Any], is_wrong: NDArray[np.bool_], name: str, expected: str, where: str) -> None:
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        raise UserError(
+            f"row {row} is {values[row]}, expected {expected}",
+            where=f"{where}:stages/{name}",
+            fix="write what docs/trace-format.md prescribes of the stages",
+        )

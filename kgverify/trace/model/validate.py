@@ -1,0 +1,210 @@
+"""What must hold between the columns of a trace before it is written, and before it is believed."""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.program.program import Symbols
+from kgverify.trace.model.columns import Columns, Rankings
+from kgverify.trace.model.counts import ADD_UP, check_counts
+from kgverify.trace.model.schema import FIELD_OF, Arrays, Field
+from kgverify.trace.model.stage_items import check_stage_items
+
+_LINE = 256
+"""Atoms looked at as one row."""
+
+
+def check_array(field: Field, array: NDArray[Any], where: str) -> None:
+    """UserError unless the array has the type and the rank that the field prescribes."""
+    place = f"{where}:{field.path}"
+    allowed = [np.dtype(d) for d in field.dtypes]
+    if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("=") not in [d.newbyteorder("=") for d in allowed]:
+        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        expected = " or ".join(d.name for d in allowed)
+        raise UserError(
+            f"dtype is {found}, expected {expected}",
+            where=place,
+            fix=f"convert with .astype({allowed[-1].name!r})",
+        )
+    if array.ndim != 1 + bool(field.width) or (field.width and array.shape[1] != field.width):
+        raise UserError(
+            f"shape is {list(array.shape)}, expected {field.shape_text}",
+            where=place,
+            fix=f"write it with shape {field.shape_text}",
+        )
+
+
+def check_columns(
+    columns: Columns,
+    symbols: Symbols,
+    where: str,
+    *,
+    num_rules: int | None = None,
+    num_facts: int | None = None,
+) -> None:
+    """UserError unless lengths and counts add up and every id and code is one that exists.
+
+    A choice is not checked: a prover that chooses what is not there is a finding, not a bad file.
+    """
+    candidates, steps, resolvents, stages = columns
+    for group, level in (("candidates", candidates), ("steps", steps), ("resolvents", resolvents)):
+        ragged = {"goal_atoms", "atoms"}
+        lengths = {name: len(column) for name, column in level._asdict().items() if name not in ragged}
+        for name, length in lengths.items():
+            if length != lengths["num_atoms" if "num_atoms" in lengths else "num_steps"]:
+                raise UserError(
+                    f"lengths differ: {', '.join(f'{n} {count}' for n, count in lengths.items())}",
+                    where=f"{where}:{group}/{name}",
+                    fix="write one row for each in every column",
+                )
+    for path, counts, below, num_rows in (
+        ("candidates/num_steps", candidates.num_steps, "steps", len(steps.num_atoms)),
+        ("steps/num_resolvents", steps.num_resolvents, "resolvents", len(resolvents.num_atoms)),
+        ("steps/num_atoms", steps.num_atoms, "goal_atoms", len(steps.goal_atoms)),
+        ("resolvents/num_atoms", resolvents.num_atoms, "atoms", len(resolvents.atoms)),
+    ):
+        check_counts(counts, num_rows, below, f"{where}:{path}")
+    _check_code(f"{where}:candidates/side", candidates.side, Side)
+    _check_code(f"{where}:candidates/outcome", candidates.outcome, Outcome)
+    _check_range(f"{where}:candidates/is_limited", candidates.is_limited, 0, 1, "a flag")
+    _check_code(f"{where}:steps/outcome", steps.outcome, Outcome)
+    _check_code(f"{where}:resolvents/kind", resolvents.kind, GoalKind)
+    _check_code(f"{where}:resolvents/origin_kind", resolvents.origin_kind, Origin)
+    for path, atoms in (
+        ("candidates/atom", candidates.atom),
+        ("steps/goal_atoms", steps.goal_atoms),
+        ("resolvents/atoms", resolvents.atoms),
+    ):
+        _check_atoms(f"{where}:{path}", atoms, symbols)
+    if len(stages.told) or len(stages.stage):
+        check_stage_items(stages, len(steps.depth), symbols, where, num_rules=num_rules, num_facts=num_facts)
+    has_atoms = (resolvents.kind != GoalKind.GOAL) & (resolvents.num_atoms > 0)
+    if has_atoms.any():
+        row = int(np.argmax(has_atoms))
+        raise UserError(
+            f"row {row} is {GoalKind(int(resolvents.kind[row])).name}, expected no atoms,"
+            f" found {resolvents.num_atoms[row]}",
+            where=f"{where}:resolvents/num_atoms",
+            fix="write TRUE and FALSE without atoms",
+        )
+    for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
+        # Where the file does not hold the clauses, any index but a negative one may be right.
+        most = most if most is not None else 1 << 31
+        origin = resolvents.origin
+        if not len(origin) or (int(origin.min()) >= 0 and int(origin.max()) < most):
+            continue
+        is_bad = (resolvents.origin_kind == kind) & ((resolvents.origin < 0) | (resolvents.origin >= most))
+        if is_bad.any():
+            row = int(np.argmax(is_bad))
+            raise UserError(
+                f"row {row} names {kind.name.lower()} {resolvents.origin[row]}, expected 0 to {most - 1}",
+                where=f"{where}:resolvents/origin",
+                fix="write the clause's index in the program that the header names",
+            )
+
+
+def check_rankings(rankings: Rankings, where: str) -> None:
+    """UserError unless every column has one entry for each ranking, and every side is one."""
+    if len({len(column) for column in rankings}) != 1:
+        raise UserError(
+            f"lengths differ: {', '.join(f'{n} {len(c)}' for n, c in rankings._asdict().items())}",
+            where=f"{where}:rankings/query",
+            fix="write one row for each in every column",
+        )
+    _check_code(f"{where}:rankings/side", rankings.side, Side)
+
+
+def check_facts(
+    facts: NDArray[np.int32] | None, fact_lines: NDArray[np.int32] | None, symbols: Symbols, where: str
+) -> None:
+    """UserError unless facts are ground atoms of known symbols and each has its line."""
+    place = f"{where}:program/facts"
+    if facts is not None:
+        check_array(FIELD_OF["program/facts"], facts, where)
+        _check_atoms(place, facts, symbols)
+        if facts.size and int(facts.min()) < 0:
+            raise UserError("found a variable, expected ground atoms", where=place, fix="write facts without variables")
+    if fact_lines is not None:
+        check_array(FIELD_OF["program/fact_lines"], fact_lines, where)
+        if facts is None or len(fact_lines) != len(facts):
+            raise UserError(
+                f"found {len(fact_lines)} lines for {0 if facts is None else len(facts)} facts",
+                where=f"{where}:program/fact_lines",
+                fix="write one line for each fact, or none at all",
+            )
+
+
+def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
+    """UserError unless rules in ids, where there are any, have a head and a body of known symbols."""
+    if "program/rule_lengths" not in arrays:
+        return
+    lengths, atoms = arrays["program/rule_lengths"], arrays["program/rule_atoms"]
+    total = int(lengths.sum(dtype=np.uint64))
+    if total != len(atoms) or (len(lengths) and int(lengths.min()) < 2):
+        raise UserError(
+            f"lengths add up to {total}, and the least is {min(lengths.tolist(), default=0)}; there are {len(atoms)}"
+            " atoms, and a rule has a head and one or more atoms in its body",
+            where=f"{where}:program/rule_lengths",
+            fix=ADD_UP,
+        )
+    _check_atoms(f"{where}:program/rule_atoms", atoms, symbols)
+
+
+def check_types(arrays: Arrays, where: str) -> None:
+    """`check_array` for every array, by path."""
+    for path, array in arrays.items():
+        check_array(FIELD_OF[path], array, where)
+
+
+def _check_atoms(where: str, atoms: NDArray[np.int32], symbols: Symbols) -> None:
+    num_predicates, num_constants = len(symbols.predicates), len(symbols.constants)
+    if atoms.flags.c_contiguous and len(atoms) > _LINE:
+        low, high = _bounds(atoms)
+        if low[0] >= 0 and high[0] < num_predicates and max(high[1:]) < num_constants:
+            return
+    _check_range(where, atoms[:, 0], 0, len(symbols.predicates) - 1, "a predicate's id")
+    for column in (atoms[:, 1], atoms[:, 2]):
+        _check_range(where, column, None, len(symbols.constants) - 1, "a constant's id")
+
+
+def _bounds(atoms: NDArray[np.int32]) -> tuple[list[int], list[int]]:
+    """The least and the greatest of each column; rows are taken many at a time, which is several times as fast."""
+    split = len(atoms) // _LINE * _LINE
+    lines = atoms[:split].reshape(-1, 3 * _LINE)
+    ends = [np.concatenate([reduce(lines).reshape(-1, 3), atoms[split:]]) for reduce in (_least, _greatest)]
+    return ends[0].min(axis=0).tolist(), ends[1].max(axis=0).tolist()
+
+
+def _least(lines: NDArray[np.int32]) -> NDArray[np.int32]:
+    least: NDArray[np.int32] = lines.min(axis=0)
+    return least
+
+
+def _greatest(lines: NDArray[np.int32]) -> NDArray[np.int32]:
+    greatest: NDArray[np.int32] = lines.max(axis=0)
+    return greatest
+
+
+def _check_code(where: str, values: NDArray[Any], codes: type[IntEnum]) -> None:
+    _check_range(where, values, 0, len(codes) - 1, f"a code of {codes.__name__}")
+
+
+def _check_range(where: str, values: NDArray[Any], low: int | None, high: int, what: str) -> None:
+    if not values.size:
+        return
+    if low is not None and int(values.min()) < low:
+        row = int(values.argmin())
+    elif int(values.max()) > high:
+        row = int(values.argmax())
+    else:
+        return
+    expected = f"{low} to {high}" if low is not None else f"at most {high}"
+    raise UserError(
+        f"row {row} is {values[row]}, expected {what}, {expected}",
+        where=where,
+        fix=f"write {what} that the trace defines",
+    )

@@ -1,0 +1,256 @@
+"""Writing a trace from a prover's own loop: arrays of NumPy, torch or whatever becomes one, no engine of ours.
+
+The names of the columns are those of docs/trace-format.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError, suggest
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.program.program import Rule, Symbols
+from kgverify.trace.model.columns import (
+    Candidates,
+    Columns,
+    Rankings,
+    Resolvents,
+    StageItems,
+    Steps,
+    no_stage_items,
+    starts_of,
+)
+from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
+from kgverify.trace.model.schema import FIELD_OF, OPTIONAL_COLUMNS, Field
+from kgverify.trace.write.writer import TraceWriter
+
+Arrays = Mapping[str, Any]
+"""Columns by name. A value is whatever becomes an array: NumPy, torch on any device, JAX, a list of numbers."""
+
+
+class LoopWriter:
+    """A context manager that takes candidates batch by batch; the trace stands at `path` when it ends well.
+
+    engine:      the prover's name, or all that a header says of one
+    predicates, constants: the names behind the ids
+    limits:      under which it proves
+    facts:       int [F, 3]  the program's facts, which the origin of a resolvent counts; optional
+    rules:       the program's rules; optional
+    rule_texts:  the rules as a person reads them; optional
+    level, is_archived, shard_steps: as `TraceWriter` has them
+
+    UserError for what cannot be written, with the column's name.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        engine: str | EngineInfo,
+        predicates: Sequence[str],
+        constants: Sequence[str],
+        limits: Limits | None = None,
+        policy: str | PolicyInfo = "unknown",
+        program_sha256: str = "",
+        run: RunInfo | None = None,
+        facts: Any = None,
+        rules: Sequence[Rule] | None = None,
+        rule_texts: Sequence[str] = (),
+        level: str = "steps",
+        is_archived: bool = False,
+        shard_steps: int = 1_000_000,
+    ) -> None:
+        self._path = Path(path)
+        self._header = Header(
+            engine=EngineInfo(engine) if isinstance(engine, str) else engine,
+            limits=limits or Limits(),
+            policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
+            program_sha256=program_sha256,
+            run=run or RunInfo(),
+            clauses=ClauseTexts(rules=tuple(rule_texts)),
+        )
+        self._symbols = Symbols(tuple(predicates), tuple(constants))
+        self._facts = None if facts is None else self._convert(FIELD_OF["program/facts"], facts)
+        self._rules = rules
+        self._level, self._is_archived, self._shard_steps = level, is_archived, shard_steps
+        self._num_candidates = 0
+        self._given: frozenset[str] | None = None
+        self._writer: TraceWriter | None = None
+
+    def append(self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | None = None) -> None:
+        """Add candidates with all their steps, by the names of the columns.
+
+        stages: what the stages of each step gave, for level `deep`: all columns, or outputs that `encode_stage_outputs`
+                made columns of, by `_asdict()`
+
+        Left out, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the limits
+        dropped. Of the other columns those that the format allows to be absent may be; every batch has the same ones.
+        """
+        given = {
+            f"{group}.{name}": self._convert(self._field(group, name), value)
+            for group, columns in (
+                ("candidates", candidates),
+                ("steps", steps),
+                ("resolvents", resolvents),
+                ("stages", stages or {}),
+            )
+            for name, value in columns.items()
+        }
+        names = frozenset(given)
+        if self._given is not None and names != self._given:
+            odd = min(names ^ self._given)
+            raise UserError(
+                f"{odd} is in one batch and not in another",
+                where=str(self._path),
+                fix="give the same columns every time",
+            )
+        self._given = names
+        columns = self._complete(given)
+        if self._writer is None:
+            self._writer = self._open(OPTIONAL_COLUMNS - names)
+        self._writer.append(columns)
+        self._num_candidates += len(columns.candidates.query)
+
+    def set_rankings(self, rankings: Rankings) -> None:
+        """Give the rankings, before the end."""
+        if self._writer is None:
+            self._writer = self._open(frozenset())
+        self._writer.set_rankings(rankings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            writer = self._writer or self._open(frozenset())
+            writer.close()
+        elif self._writer is not None:
+            # What was appended stays safe.
+            self._writer.__exit__(kind, error, traceback)
+
+    def _open(self, absent: frozenset[str]) -> TraceWriter:
+        return TraceWriter(
+            self._path,
+            self._header,
+            self._symbols,
+            facts=self._facts,
+            shard_steps=self._shard_steps,
+            absent=absent,
+            level=self._level,
+            is_archived=self._is_archived,
+            rules=self._rules,
+        )
+
+    def _field(self, group: str, name: str) -> Field:
+        field = FIELD_OF.get(f"{group}/{name}")
+        if field is None:
+            names = [path.split("/")[1] for path in FIELD_OF if path.startswith(f"{group}/")]
+            raise UserError(
+                f"unknown column {name!r} of {group}",
+                where=str(self._path),
+                fix=suggest(name, names) or f"choose from {', '.join(names)}",
+            )
+        return field
+
+    def _convert(self, field: Field, value: Any) -> NDArray[Any]:
+        return as_column(field, value, f"{self._path}:{field.path}")
+
+    def _complete(self, given: dict[str, NDArray[Any]]) -> Columns:
+        num = len(given.get("candidates.num_steps", ()))
+        first = self._num_candidates
+        given.setdefault("candidates.query", np.arange(first, first + num, dtype=np.int32))
+        given.setdefault("candidates.side", np.full(num, Side.NONE, np.int8))
+        if (
+            "candidates.is_limited" not in given
+            and "steps.dropped_atoms" in given
+            and "steps.dropped_resolvents" in given
+        ):
+            dropped = (given["steps.dropped_atoms"] > 0) | (given["steps.dropped_resolvents"] > 0)
+            running = starts_of(dropped.astype(np.int64))
+            ends = np.minimum(starts_of(given["candidates.num_steps"]), len(dropped))
+            given["candidates.is_limited"] = (np.diff(running[ends]) > 0).astype(np.uint8)
+        lengths = {
+            "candidates": num,
+            "steps": len(given.get("steps.num_atoms", ())),
+            "resolvents": len(given.get("resolvents.num_atoms", ())),
+        }
+
+        def column(group: str, name: str) -> NDArray[Any]:
+            full = f"{group}.{name}"
+            if full not in given and full not in OPTIONAL_COLUMNS:
+                raise UserError(
+                    f"{full} is missing", where=str(self._path), fix="give every column that the format requires"
+                )
+            found = given.get(full)
+            return np.zeros(lengths[group], FIELD_OF[f"{group}/{name}"].dtypes[-1]) if found is None else found
+
+        return Columns(
+            Candidates(*(column("candidates", name) for name in Candidates._fields)),
+            Steps(*(column("steps", name) for name in Steps._fields)),
+            Resolvents(*(column("resolvents", name) for name in Resolvents._fields)),
+            self._complete_stages(given),
+        )
+
+    def _complete_stages(self, given: dict[str, NDArray[Any]]) -> StageItems:
+        names = [f"stages.{name}" for name in StageItems._fields]
+        if not any(name in given for name in names):
+            return no_stage_items()
+        if lacking := [name for name in names if name not in given]:
+            raise UserError(
+                f"{lacking[0]} is missing", where=str(self._path), fix="give every column of the stages, or none"
+            )
+        return StageItems(*(given[name] for name in names))
+
+
+def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:
+    """An array of the type that the field prescribes. UserError for values that it cannot hold as they are."""
+    array = as_array(value, where)
+    allowed = [np.dtype(dtype) for dtype in field.dtypes]
+    dtype = next((each for each in allowed if each == array.dtype), allowed[-1])
+    if not array.size:
+        return np.zeros((0, field.width) if field.width else 0, dtype)
+    if dtype.kind == "f":
+        if array.dtype.kind not in "fiu":
+            raise UserError(f"dtype is {array.dtype}, expected numbers", where=where, fix="give floating-point values")
+        return np.ascontiguousarray(array, dtype)
+    if array.dtype.kind not in "iub":
+        raise UserError(f"dtype is {array.dtype}, expected integers", where=where, fix="give integers")
+    bounds = np.iinfo(dtype)
+    low, high = int(array.min()), int(array.max())
+    if low < bounds.min or high > bounds.max:
+        raise UserError(
+            f"values from {low} to {high}, expected {bounds.min} to {bounds.max}",
+            where=where,
+            fix="give what the column can hold",
+        )
+    return np.ascontiguousarray(array, dtype)
+
+
+def as_array(value: Any, where: str) -> NDArray[Any]:
+    """A NumPy array of whatever has numbers: a tensor on any device, what has `__array__` or `.numpy()`, a list."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            if "bfloat16" in str(value.dtype):
+                value = value.float()
+        if not isinstance(value, np.ndarray) and hasattr(value, "numpy"):
+            value = value.numpy()
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"is no array: {error}", where=where, fix="give a NumPy array, a tensor, or a list of numbers"
+        ) from error
+    if array.dtype.kind not in "iubf":
+        # A short float that NumPy does not know by itself says so in its name.
+        if "float" in array.dtype.name:
+            return array.astype(np.float32)
+        if array.size:
+            raise UserError(f"dtype is {array.dtype}, expected numbers", where=where, fix="give an array of numbers")
+    return array

@@ -1,0 +1,149 @@
+"""What each cause cost: the loss of the metric split by Shapley values over counterfactual repairs.
+
+To repair a set of causes is to take the candidates of these causes from the expected run, and the ranking from the expected
+side if `rank` is among them. With nothing repaired the value is the actual metric, with everything the expected one, so
+the shares add up to the loss.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.align import align_candidates
+from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
+from kgverify.comparison.result import Attribution, Cause, Divergence, Share
+from kgverify.program.stages import Stage
+from kgverify.ranking.metric import MRR
+from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.trace import Trace
+
+MOST_EXACT: Final = 8
+"""Causes up to which every subset is evaluated."""
+
+ROUNDING: Final = -1
+"""The cause of a share that no divergence has: rounding at near-ties."""
+
+NUM_SAMPLES: Final = 200
+"""Orders of the causes drawn beyond that."""
+
+
+def attribute_loss(
+    expected: Trace,
+    actual: Trace,
+    divergences: tuple[Divergence, ...],
+    causes: tuple[Cause, ...],
+    expected_rank: RankCandidates,
+    actual_rank: RankCandidates,
+    seed: int = 0,
+) -> Attribution:
+    """Split expected MRR less actual MRR over the causes."""
+    table = _Counterfactuals(expected, actual, divergences, causes, expected_rank, actual_rank)
+    num = table.num_players
+    if num <= MOST_EXACT:
+        shares, error, method = _exact_shares(num, table.value), 0.0, "exact"
+    else:
+        shares, error = _sampled_shares(num, table.value, np.random.default_rng(seed))
+        method = "sampled"
+    return Attribution(
+        metric=MRR,
+        expected=table.value((1 << num) - 1),
+        actual=table.value(0),
+        shares=tuple(
+            Share(i if i < len(causes) else ROUNDING, share, table.value(1 << i)) for i, share in enumerate(shares)
+        ),
+        method=method,
+        error=error,
+    )
+
+
+class _Counterfactuals:
+    """The metric with any set of causes repaired; a set is a bit mask."""
+
+    def __init__(
+        self,
+        expected: Trace,
+        actual: Trace,
+        divergences: tuple[Divergence, ...],
+        causes: tuple[Cause, ...],
+        expected_rank: RankCandidates,
+        actual_rank: RankCandidates,
+    ) -> None:
+        e, a = expected.columns.candidates, actual.columns.candidates
+        pairs = align_candidates(e, a)
+        # One row for each pair, for each candidate that only the expected run has, for each that only the actual one has.
+        self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
+        self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
+        self._e, self._a = e, a
+        self._values: dict[int, float] = {}
+        self._ranks = actual_rank, expected_rank
+        self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK)
+        self._cause = self._cause_of_rows(divergences, len(e.query), len(a.query))
+        self.num_players = len(causes) + self._rounding_matters(len(causes))
+
+    def _cause_of_rows(
+        self, divergences: tuple[Divergence, ...], num_expected: int, num_actual: int
+    ) -> NDArray[np.int64]:
+        of_expected, of_extra = np.full(num_expected + 1, -1), np.full(num_actual + 1, -1)
+        for each in reversed(divergences):
+            if each.stage != Stage.RANK:
+                is_extra = each.expected == "no such candidate"
+                (of_extra if is_extra else of_expected)[each.candidate] = each.cause
+        is_only_actual = self._expected_rows < 0
+        cause: NDArray[np.int64] = np.where(
+            is_only_actual, of_extra[self._actual_rows], of_expected[self._expected_rows]
+        )
+        return cause
+
+    def _rounding_matters(self, num_causes: int) -> bool:
+        """Whether candidates without a cause move the metric (near-ties do): then they are one more player."""
+        everything = (1 << num_causes) - 1
+        without = self.value(everything)
+        self._cause[self._cause < 0] = num_causes
+        self._values.clear()
+        return self.value(everything | 1 << num_causes) != without
+
+    def value(self, repaired: int) -> float:
+        """The metric with the causes of a set repaired."""
+        if repaired not in self._values:
+            self._values[repaired] = self._value(repaired)
+        return self._values[repaired]
+
+    def _value(self, repaired: int) -> float:
+        causes = np.maximum(self._cause, 0)
+        is_repaired = (self._cause >= 0) & ((repaired >> causes) & 1).astype(np.bool_)
+        rows_e = self._expected_rows[is_repaired & (self._expected_rows >= 0)]
+        rows_a = self._actual_rows[~is_repaired & (self._actual_rows >= 0)]
+        columns = (
+            np.concatenate([getattr(self._e, field)[rows_e], getattr(self._a, field)[rows_a]])
+            for field in Candidates._fields
+        )
+        merged = Candidates(*columns)
+        rank = self._ranks[bool(repaired & self._rank_causes)]
+        return mean_reciprocal_rank(rank(merged))
+
+
+def _exact_shares(num: int, value: Callable[[int], float]) -> list[float]:
+    shares = []
+    for i in range(num):
+        total = 0.0
+        for others in range(1 << num):
+            if not others >> i & 1:
+                size = others.bit_count()
+                weight = math.factorial(size) * math.factorial(num - size - 1) / math.factorial(num)
+                total += weight * (value(others | 1 << i) - value(others))
+        shares.append(total)
+    return shares
+
+
+def _sampled_shares(num: int, value: Callable[[int], float], random: np.random.Generator) -> tuple[list[float], float]:
+    gains = np.zeros((NUM_SAMPLES, num))
+    for sample in range(NUM_SAMPLES):
+        repaired = 0
+        for i in random.permutation(num).tolist():
+            gains[sample, i] = value(repaired | 1 << i) - value(repaired)
+            repaired |= 1 << i
+    error = float((gains.std(0, ddof=1) / math.sqrt(NUM_SAMPLES)).max())
+    return [float(share) for share in gains.mean(0)], error

@@ -1,0 +1,81 @@
+"""From divergences to explained causes: replayed, classified, grouped, and their cost counted."""
+
+from functools import cached_property
+
+from kgverify.comparison.causes import group_causes
+from kgverify.comparison.classify import Finding, Surroundings, classify
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Cause, Comparison, Divergence
+from kgverify.comparison.view import StepReader, StepView
+from kgverify.engines.protocol import Engine
+from kgverify.program.atoms import Atom, Goal
+from kgverify.program.stages import Stage
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.replay import Lockstep, Replayed, replay_divergences
+
+Views = dict[tuple[int, int], tuple[StepView, StepView]]
+
+
+class Explainer:
+    """Explains divergences of one expected trace. `views` holds both steps of those that are of a step."""
+
+    def __init__(self, expected: Trace, comparer: Comparer, views: Views) -> None:
+        self._expected = expected
+        self._comparer = comparer
+        self._views = views
+        self._reader = StepReader(expected.columns)
+
+    def replay(
+        self, comparison: Comparison, engines: tuple[Engine, Engine], *, lockstep: bool = False
+    ) -> list[Replayed]:
+        """The divergences with their stages named by replay; in lockstep, with what is behind the first stage at fault."""
+        observed = {key: actual for key, (_, actual) in self._views.items()}
+        return replay_divergences(
+            comparison.divergences,
+            self._expected.columns,
+            engines,
+            self._comparer.names,
+            self._comparer.score_tolerance,
+            Lockstep(observed, self._expected.header.limits) if lockstep else None,
+        )
+
+    def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+        """Divergences with their classes, and the causes they form."""
+        findings = tuple(self.classify(each) for each in replayed)
+        return group_causes(tuple(each.divergence for each in replayed), findings)
+
+    def classify(self, replayed: Replayed) -> Finding:
+        """The class of one divergence."""
+        if replayed.like is not None:
+            found = self.classify(replayed.like)
+            return found._replace(evidence=f"taken for one like {replayed.like.divergence.atom}: {found.evidence}")
+        divergence = replayed.divergence
+        expected: StepView | None = None
+        actual: StepView | None = None
+        if divergence.field == "candidates.num_steps":
+            num_steps = int(self._expected.columns.candidates.num_steps[divergence.candidate])
+            if divergence.step < num_steps:
+                expected = self._reader.read(self._reader.first_step[divergence.candidate] + divergence.step)
+        else:
+            views = replayed.views or self._views.get((divergence.candidate, divergence.step))
+            expected, actual = views or (None, None)
+        earlier: tuple[StepView, ...] = ()
+        if expected is not None and actual is not None:
+            first = self._reader.first_step[divergence.candidate]
+            earlier = tuple(self._reader.read(first + i) for i in range(divergence.step))
+        goals = (
+            self._all_goals
+            if actual is not None and expected is not None and expected.goal != actual.goal
+            else frozenset()
+        )
+        bound = 2 * self._comparer.score_tolerance
+        is_drawn = divergence.stage == Stage.CORRUPT
+        draw = self._comparer.redrawn.get((divergence.query, divergence.side), "") if is_drawn else ""
+        return classify(divergence, Surroundings(expected, actual, replayed.outputs, earlier, goals, bound, draw))
+
+    @cached_property
+    def _all_goals(self) -> frozenset[Goal]:
+        """The goals of the expected derivations, and the queries of both sides."""
+        goals = (self._reader.read(row).goal for row in range(len(self._expected.columns.steps.depth)))
+        queries = self._comparer.actual.columns.candidates.atom.tolist()
+        return frozenset((*goals, *((Atom(*query),) for query in queries)))

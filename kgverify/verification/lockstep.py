@@ -1,0 +1,138 @@
+"""Steps from given goals: lockstep comparison, and going on after a near-tie from the expected choice."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.positions import lockstep_columns
+from kgverify.comparison.result import Comparison, Divergence, NearTie, Verdict, highest_level
+from kgverify.engines.protocol import positions_of
+from kgverify.errors import UserError
+from kgverify.runs.progress import Phase
+from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.trace.model.columns import select_candidates, starts_of
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.explain import Views
+
+
+def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase) -> Comparer:
+    """Compares every step of the expected trace with the actual engine's step from the same goal."""
+    positions = positions_of(expected.columns)
+    with phase("one step from each expected goal", 0):
+        stepped = actual.engine.step(positions)
+    columns = lockstep_columns(expected.columns)
+    fields = expected.fields - {"candidates.log_probability"}
+    left = replace(build_trace(run, actual.engine, columns, None), header=expected.header, fields=fields)
+    right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
+    return Comparer(left, right, lockstep=True)
+
+
+def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
+    """Every step that differs by itself, and of the free run what no such step explains: the machinery around them.
+
+    Returns the comparison, whose candidates are those of the run, and both steps of each step that differs.
+    """
+    num_steps = free.expected.columns.candidates.num_steps
+    owner = np.repeat(np.arange(len(num_steps)), num_steps)
+    stepped, views = own_candidates(stepper.compare(), stepper.views, owner)
+    ran = free.compare()
+    wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
+    unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
+    divergences = sorted([*stepped.divergences, *unexplained], key=lambda each: (each.candidate, each.step))
+    verdict = Verdict.DIVERGE if unexplained and stepped.verdict is Verdict.AGREE else stepped.verdict
+    reasons = tuple(dict.fromkeys((*stepped.reasons, *ran.reasons)))
+    return (
+        msgspec.structs.replace(
+            stepped,
+            divergences=tuple(divergences),
+            level=highest_level([level for level in (stepped.level, *(d.level for d in unexplained)) if level]),
+            verdict=Verdict.INCONCLUSIVE if reasons else verdict,
+            reasons=reasons,
+        ),
+        free.views | views,
+    )
+
+
+def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
+    """The steps of which one that is wrong by itself leads to this first divergence of a free run."""
+    step = divergence.step
+    if step < 0 or divergence.field.startswith("candidates."):
+        return set()
+    return {(divergence.candidate, step), (divergence.candidate, step - 1)}
+
+
+def follow_near_ties(
+    comparer: Comparer, comparison: Comparison, run: Run, actual: Pipeline, phase: Phase
+) -> tuple[Comparison, Views]:
+    """After a near-tie the engines go different ways by right; go on from the expected choices, step by step.
+
+    Returns the comparison with what was found there, and both steps of each step that differs.
+    """
+    if not comparison.near_ties:
+        return comparison, comparer.views
+    rows = np.array([tie.candidate for tie in comparison.near_ties])
+    first_step = np.array([tie.step for tie in comparison.near_ties])
+    columns = select_candidates(comparer.expected.columns, rows)
+    ordinal = _ordinals(columns.candidates.num_steps)
+    follows = ordinal > np.repeat(first_step, columns.candidates.num_steps)
+    lock = select_candidates(lockstep_columns(columns), np.flatnonzero(follows))
+    positions = positions_of(columns)
+    with phase("following near-ties", 0):
+        stepped = actual.engine.step(positions)
+    if len(stepped.candidates.query) != len(follows):
+        raise UserError(
+            f"took {len(stepped.candidates.query)} steps from {len(follows)} positions",
+            where=f"engine {actual.engine.info.name}",
+            fix="return one candidate with one step for each position, in the order given",
+        )
+    stepped = select_candidates(stepped, np.flatnonzero(follows))
+    fields = comparer.expected.fields - {"candidates.log_probability"}
+    left = replace(build_trace(run, actual.engine, lock, None), header=comparer.expected.header, fields=fields)
+    right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
+    owner = np.repeat(rows, columns.candidates.num_steps)[follows]
+    later = Comparer(left, right, lockstep=True)
+    named, views = own_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
+    found, further = (named.divergences, named.near_ties) if named else ((), ())
+    ties = [
+        msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
+    ]
+    followed = msgspec.structs.replace(
+        comparison,
+        divergences=tuple(sorted([*comparison.divergences, *found], key=lambda each: (each.candidate, each.step))),
+        near_ties=tuple(sorted([*ties, *further], key=_tie_order)),
+        verdict=Verdict.DIVERGE if found and comparison.verdict is Verdict.AGREE else comparison.verdict,
+        coverage=msgspec.structs.replace(comparison.coverage, steps_after_near_ties=len(owner)),
+        level=highest_level([level for level in (comparison.level, *(each.level for each in found)) if level]),
+    )
+    return followed, comparer.views | views
+
+
+def own_candidates(comparison: Comparison, views: Views, owner: NDArray[np.integer]) -> tuple[Comparison, Views]:
+    """In lockstep each step is a candidate of its own; say whose step it is. owner: the candidate of each position."""
+
+    def of(position: int) -> int:
+        # An engine may give more steps than it was asked for.
+        return int(owner[min(position, len(owner) - 1)])
+
+    def name(each: Any) -> Any:
+        return msgspec.structs.replace(each, candidate=of(each.candidate))
+
+    named = msgspec.structs.replace(
+        comparison,
+        divergences=tuple(map(name, comparison.divergences)),
+        near_ties=tuple(map(name, comparison.near_ties)),
+    )
+    return named, {(of(position), step): pair for (position, step), pair in views.items()}
+
+
+def _tie_order(tie: NearTie) -> tuple[int, int]:
+    return tie.candidate, tie.step
+
+
+def _ordinals(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    first = starts_of(counts)
+    return np.arange(first[-1]) - np.repeat(first[:-1], counts)

@@ -1,0 +1,178 @@
+"""Recording a run to disk, piece by piece, so that a killed recording loses only what was not committed."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
+from kgverify.errors import UserError
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.run import Pipeline, Run, build_header
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.read.reader import partial_of
+from kgverify.trace.write.threaded_append import append_ahead
+from kgverify.trace.write.uncommitted import Given, join_candidates
+from kgverify.trace.write.writer import TraceWriter
+from kgverify.verification.deep import prove_deep
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.state import Layout
+
+CHUNK: Final = 512
+"""Candidates proved between two appends, by an engine that does not prove ahead."""
+
+DEEP_CHUNK: Final = 64
+"""The same where each step is taken again with its stages watched, which takes long."""
+
+CHUNK_SLOTS: Final = 16
+"""At least so many of them for each slot of an engine that proves in batches."""
+
+RECORDED_POOL: Final = 1 << 17
+"""Candidates proved between two appends by one that does: their steps are in memory twice."""
+
+JOURNAL_SECONDS: Final = 5.0
+"""A kill loses the part being proved and the one being appended; a crash of the machine no more than what was proved in this
+time, too."""
+
+SHARD_STEPS: Final = 1_000_000
+"""Steps held in memory before they are committed as a shard."""
+
+MAX_APPEND_THREADS: Final = 3
+"""Parts of an engine that proves ahead that are appended at the same time, each in memory."""
+
+APPEND_CORES: Final = 4
+"""Cores for each of them: packing takes several."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded: numbers of candidates and steps; `num_resumed` candidates were there already."""
+
+    path: Path
+    num_candidates: int
+    num_steps: int
+    num_resumed: int
+
+
+def choose_recording_layout(
+    run: Run, *, device: str = "auto", mode: str = "auto", slots: int | None = None
+) -> "Layout | None":
+    """Sizes of the compiled evaluator for recording on a CUDA device; None for its own, which do on a CPU.
+
+    UserError for a device that is not there, or too little memory.
+    """
+    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.evaluation.evaluate import choose_batch
+
+    if resolve_device(device).type != "cuda":
+        return None
+    layout = choose_batch(run, device=device, mode=mode, slots=slots)
+    return layout._replace(pool=min(layout.pool, RECORDED_POOL))
+
+
+def choose_append_threads(engine: Engine) -> int:
+    """One for an engine that needs the processor itself; more for one on a device, if the processor has the cores."""
+    if not (isinstance(engine, RecordingEngine) and engine.proves_ahead):
+        return 1
+    return max(1, min(MAX_APPEND_THREADS, (os.cpu_count() or 1) // APPEND_CORES))
+
+
+def record(
+    run: Run,
+    pipeline: Pipeline,
+    path: Path,
+    *,
+    resume: bool = False,
+    progress: Progress = no_progress,
+    shard_steps: int = SHARD_STEPS,
+    journal_seconds: float = JOURNAL_SECONDS,
+    level: str = "steps",
+    is_archived: bool = False,
+    append_threads: int | None = None,
+) -> Recording:
+    """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
+
+    Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. What was
+    proved is journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
+    cannot be written, or a `.partial` of another run.
+
+    level:       a `TraceLevel`: which columns are kept
+    is_archived: packed as small as HDF5's own filters can
+    append_threads: parts that are appended at the same time, each in memory; the trace is the same. None for as many as
+                 `choose_append_threads` says
+    """
+    candidates = pipeline.draw_for(run)
+    program = run.graph.program
+    proved: list[Candidates] = []
+    with TraceWriter(
+        path,
+        build_header(run, pipeline.engine, level),
+        program.symbols,
+        facts=program.facts,
+        fact_lines=program.fact_lines,
+        shard_steps=shard_steps,
+        resume=resume,
+        journal_seconds=journal_seconds,
+        is_archived=is_archived,
+        rules=program.rules,
+    ) as writer:
+        resumed = writer.num_appended
+        if resumed and level == TraceLevel.DIGESTS:
+            raise UserError(
+                "holds no log-probabilities at this level, and candidates cannot be ranked without them",
+                where=str(partial_of(path)),
+                fix="delete it and record again, or record at level compact, which can be resumed",
+            )
+        proved.append(writer.committed_candidates())
+        if resumed:
+            _check_resumed(candidates, proved[0], path)
+            progress(resumed)
+        left = candidates.take(slice(resumed, None))
+        parts = _prove_parts(pipeline.engine, left, writer.level, progress)
+        proved += append_ahead(writer, parts, append_threads or choose_append_threads(pipeline.engine))
+        all_candidates = join_candidates(proved)
+        writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
+    num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
+    return Recording(path, len(candidates.query), num_steps, resumed)
+
+
+def _prove_parts(
+    engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
+) -> Iterator[Callable[[], Given]]:
+    """Part by part, how its columns and digests are read."""
+    if level is TraceLevel.DEEP:
+        for begin in range(0, len(candidates.query), DEEP_CHUNK):
+            part = candidates.take(slice(begin, begin + DEEP_CHUNK))
+            yield partial(_pair, prove_deep(engine, part, progress))
+        return
+    if isinstance(engine, RecordingEngine) and engine.proves_ahead:
+        for recorded in engine.record(candidates, progress, level=level):
+            yield recorded.read
+        return
+    # A batch that is let run empty and filled again now and then loses little if it is seldom.
+    size = max(CHUNK, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
+    for begin in range(0, len(candidates.query), size):
+        columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
+        yield partial(_pair, columns)
+
+
+def _pair(columns: Columns) -> Given:
+    return columns, None
+
+
+def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
+    """UserError unless those recorded before are the first of those to be recorded."""
+    first = drawn.take(slice(len(found.query)))
+    pairs = (first.query, found.query), (first.side, found.side), (first.atom, found.atom)
+    if not all(np.array_equal(expected, actual) for expected, actual in pairs):
+        raise UserError(
+            "holds candidates that are not the first of this run",
+            where=str(partial_of(path)),
+            fix="delete it, and record again",
+        )

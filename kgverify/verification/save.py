@@ -1,0 +1,110 @@
+"""A run folder: both traces, in lockstep the steps compared, and the report."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from kgverify.errors import UserError
+from kgverify.report.report import Report, encode_report
+from kgverify.trace.files.manifest import put_in_place, remove_trace
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.reader import read_trace
+from kgverify.trace.write.rewrite import write_again
+from kgverify.verification.rebuild import rebuild_for_comparison
+from kgverify.verification.verify import RecordedComparison, Verification
+
+EXPECTED = "expected.h5"
+ACTUAL = "actual.h5"
+LOCKSTEP = "lockstep.h5"
+REPORT = "report.json"
+
+
+def save_verification(verification: Verification, folder: Path) -> None:
+    """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the actual steps compared.
+
+    UserError if the folder cannot be made or written.
+    """
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, trace in ((EXPECTED, verification.expected), (ACTUAL, verification.actual)):
+        save_trace(trace, folder / name)
+    if verification.stepped is not None:
+        save_trace(verification.stepped, folder / LOCKSTEP)
+    else:
+        # Of a run that stood here before.
+        (folder / LOCKSTEP).unlink(missing_ok=True)
+    (folder / REPORT).write_bytes(encode_report(verification.report))
+
+
+def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
+    """Copy both traces, and write `report.json`, as `save_verification` does for a run."""
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, trace in zip((EXPECTED, ACTUAL), recorded.traces, strict=True):
+        path = folder / name
+        if path.exists() and path.samefile(trace.path):
+            continue
+        copy = folder / f"{name}.copy"
+        remove_trace(copy)
+        (shutil.copytree if trace.path.is_dir() else shutil.copyfile)(trace.path, copy)
+        put_in_place(copy, path)
+    (folder / LOCKSTEP).unlink(missing_ok=True)
+    (folder / REPORT).write_bytes(encode_report(recorded.report))
+
+
+def check_folder(folder: Path) -> None:
+    """UserError unless a run can be saved there: before a long run, not after it. Makes nothing."""
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"cannot be made a folder to write in: {error.strerror}",
+            where=str(folder),
+            fix="give a path that is free or a folder",
+        ) from None
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """Write a trace that is in memory, at its own level."""
+    write_again(trace, path)
+
+
+def read_run(folder: Path) -> Verification:
+    """Read what `save_verification` wrote. UserError for a folder that is none, or is damaged."""
+    path = folder / REPORT
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}",
+            where=str(path),
+            fix="give a folder that `kgverify diff --save DIR` wrote",
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"not a report: {error}", where=str(path), fix="save the run again") from None
+    _check_indices(report, str(path))
+    # Runs saved by earlier versions do not have the steps of lockstep.
+    has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
+    # As they were compared: compact traces with their goals.
+    traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
+    return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
+
+
+def _check_indices(report: Report, where: str) -> None:
+    """What the causes and the divergences say of each other."""
+    num_divergences, num_causes = len(report.divergences), len(report.causes)
+    shares = report.attribution.shares if report.attribution else ()
+    found = (
+        *(("a cause", cause.first, 0, num_divergences) for cause in report.causes),
+        *(("a divergence", each.cause, -1, num_causes) for each in report.divergences),
+        *(("a share", share.cause, -1, num_causes) for share in shares),
+    )
+    for what, index, first, end in found:
+        if not first <= index < end:
+            raise UserError(
+                f"{what} points to {index}, expected {first} to {end - 1}", where=where, fix="save the run again"
+            )

@@ -1,0 +1,307 @@
+"""The main job: two pipelines on the same run, compared step by step."""
+
+import os
+import platform
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify import __version__
+from kgverify.comparison.by_stages import StageNamer
+from kgverify.comparison.causes import group_causes
+from kgverify.comparison.classify import Surroundings, classify
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.rankings import compare_rankings
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.streaming.blocks import load_block, shell_of
+from kgverify.comparison.streaming.compare import KEPT, compare_streams
+from kgverify.comparison.streaming.goals import Rebuilds
+from kgverify.comparison.view import outcome_name
+from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.metric import compute_metrics
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
+from kgverify.runs.progress import Phase, silent_phase
+from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.trace.model.columns import Candidates, Columns, Rankings
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.reader import read_trace
+from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.explain import Explainer
+from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
+from kgverify.verification.rebuild import Rebuilder, rebuild_for_comparison
+from kgverify.verification.replay import Replayed
+
+
+@dataclass(frozen=True, eq=False)
+class Verification:
+    """A report and the traces it was made from.
+
+    stepped: in lockstep, the actual engine's steps from the expected goals: each a candidate with one step, in the order
+             of the expected steps
+    """
+
+    report: Report
+    expected: Trace
+    actual: Trace
+    stepped: Trace | None = None
+
+
+def verify(
+    run: Run,
+    expected: Pipeline,
+    actual: Pipeline,
+    *,
+    lockstep: bool = False,
+    check_determinism: bool = True,
+    phase: Phase = silent_phase,
+) -> Verification:
+    """Run both pipelines and compare what they did.
+
+    Free-running, each engine follows its own choices. With `lockstep`, the actual engine takes each step from the
+    expected goal, so that independent faults are told from consequences; the metrics are still those of the free run.
+    """
+    traces, is_deterministic = [], []
+    for role, pipeline in (("expected", expected), ("actual", actual)):
+        trace, same = _run_pipeline(run, pipeline, f"{role}: {pipeline.engine.info.name}", check_determinism, phase)
+        traces.append(trace)
+        is_deterministic.append(same)
+    determinism = Determinism(*is_deterministic)
+
+    comparer = Comparer(*traces)
+    stepper = lockstep_comparer(run, traces[0], actual, phase) if lockstep else None
+    if stepper is not None:
+        comparison, views = compare_in_lockstep(stepper, comparer)
+    else:
+        comparison, views = follow_near_ties(comparer, comparer.compare(), run, actual, phase)
+
+    def expected_rank(candidates: Candidates) -> Rankings:
+        return expected.rank(candidates, run.triples, RANK_TOLERANCE)
+
+    def actual_rank(candidates: Candidates) -> Rankings:
+        return actual.rank(candidates, run.triples, RANK_TOLERANCE)
+
+    explainer = Explainer(traces[0], comparer, views)
+    with phase("replaying divergent steps", 0):
+        replayed = explainer.replay(comparison, (expected.engine, actual.engine), lockstep=lockstep)
+    comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
+    comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
+    of_ranking = comparison.divergences[len(replayed) :]
+    divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
+    comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
+    attribution = None
+    if causes and not lockstep and all(trace.rankings is not None for trace in traces):
+        with phase("splitting the loss over the causes", 0):
+            attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
+    outcomes = count_outcomes(*traces)
+    report = build_report(
+        _note_proofs(comparison, outcomes),
+        traces[0].header,
+        describe_environment(*traces),
+        _metrics(*traces),
+        determinism,
+        lockstep=lockstep,
+        causes=causes,
+        attribution=attribution,
+        outcomes=outcomes,
+        reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
+        caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
+    )
+    return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
+
+
+class RecordedComparison:
+    """A report and the two recorded traces that it was made from, expected and actual, which stay on disk."""
+
+    stepped: Trace | None = None
+
+    def __init__(self, report: Report, traces: tuple[MappedTrace, MappedTrace], rebuilds: Rebuilds) -> None:
+        self.report = report
+        self.traces = traces
+        self._rebuilds = rebuilds
+
+    @cached_property
+    def expected(self) -> Trace:
+        """The whole expected trace in memory, as it was compared; read when it is first asked for."""
+        return self._rebuilds.apply(0, read_trace(self.traces[0].path))
+
+    @cached_property
+    def actual(self) -> Trace:
+        """The whole actual trace in memory, as it was compared; read when it is first asked for."""
+        return self._rebuilds.apply(1, read_trace(self.traces[1].path))
+
+    def first_candidate(self) -> Trace | None:
+        """The expected trace with nothing but the candidate of the first divergence; None without it or its goals."""
+        first, expected = self.report.first_cause, self.traces[0]
+        if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
+            return None
+        columns = expected.read_candidates(first.candidate, first.candidate + 1)
+        block = self._rebuilds.apply(0, load_block(expected, columns, np.array([first.candidate])))
+        return block if has_goals(block.header.level) else None
+
+
+def compare_recorded(
+    expected: str | Path,
+    actual: str | Path,
+    *,
+    verifies_content: bool | None = None,
+    kept: int = KEPT,
+    progress: Progress = no_progress,
+) -> RecordedComparison:
+    """Compare two recorded traces by streaming; needs no engine, nor memory for the traces. See `compare_streams`.
+
+    Compact traces that differ are compared goal by goal, where their clauses lead to the goals they had.
+    """
+    mapped = MappedTrace(expected, tolerates_shards=True), MappedTrace(actual, tolerates_shards=True)
+    streamed = compare_streams(
+        *mapped, verifies_content=verifies_content, kept=kept, rebuilding=Rebuilder, progress=progress
+    )
+    comparison = _compare_recorded_rankings(_admit_unfollowed(streamed.comparison), *mapped)
+    nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
+    of_ranking = comparison.divergences[len(streamed.findings) :]
+    findings = (*streamed.findings, *(classify(each, nothing) for each in of_ranking))
+    divergences, causes = group_causes(comparison.divergences, findings)
+    outcomes = Outcomes(*(_count_mapped(trace) for trace in mapped))
+    report = build_report(
+        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
+        mapped[0].header,
+        describe_environment(*mapped),
+        _metrics(*mapped),
+        Determinism(),
+        causes=causes,
+        outcomes=outcomes,
+    )
+    return RecordedComparison(report, mapped, streamed.rebuilds)
+
+
+def compare_loaded(expected: Trace, actual: Trace) -> Verification:
+    """Compare two traces that are in memory; needs no engine. What is found is what `compare_recorded` finds."""
+    expected, actual = rebuild_for_comparison(expected, actual)
+    comparer = Comparer(expected, actual)
+    comparison = compare_rankings(_admit_unfollowed(comparer.compare()), expected, actual)
+    explainer = Explainer(comparer.expected, comparer, comparer.views)
+    namer = StageNamer(comparer)
+    divergences, causes = explainer.group([Replayed(*namer.name(each)) for each in comparison.divergences])
+    outcomes = count_outcomes(expected, actual)
+    report = build_report(
+        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
+        expected.header,
+        describe_environment(expected, actual),
+        _metrics(expected, actual),
+        Determinism(),
+        causes=causes,
+        outcomes=outcomes,
+    )
+    return Verification(report, expected, actual)
+
+
+def _compare_recorded_rankings(comparison: Comparison, expected: MappedTrace, actual: MappedTrace) -> Comparison:
+    """As `compare_rankings`, which looks at all candidates; where every rank is the same there is nothing to look at."""
+    left, right = expected.rankings, actual.rankings
+    if left is not None and right is not None:
+        if all(np.array_equal(left[i], right[i]) for i in range(len(left))):
+            return comparison
+        if any("are listed" in note for note in comparison.notes):
+            note = "ranks were not compared: not all divergences that may explain them are listed"
+            return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+    return compare_rankings(comparison, shell_of(expected, expected.candidate_columns()), shell_of(actual))
+
+
+def _admit_unfollowed(comparison: Comparison) -> Comparison:
+    """After a near-tie the derivations part by right, and without an engine what follows cannot be compared."""
+    if not comparison.near_ties or comparison.verdict is not Verdict.AGREE:
+        return comparison
+    reason = (
+        f"{len(comparison.near_ties)} candidates part at a near-tie, and recorded steps after one cannot be compared:"
+        " compare the engines themselves"
+    )
+    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
+
+
+def describe_environment(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Environment:
+    """This machine, and what the traces say of the engines."""
+    return Environment(
+        kgverify=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        num_cpus=os.cpu_count() or 1,
+        expected=expected.header.engine,
+        actual=actual.header.engine,
+    )
+
+
+def count_outcomes(expected: Trace, actual: Trace) -> Outcomes:
+    """How the candidates of each side ended."""
+    return Outcomes(*(_count(trace.columns.candidates.outcome) for trace in (expected, actual)))
+
+
+def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
+    values, counts = np.unique(outcomes, return_counts=True)
+    return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
+
+
+def _count_mapped(trace: MappedTrace) -> dict[str, int]:
+    return _count(np.concatenate([file.read_all("candidates/outcome") for file in trace.files]))
+
+
+def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
+    """What becomes of the proofs is what people look for first."""
+    sides = outcomes.expected, outcomes.actual
+    num = [sum(side.values()) for side in sides]
+    proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
+    if proved[0] == proved[1]:
+        return comparison
+    note = f"{proved[0]:,} of {num[0]:,} candidates proved expected, {proved[1]:,} of {num[1]:,} actual"
+    if not proved[1]:
+        note = f"no candidate was proved by the actual side: {note}"
+    return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+
+
+def _run_pipeline(
+    run: Run, pipeline: Pipeline, title: str, check_determinism: bool, phase: Phase
+) -> tuple[Trace, bool | None]:
+    candidates = pipeline.draw_for(run)
+    with phase(title, len(candidates.query)) as progress:
+        columns = pipeline.engine.prove(candidates, progress)
+    same = None
+    if check_determinism:
+        with phase(f"{title}, again", len(candidates.query)) as progress:
+            same = _is_same(columns, pipeline.engine.prove(candidates, progress))
+    # Only columns that are consistent can be ranked.
+    trace = build_trace(run, pipeline.engine, columns, None)
+    return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates)), same
+
+
+def _is_same(first: Columns, second: Columns) -> bool:
+    return all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for level, other in zip(first, second, strict=True)
+        for a, b in zip(level, other, strict=True)
+    )
+
+
+def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comparison:
+    """An engine that does not repeat itself cannot be judged."""
+    reasons = tuple(
+        f"the {role} engine is not deterministic: two runs of the same candidates differ"
+        for role, same in (("expected", determinism.expected), ("actual", determinism.actual))
+        if same is False
+    )
+    if not reasons:
+        return comparison
+    return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *reasons))
+
+
+def _metrics(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Metrics:
+    return Metrics(*(_metrics_of(trace.rankings) for trace in (expected, actual)))
+
+
+def _metrics_of(rankings: Rankings | None) -> dict[str, float]:
+    return {} if rankings is None or not len(rankings.query) else compute_metrics(rankings)

@@ -1,0 +1,66 @@
+"""Ids as a person reads them, those that mean nothing included."""
+
+from dataclasses import replace
+
+import pytest
+from comparison_traces import small_trace, with_header
+
+from kgverify.comparison.view import Names, ResolventView, outcome_name, side_name
+from kgverify.program.atoms import Atom
+from kgverify.trace.model.trace import Trace
+
+
+@pytest.fixture
+def trace() -> Trace:
+    clauses = {"rules": ("r0", "r1"), "rule_sources": ("rules.txt:1",), "facts_file": "train.txt"}
+    named = with_header(small_trace(), clauses=clauses)
+    lines = small_trace().facts[:, 0].copy()
+    lines[:] = range(1, len(lines) + 1)
+    return replace(named, fact_lines=lines)
+
+
+def test_symbols_have_names_and_other_ids_their_numbers(trace: Trace):
+    names = Names(trace)
+    predicates, constants = trace.symbols.predicates, trace.symbols.constants
+    assert (names.argument(0), names.argument(len(constants) - 1)) == (constants[0], constants[-1])
+    assert names.argument(len(constants)) == f"constant#{len(constants)}"
+    assert (names.argument(-1), names.argument(-3)) == ("X0", "X2")
+    assert names.atom((0, 0, -1)) == f"{predicates[0]}({constants[0]}, X0)"
+    last = len(predicates) - 1
+    assert names.atom((last, 0, 0)).startswith(f"{predicates[-1]}(")
+    assert names.atom((last + 1, 0, 0)).startswith(f"predicate#{last + 1}(")
+    assert names.atom((-1, 0, 0)) == names.atom((-(2**31), 0, 0)) == "no atom"
+
+
+def test_goals_are_atoms_or_say_what_they_are(trace: Trace):
+    names = Names(trace)
+    atoms = Atom(0, 0, -1), Atom(0, -1, 1)
+    assert names.goal(atoms) == f"{names.atom(atoms[0])}, {names.atom(atoms[1])}"
+    assert names.goal(()) == "(no atoms)"
+    assert [names.goal((), kind) for kind in (1, 2, 3)] == ["TRUE", "FALSE", "kind#3"]
+
+
+def test_clauses_are_told_with_their_places_as_far_as_they_are_known(trace: Trace):
+    names = Names(trace)
+    assert [names.clause(1, origin) for origin in (0, 1, 2, -1)] == ["r0 [rules.txt:1]", "r1", "rule 2", "rule -1"]
+    facts = [f"fact {names.atom(tuple(fact))}" for fact in trace.facts.tolist()]
+    num = len(facts)
+    assert names.clause(2, 0) == f"{facts[0]} [train.txt:1]"
+    assert names.clause(2, num - 1) == f"{facts[-1]} [train.txt:{num}]"
+    assert [names.clause(2, origin) for origin in (num, -1)] == [f"fact {num}", "fact -1"]
+    assert Names(replace(trace, fact_lines=None)).clause(2, 0) == facts[0]
+    assert Names(replace(trace, facts=None)).clause(2, 0) == "fact 0 [train.txt:1]"
+    assert names.clause(0, 0) == ""
+
+
+def test_a_resolvent_is_told_with_its_clause_if_it_has_one(trace: Trace):
+    names = Names(trace)
+    goal = (Atom(0, 0, -1),)
+    assert names.resolvent(ResolventView(0, goal, 1, 1, 0.0)) == f"{names.goal(goal)}   by r1"
+    assert names.resolvent(ResolventView(2, (), 0, 0, 0.0)) == "FALSE"
+
+
+def test_outcomes_and_sides_have_names_and_other_numbers_none():
+    assert [outcome_name(outcome) for outcome in range(5)] == ["OPEN", "PROVED", "FAILED", "DEPTH_LIMIT", "outcome#4"]
+    assert [side_name(side) for side in (0, 1, 2)] == ["head", "tail", "none"]
+    assert (side_name(3), side_name(-1)) == ("side#3", "side#-1")

@@ -1,0 +1,68 @@
+"""Memory that gives out is told with the options that need less; any other error is left as it is."""
+
+import pytest
+import torch
+from run_engines import countries_run, eager_pipeline
+
+from kgverify.errors import UserError
+from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.proving import Gaps, naming_memory
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Pipeline
+from kgverify.trace.model.header import EngineInfo
+
+
+class Failing:
+    """Proves one candidate; more are too many."""
+
+    def __init__(self, error: Exception, pipeline: Pipeline) -> None:
+        self._error, self._inner = error, pipeline.engine
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._inner.info
+
+    def prove(self, candidates, progress=None):
+        raise AssertionError
+
+    step = prove
+
+    def evaluate(self, candidates, progress=lambda num: None):
+        if len(candidates.query) > 1:
+            raise self._error
+        return self._inner.evaluate(candidates, progress)
+
+
+@pytest.mark.parametrize("rank_only", [False, True])
+def test_memory_that_gives_out_is_told_with_the_options_that_need_less(rank_only: bool):
+    run = countries_run(num_queries=1)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.50 GiB. GPU 0 has a total.\nmore")
+    pipeline = Pipeline(Failing(error, eager_pipeline(run, slots=16)), draw_candidates, rank_candidates)
+    with pytest.raises(UserError, match=r"16 slots \(CUDA out of memory\. Tried to allocate 9\.50 GiB\)") as caught:
+        evaluate(run, pipeline, rank_only=rank_only)
+    assert caught.value.where == "--memory"
+    assert "--slots" in caught.value.fix
+
+
+def test_an_allocation_that_led_to_another_error_is_seen():
+    def fail() -> None:
+        try:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        except RuntimeError as error:
+            raise RuntimeError("a graph could not be captured") from error
+
+    with pytest.raises(UserError, match="not enough memory for the batch"), naming_memory():
+        fail()
+
+
+def test_any_other_error_is_left_as_it_is():
+    with pytest.raises(RuntimeError, match="illegal"), naming_memory():
+        raise RuntimeError("illegal address")
+    with pytest.raises(KeyError), naming_memory():
+        raise KeyError("out of memory")
+
+
+def test_gaps_are_joined():
+    assert Gaps(3, 1, 0.5).join(Gaps(4, 2, 0.25)) == Gaps(7, 3, 0.25)
+    assert Gaps().join(Gaps(4, 2, 0.25)) == Gaps(4, 2, 0.25)

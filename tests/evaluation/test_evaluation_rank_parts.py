@@ -1,0 +1,210 @@
+"""An evaluation for ranks alone gives the ranks of the complete one, part by part, and says what it left out."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_engines import ForeignEngine, countries_run, eager_pipeline, foreign_pipeline, needs_data
+
+from kgverify.errors import UserError
+from kgverify.evaluation import rank_all
+from kgverify.evaluation.evaluate import Harvest, evaluate
+from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.run import Pipeline, Run, load_policy
+from kgverify.trace.model.columns import CandidateSet, Columns
+
+EXACT = ("query", "side", "num_ranked", "optimistic", "pessimistic", "outcome", "log_probability")
+
+
+def harvest(run: Run, pipeline: Pipeline, **options: object) -> Harvest:
+    found = evaluate(run, pipeline, **options)
+    assert found is not None
+    return found
+
+
+def count_left_out(found: Harvest) -> int:
+    return sum(int(part.num_ranked.sum()) - int(part.num_outcomes.sum()) for part in found.results.values())
+
+
+def assert_same_ranks(run: Run, pipeline: Pipeline, part_size: int) -> int:
+    """How many candidates were left out."""
+    every = harvest(run, pipeline, part_size=part_size)
+    ranked = harvest(run, pipeline, part_size=part_size, rank_only=True)
+    assert every.results.keys() == ranked.results.keys()
+    for number, part in every.results.items():
+        other = ranked.results[number]
+        for name in EXACT:
+            np.testing.assert_array_equal(getattr(other, name), getattr(part, name), err_msg=name)
+        assert (other.num_outcomes <= part.num_outcomes).all()
+        assert (other.num_limited <= part.num_limited).all()
+        of_all = other.num_outcomes.sum(1) == other.num_ranked
+        assert of_all[other.outcome != Outcome.PROVED].all(), "all are needed where the true triple is not proved"
+        np.testing.assert_array_equal(other.num_outcomes[of_all], part.num_outcomes[of_all])
+        np.testing.assert_array_equal(other.num_limited[of_all], part.num_limited[of_all])
+        sample = np.column_stack((other.sample_query, other.sample_side, other.sample_atom))
+        assert len(np.unique(sample, axis=0)) == len(sample), "a candidate is kept once"
+    assert count_left_out(every) == 0
+    return count_left_out(ranked)
+
+
+@pytest.fixture
+def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_all, "BLOCK", 150)
+
+
+@pytest.mark.parametrize("policy", ["shortest", "two_tower", "trained"])
+@pytest.mark.parametrize("num_corruptions", [ALL, 12])
+def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str, num_corruptions: int):
+    run = countries_run(policy, num_queries=4, num_corruptions=num_corruptions)
+    left_out = assert_same_ranks(run, eager_pipeline(run, slots=256), 600 if num_corruptions == ALL else 40)
+    assert left_out > 0
+
+
+@pytest.mark.parametrize("num_corruptions", [ALL, 30])
+def test_the_ranks_of_random_graphs_are_those_of_the_complete_evaluation(num_corruptions: int, narrow_blocks: None):
+    left_out = []
+    for seed in (0, 1, 3):
+        run = Run(load_graph(f"random:{seed}"), Limits(max_depth=6), num_queries=7, num_corruptions=num_corruptions)
+        size = 1200 if num_corruptions == ALL else 100
+        left_out.append(assert_same_ranks(run, eager_pipeline(run, slots=256), size))
+    assert sum(left_out) > 0
+
+
+def test_queries_that_share_their_corruptions_are_proved_once(narrow_blocks: None):
+    """On a graph with few predicates and entities, at a depth at which little is proved."""
+    run = replace(countries_run(num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=1))
+    told: list[int] = []
+
+    class Counting(ForeignEngine):
+        def prove(self, candidates: CandidateSet, progress=lambda num: None) -> Columns:
+            told.append(len(candidates.query))
+            return super().prove(candidates, progress)
+
+    pipeline = Pipeline(Counting(run), draw_candidates, rank_candidates)
+    reported: list[int] = []
+
+    class Phase:
+        def __init__(self, title: str, total: int) -> None:
+            self.total = total
+
+        def __enter__(self) -> Callable[[int], None]:
+            return reported.append
+
+        def __exit__(self, *error: object) -> None:
+            assert sum(reported) == self.total
+
+    ranked = harvest(run, pipeline, rank_only=True, part_size=10**6, phase=Phase)
+    (part,) = ranked.results.values()
+    is_all = part.num_outcomes.sum(1) == part.num_ranked
+    assert is_all.all()
+    assert sum(told) < 0.8 * part.num_outcomes.sum()
+    every = harvest(run, pipeline, part_size=10**6).results[0]
+    for name in (*EXACT, "num_outcomes", "num_limited"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(every, name), err_msg=name)
+
+
+@pytest.mark.parametrize("num_corruptions", [ALL, 20])
+def test_a_stopped_evaluation_for_ranks_goes_on_and_ends_with_the_same_files(tmp_path: Path, num_corruptions: int):
+    run = countries_run(num_queries=4, num_corruptions=num_corruptions)
+    pipeline = eager_pipeline(run, slots=256)
+    turns = iter([False, False, True])
+    options = {"part_size": 1, "rank_only": True}
+    stopped = harvest(run, pipeline, folder=tmp_path / "resumed", should_stop=lambda: next(turns, True), **options)
+    assert 0 < len(stopped.results) < 4
+    resumed = harvest(run, pipeline, folder=tmp_path / "resumed", **options)
+    assert (resumed.num_resumed, resumed.missing) == (len(stopped.results), [])
+    harvest(run, eager_pipeline(run, slots=64), folder=tmp_path / "whole", **options)
+    files = [{each.name: each.read_bytes() for each in (tmp_path / name).iterdir()} for name in ("resumed", "whole")]
+    assert files[0] == files[1]
+
+
+def test_the_folder_of_a_complete_evaluation_is_refused(tmp_path: Path):
+    run = countries_run(num_queries=1)
+    pipeline = eager_pipeline(run)
+    harvest(run, pipeline, folder=tmp_path, part_size=100)
+    with pytest.raises(UserError, match="rank_only is False there and True here"):
+        harvest(run, pipeline, folder=tmp_path, part_size=100, rank_only=True)
+
+
+def test_the_report_says_what_was_left_out_and_checks_what_was_not():
+    run = countries_run(num_queries=4, num_corruptions=ALL)
+    pipeline = eager_pipeline(run, slots=256)
+    every, ranked = (harvest(run, pipeline, rank_only=rank_only) for rank_only in (False, True))
+    complete, found = (report_evaluation(run, each, pipeline.engine.info, num_checked=300) for each in (every, ranked))
+    assert found.metrics == complete.metrics
+    assert found.num_candidates == complete.num_candidates
+    assert found.true_outcomes == complete.true_outcomes
+    assert (complete.rank_only, complete.num_left_out) == (False, 0)
+    assert found.rank_only
+    assert found.num_left_out == count_left_out(ranked) > 0
+    assert sum(found.outcomes.values()) == found.num_candidates - found.num_left_out
+    assert found.is_sound
+    assert found.check is not None
+    assert found.check.num_checked > 100
+
+
+def prove_all(columns: Columns) -> Columns:
+    outcome = np.full_like(columns.candidates.outcome, Outcome.PROVED)
+    return columns._replace(candidates=columns.candidates._replace(outcome=outcome))
+
+
+@pytest.mark.parametrize("num_corruptions", [ALL, 50])
+def test_proofs_of_what_does_not_follow_are_found_by_the_check(num_corruptions: int):
+    run = countries_run(num_queries=3, num_corruptions=num_corruptions)
+    pipeline = Pipeline(ForeignEngine(run, prove_all), draw_candidates, rank_candidates)
+    ranked = harvest(run, pipeline, rank_only=True)
+    assert count_left_out(ranked) > 0
+    found = report_evaluation(run, ranked, pipeline.engine.info, num_checked=256)
+    assert found.check is not None
+    assert any(each.expected.startswith("failed") for each in found.check.differences)
+    assert not found.is_sound
+
+
+def test_a_fault_of_the_engine_is_found_and_one_of_the_draw_or_the_ranks_refused():
+    run = countries_run(num_queries=4, num_corruptions=ALL)
+    pipeline = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=64)
+    found = report_evaluation(run, harvest(run, pipeline, rank_only=True), pipeline.engine.info, num_checked=200)
+    assert not found.is_sound
+    with pytest.raises(UserError, match="draws and ranks by itself") as caught:
+        harvest(run, foreign_pipeline(run, ForeignEngine(run)), rank_only=True)
+    assert (caught.value.where, "leave --rank-only out" in caught.value.fix) == ("--rank-only", True)
+
+
+def test_a_model_for_which_there_is_no_memory_is_told_with_the_option(monkeypatch: pytest.MonkeyPatch):
+    from kgverify.engines.compiled.program import least_model
+
+    monkeypatch.setattr(least_model.LeastModel.__init__, "__kwdefaults__", {"device": "auto", "memory_budget": 64})
+    run = countries_run(num_queries=1)
+    with pytest.raises(UserError, match="least model has more than") as caught:
+        harvest(run, eager_pipeline(run), rank_only=True)
+    assert (caught.value.where, "leave --rank-only out" in caught.value.fix) == ("--rank-only", True)
+
+
+@pytest.mark.parametrize("num_corruptions", [ALL, 5])
+def test_log_probabilities_that_are_no_numbers_are_refused_for_ranks_as_well(num_corruptions: int):
+    run = countries_run(num_queries=1, num_corruptions=num_corruptions)
+
+    def spoil(columns: Columns) -> Columns:
+        log_probability = np.full_like(columns.candidates.log_probability, np.nan)
+        return columns._replace(candidates=columns.candidates._replace(log_probability=log_probability))
+
+    pipeline = Pipeline(ForeignEngine(run, spoil), draw_candidates, rank_candidates)
+    with pytest.raises(UserError, match="is no number"):
+        harvest(run, pipeline, rank_only=True)
+
+
+@needs_data
+@pytest.mark.data
+@pytest.mark.parametrize("policy", ["shortest", "two_tower"])
+def test_the_ranks_of_family_among_all_entities_are_those_of_the_complete_evaluation(policy: str):
+    graph = load_graph("family")
+    run = Run(graph, policy=load_policy(policy, graph, Limits(), 0), num_queries=3, num_corruptions=ALL)
+    assert assert_same_ranks(run, eager_pipeline(run, slots=512), 10_000) > 0

@@ -1,0 +1,40 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgverify.errors import UserError
+from kgverify.graphs.domains import parse_domains, render_domains
+
+NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), min_size=1)
+
+
+def test_a_domain_stands_before_its_constants() -> None:
+    text = "% who\npeople 1 2  3 \nregions europe asia\n"
+    assert parse_domains(text, "domains.txt") == {"people": ("1", "2", "3"), "regions": ("europe", "asia")}
+
+
+def test_in_a_line_with_tabs_names_keep_their_spaces() -> None:
+    assert parse_domains("big cities\tNew York\tRio\n", "domains.txt") == {"big cities": ("New York", "Rio")}
+
+
+def test_a_domain_may_be_continued_and_repeats_nothing() -> None:
+    assert parse_domains("d a b\ne c\nd b f\n", "domains.txt") == {"d": ("a", "b", "f"), "e": ("c",)}
+
+
+def test_a_domain_without_constants_is_told_with_its_fix() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_domains("d a\nempty\n", "domains.txt")
+    error = caught.value
+    assert error.where == "domains.txt:2"
+    assert error.message == "expected domain constant constant ..., found the domain 'empty' without constants"
+    assert error.fix == "list the domain's constants after its name, on the same line"
+
+
+def test_a_line_that_begins_with_a_tab_names_no_domain() -> None:
+    with pytest.raises(UserError, match="found no domain name"):
+        parse_domains("\ta\tb\n", "domains.txt")
+
+
+@given(st.dictionaries(NAMES, st.lists(NAMES, min_size=1, unique=True).map(tuple)))
+def test_domains_with_arbitrary_names_survive(domains: dict[str, tuple[str, ...]]) -> None:
+    assert parse_domains(render_domains(domains), "domains.txt") == domains

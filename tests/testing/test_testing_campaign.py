@@ -1,0 +1,287 @@
+"""Campaigns: what they try, keep and replay, how they go on, and how known divergences are judged."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from kgverify.errors import UserError
+from kgverify.testing.campaigns import campaign as campaigns
+from kgverify.testing.campaigns.campaign import Campaign, Tally, run_campaign
+from kgverify.testing.campaigns.corpus import is_shrunk
+from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
+from kgverify.testing.campaigns.result import CampaignResult
+from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.problems.features import ALL_FEATURES
+from kgverify.testing.reproducers.text import read_reproducer
+
+LOST = EngineSpec(faults=("last-fact-lost",))
+TWO = EngineSpec(faults=("last-fact-lost", "visited-leak"))
+LOST_SIGNATURE = "match_facts stage.match_facts missing"
+TODAY = date(2026, 6, 1)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(campaigns, "BLOCK_SIZE", 32)
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    return tmp_path / "corpus"
+
+
+def known(signature: str = LOST_SIGNATURE, expires: date = date(2026, 6, 1), within: int = 10_000) -> KnownDivergence:
+    return KnownDivergence(signature=signature, issue="#1", reason="a test", expires=expires, within=within)
+
+
+def told(result: CampaignResult) -> tuple[object, ...]:
+    """What must not depend on the clock, on the number of processes, or on where it was kept."""
+    found = [(each.signature, each.num_problems, each.first, each.size, each.program) for each in result.divergences]
+    return result.num_problems, result.num_differing, result.num_confirmed, result.features, result.stages, found
+
+
+def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
+    """Ctrl-C, once, when so many problems are done."""
+    pressed = []
+
+    def watch(tally: Tally) -> None:
+        if tally.phase == "try" and tally.done >= num_problems and not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def test_the_evaluator_as_it_is_passes_and_what_was_exercised_is_told(corpus):
+    result = run_campaign(Campaign(corpus=corpus, examples=96))
+    assert result.is_passed
+    assert (result.num_problems, result.num_measured, result.divergences) == (96, 32, [])
+    assert result.num_candidates > 96
+    assert list(result.features) == list(ALL_FEATURES)
+    assert result.features["PROVED"] > 10
+    assert len(result.missing) < 20
+    assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
+
+
+def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus):
+    result = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
+    assert not result.is_passed
+    (found,) = result.divergences
+    assert (found.signature, found.size, found.is_shrunk) == (LOST_SIGNATURE, 1, True)
+    assert result.num_differing >= result.num_confirmed >= found.num_problems > 1
+    made = read_reproducer(Path(found.file))
+    assert made.engine == LOST
+    assert made.notes == (f"problem {found.first} of seed 0",)
+    assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
+
+
+@pytest.mark.slow
+def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
+    alone, together = (
+        run_campaign(Campaign(corpus=tmp_path / str(jobs), engine=TWO, examples=80, jobs=jobs, most_shrunk=1))
+        for jobs in (1, 2)
+    )
+    assert told(alone) == told(together)
+    assert len(alone.divergences) > 1
+
+
+def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
+    first = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
+    files = sorted(corpus.iterdir())
+    phases: list[str] = []
+    again = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64), watch=lambda t: phases.append(t.phase))
+    assert phases[:2] == ["start", "replay"]
+    assert "shrink" not in phases
+    assert told(first) == told(again)
+    assert again.num_resumed == 64
+    assert [(each.signature, each.found) for each in again.replays] == [(LOST_SIGNATURE, LOST_SIGNATURE)]
+    assert sorted(corpus.iterdir()) == files
+
+
+def test_a_campaign_goes_on_with_an_earlier_one_to_the_result_of_both(tmp_path):
+    for examples in (40, 96):
+        parts = run_campaign(Campaign(corpus=tmp_path / "parts", engine=TWO, examples=examples, most_shrunk=0))
+    whole = run_campaign(Campaign(corpus=tmp_path / "whole", engine=TWO, examples=96, most_shrunk=0))
+    assert told(parts) == told(whole)
+    fresh = run_campaign(Campaign(corpus=tmp_path / "parts", engine=TWO, examples=32, is_fresh=True, most_shrunk=0))
+    assert (fresh.num_problems, fresh.num_resumed) == (32, 0)
+
+
+def test_other_engines_and_seeds_begin_anew_in_the_same_corpus(corpus):
+    run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
+    for other in (Campaign(corpus=corpus, examples=32), Campaign(corpus=corpus, engine=LOST, seed=1, examples=32)):
+        assert run_campaign(other).num_resumed == 0
+
+
+def test_an_interrupted_campaign_keeps_what_it_found_and_shrinks_it_the_next_time(corpus):
+    campaign = Campaign(corpus=corpus, engine=LOST, examples=96)
+    stopped = run_campaign(campaign, watch=interrupt_after(32))
+    assert stopped.is_interrupted
+    assert stopped.num_problems == 32
+    (found,) = stopped.divergences
+    assert not found.is_shrunk
+    assert not is_shrunk(read_reproducer(Path(found.file)))
+    resumed = run_campaign(campaign)
+    assert (resumed.is_interrupted, resumed.num_problems, resumed.num_resumed) == (False, 96, 32)
+    assert [(each.file, each.is_shrunk, each.size) for each in resumed.divergences] == [(found.file, True, 1)]
+
+
+def test_a_second_interrupt_ends_at_once(corpus):
+    def watch(tally: Tally) -> None:
+        if tally.phase == "try":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(Campaign(corpus=corpus, examples=96), watch=watch)
+
+
+def test_seconds_are_a_budget_too(corpus):
+    result = run_campaign(Campaign(corpus=corpus, seconds=0.3))
+    assert 32 <= result.num_problems < 2000
+    assert result.num_problems % 32 == 0
+
+
+def test_a_repaired_divergence_is_replayed_and_passes(corpus):
+    run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
+    repaired = run_campaign(Campaign(corpus=corpus, examples=32))
+    assert repaired.is_passed
+    assert [(each.signature, each.found) for each in repaired.replays] == [(LOST_SIGNATURE, "")]
+
+
+def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
+    run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
+    for log in corpus.glob("*.jsonl"):
+        log.unlink()
+    result = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=1, seed=3))
+    assert not result.is_passed
+    assert [each.signature for each in result.divergences] == [LOST_SIGNATURE]
+    assert result.divergences[0].size == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "entry", "status", "is_passed"),
+    [
+        (LOST, known(), KnownStatus.OCCURS, True),
+        (LOST, known(expires=date(2026, 5, 31)), KnownStatus.EXPIRED, False),
+        (EngineSpec(), known(expires=date(2026, 5, 31)), KnownStatus.EXPIRED, False),
+        (EngineSpec(), known(), KnownStatus.NOT_JUDGED, True),
+        (EngineSpec(), known(within=32), KnownStatus.GONE, False),
+        (LOST, known("resolve stage.resolve extra"), KnownStatus.NOT_JUDGED, False),
+    ],
+)
+def test_a_known_divergence_is_counted_until_it_expires_or_is_gone(corpus, engine, entry, status, is_passed):
+    result = run_campaign(Campaign(corpus=corpus, engine=engine, examples=32, known=(entry,)), today=TODAY)
+    (judged,) = result.known
+    assert (judged.status, result.is_passed) == (status, is_passed)
+    assert (judged.num_problems > 0) == (engine == LOST and entry.signature == LOST_SIGNATURE)
+
+
+def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
+    run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
+    result = run_campaign(Campaign(corpus=corpus, examples=32, known=(known(),)), today=TODAY)
+    assert [each.status for each in result.known] == [KnownStatus.GONE]
+    assert not result.is_passed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[known]", "is not TOML"),
+        ('[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\n', "missing required field `expires`"),
+        ('[[known]]\nsignature = "a"\nissue = "b"\nreason = " "\nexpires = 2026-01-01\n', "its reason is empty"),
+        ('[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 7\n', "expires"),
+        ('[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2026-01-01\nuntil = 1\n', "unknown field"),
+        ('[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2026-01-01\nwithin = 0\n', "1 or more"),
+        (2 * '[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2026-01-01\n', "there twice"),
+    ],
+)
+def test_a_mistake_in_the_file_of_known_divergences_is_told(tmp_path, text, message):
+    path = tmp_path / "known.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        read_known(path)
+    assert caught.value.where.startswith(str(path))
+    assert caught.value.fix
+
+
+def test_a_file_of_known_divergences_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(UserError, match="cannot be read"):
+        read_known(tmp_path / "nothing.toml")
+
+
+def test_a_line_that_was_being_written_when_the_process_died_is_tried_again(corpus):
+    campaign = Campaign(corpus=corpus, examples=64)
+    run_campaign(campaign)
+    (log,) = corpus.glob("*.jsonl")
+    log.write_bytes(log.read_bytes()[:-20])
+    again = run_campaign(campaign)
+    assert (again.num_problems, again.num_resumed) == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [("log", "x\ny\n", "is no log of a campaign"), ("bad.kg", "p(a, b)\n", "expected")],
+)
+def test_a_corpus_that_cannot_be_read_is_told(corpus, name, text, message):
+    campaign = Campaign(corpus=corpus, examples=1)
+    run_campaign(campaign)
+    (log,) = corpus.glob("*.jsonl")
+    (log if name == "log" else corpus / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        run_campaign(campaign)
+
+
+def test_a_corpus_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be made a folder"):
+        run_campaign(Campaign(corpus=tmp_path / "file", examples=1))
+
+
+OWN = """
+import os
+
+def raises(program, limits, policy):
+    raise RuntimeError("not yet")
+
+def dies(program, limits, policy):
+    os._exit(1)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> None:
+    (tmp_path / "own_engine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_an_engine_that_raises_an_exception_is_a_divergence(own, corpus):
+    campaign = Campaign(corpus=corpus, engine=EngineSpec("own_engine:raises"), examples=8)
+    (found,) = run_campaign(campaign).divergences
+    assert found.signature == "crash RuntimeError"
+    assert found.size == 0
+
+
+def test_a_process_that_dies_is_told(own, corpus):
+    campaign = Campaign(corpus=corpus, engine=EngineSpec("own_engine:dies"), examples=8, jobs=2)
+    with pytest.raises(UserError, match="a process died"):
+        run_campaign(campaign)
+
+
+def test_an_engine_that_cannot_be_made_is_told_before_anything_is_tried(corpus):
+    with pytest.raises(UserError, match="cannot make the engine 'nothing'"):
+        run_campaign(Campaign(corpus=corpus, engine=EngineSpec("nothing"), examples=1))
+    assert not corpus.exists()
+
+
+def test_what_is_not_shrunk_for_want_of_calls_is_told_as_it_was_found(corpus):
+    campaign = Campaign(corpus=corpus, engine=LOST, examples=32, most_shrunk=0)
+    (found,) = run_campaign(campaign).divergences
+    assert not found.is_shrunk
+    (found,) = run_campaign(replace(campaign, most_shrunk=1)).divergences
+    assert found.is_shrunk

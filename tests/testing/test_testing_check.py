@@ -1,0 +1,168 @@
+"""Checking problems: no false alarm, failures confirmed alone or in the smallest company, every kind of trouble told."""
+
+import tempfile
+from itertools import islice
+
+import pytest
+
+from kgverify.comparison.compare import Comparer
+from kgverify.errors import InternalError
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.program import NamedRule
+from kgverify.runs.run import reference_pipeline
+from kgverify.testing.checking import check
+from kgverify.testing.checking.check import check_problems, judge, verify_problems
+from kgverify.testing.checking.failure import CRASH
+from kgverify.testing.checking.pipelines import compiled_maker, engine_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.problem import Problem
+from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.trace.model.columns import empty_columns
+from kgverify.verification import verify as verify_module
+
+PROBLEMS = list(islice(draw_problems(0), 96))
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_the_evaluator_agrees_on_every_problem(lockstep):
+    assert check_problems(PROBLEMS, lockstep=lockstep) == []
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
+    failures = check_problems(PROBLEMS, compiled_maker(faults=["fact-cap"]), lockstep=lockstep, most=2)
+    assert len(failures) == 2
+    for failure in failures:
+        assert failure.is_alone
+        assert failure.signature[:3] == ("match_facts", "stage.match_facts", "missing")
+        assert judge(failure.problem, compiled_maker(faults=["fact-cap"])).signature == failure.signature
+        assert judge(failure.problem) is None
+    assert [failure.index for failure in failures] == sorted(failure.index for failure in failures)
+
+
+def test_a_fault_of_chunks_fails_in_the_smallest_company_found():
+    small = [p for p in PROBLEMS if p.key == PROBLEMS[0].key][:40]
+    assert len(small) > 20
+    make = compiled_maker(faults=["chunk-boundary-dropped"])
+    failure, *_ = check_problems(small, make)
+    assert not failure.is_alone
+    assert failure.problem in failure.company
+    assert len(failure.company) < len(small)
+    assert judge(failure.problem, make) is None
+    assert failure.signature.stage == "recycle"
+    assert verify_problems(failure.company, make).report.divergences
+
+
+def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_makes_it():
+    def make_engine(program, limits, policy):
+        if any(name.endswith("poison") for name in program.symbols.constants):
+            raise ZeroDivisionError("poison")
+        from kgverify.engines.reference.engine import ReferenceEngine
+
+        return ReferenceEngine(program, limits, policy)
+
+    poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
+    problems = [*PROBLEMS[:20], poisoned]
+    (failure,) = check_problems(problems, engine_maker(make_engine))
+    assert (failure.index, failure.problem, failure.is_alone) == (20, poisoned, True)
+    assert failure.signature == ("", "", CRASH, "ZeroDivisionError")
+    assert failure.message == "poison"
+
+
+def test_unranked_queries_are_compared():
+    x, y, z = map(Variable, "XYZ")
+    problem = Problem(
+        facts=tuple(NamedAtom("p", "a", f"c{i}") for i in range(5)),
+        rules=(NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("r", y, z))),),
+        unranked=(NamedAtom("q", "a", x),),
+    )
+    failure = judge(problem, compiled_maker(faults=["last-fact-lost"]))
+    assert failure is not None
+    assert failure.signature.stage == "match_facts"
+
+
+class Raising:
+    """The reference, which raises an exception where it is told to."""
+
+    def __init__(self, engine, method):
+        self._engine, self._method = engine, method
+        self.info = engine.info
+
+    def prove(self, candidates, progress=lambda finished: None):
+        return self._do("prove", candidates)
+
+    def step(self, positions):
+        return self._do("step", positions)
+
+    def _do(self, method, given):
+        if method == self._method:
+            raise IndexError("no room")
+        return getattr(self._engine, method)(given)
+
+
+@pytest.mark.parametrize("method", ["prove", "step", "draw", "rank"])
+def test_an_exception_from_inside_any_part_of_the_pipeline_under_test_is_its_crash(method):
+    def make(run, sizes):
+        def fail(*arguments):
+            raise IndexError("no room")
+
+        sound = reference_pipeline(run)
+        parts = {method: fail} if method in sound._fields else {}
+        return sound._replace(engine=Raising(sound.engine, method), **parts)
+
+    problem = next(each for each in PROBLEMS if each.queries)
+    (failure,) = check_problems([problem], make, lockstep=True)
+    assert failure.signature == ("", "", CRASH, "IndexError")
+    assert failure.message == "no room"
+
+
+@pytest.mark.parametrize("columns", [None, empty_columns()._replace(steps=None)])
+def test_an_engine_that_gives_no_columns_is_its_crash(columns):
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+        engine.prove = lambda candidates, progress=None: columns
+        return sound._replace(engine=engine)
+
+    (failure,) = check_problems(PROBLEMS[:1], make)
+    assert failure.signature[:3] == ("", "", CRASH)
+
+
+def test_columns_that_are_inconsistent_are_the_engines_crash_though_they_cannot_be_ranked():
+    def make(run, sizes):
+        sound = reference_pipeline(run)
+        engine = Raising(sound.engine, "")
+
+        def prove(candidates, progress=None):
+            columns = sound.engine.prove(candidates)
+            return columns._replace(candidates=columns.candidates._replace(side=columns.candidates.side[:-1]))
+
+        engine.prove = prove
+        return sound._replace(engine=engine)
+
+    (failure,) = check_problems(PROBLEMS[:1], make)
+    assert failure.signature == ("", "", CRASH, "UserError")
+    assert "lengths differ" in failure.message
+
+
+def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
+
+    class Failing(Comparer):
+        def compare(self):
+            if any(name.endswith("poison") for name in self.expected.symbols.constants):
+                raise LookupError("a bug")
+            return super().compare()
+
+    monkeypatch.setattr(check, "Comparer", Failing)
+    monkeypatch.setattr(verify_module, "Comparer", Failing)
+    with pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"):
+        check_problems([*PROBLEMS[:20], poisoned])
+    with pytest.raises(InternalError, match="a bug") as raised:
+        judge(poisoned)
+    assert isinstance(raised.value.__cause__, LookupError)
+    saved = [read_reproducer(path) for path in sorted(tmp_path.rglob("*.kg"))]
+    assert [each.problem for each in saved] == [poisoned, poisoned]
+    assert "kgverify itself failed" in saved[0].notes[0]
+    assert check_problems(PROBLEMS[:4]) == []

@@ -1,0 +1,31 @@
+"""What decoded problems exercise: every feature of the list, in a sample that a test can afford."""
+
+from itertools import islice
+
+from kgverify.program.atoms import NamedAtom
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.distribution import measure_distribution
+from kgverify.testing.problems.features import ALL_FEATURES
+from kgverify.testing.problems.problem import Problem
+
+
+def test_every_feature_occurs_in_500_decoded_problems():
+    distribution = measure_distribution(list(islice(draw_problems(0), 500)))
+    assert distribution.missing == ()
+    table = distribution.render()
+    assert table.startswith("500 problems, ")
+    assert all(name in table for name in ALL_FEATURES)
+
+
+def test_the_report_counts_problems_not_occurrences():
+    fact = NamedAtom("p", "a", "b")
+    distribution = measure_distribution([Problem(facts=(fact, fact), queries=(fact, fact)), Problem(queries=(fact,))])
+    assert distribution.problems["a fact twice"] == 1
+    assert distribution.problems["a query that is a fact"] == 1
+    assert distribution.problems["FAILED"] == 2
+    assert "PROVED" in distribution.missing
+    assert distribution.sizes == (2, 0)
+
+
+def test_no_problems_exercise_nothing():
+    assert measure_distribution([]).missing == ALL_FEATURES

@@ -1,0 +1,129 @@
+"""Shrinking on a real graph: the proof slice leaves out most facts, keeps what a cap counts, and few runs are taken."""
+
+import os
+import time
+
+import pytest
+
+from kgverify.errors import UserError
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule
+from kgverify.runs.run import Run, load_policy, reference_pipeline
+from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.problems.problem import NO_SPREAD
+from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, engines_of, graph_of, shrink_divergence, shrink_saved
+from kgverify.verification.verify import verify
+
+
+def verified(graph, fault, *, queries=1, corruptions=3, policy="shortest", lockstep=False):
+    limits = Limits()
+    run = Run(graph, limits, load_policy(policy, graph, limits, 0), num_queries=queries, num_corruptions=corruptions)
+    actual = compiled_pipeline_with_faults(run, [fault], mode="eager", slots=4)
+    return verify(run, reference_pipeline(run), actual, lockstep=lockstep, check_determinism=False)
+
+
+@pytest.fixture(scope="module")
+def countries():
+    return load_graph("countries")
+
+
+@pytest.mark.parametrize(
+    ("fault", "policy", "lockstep", "size"),
+    [
+        ("fact-cap", "shortest", False, 51),
+        ("rest-not-substituted", "shortest", True, 4),
+        ("stale-weights", "two_tower", False, 2),
+        ("swapped-arguments", "shortest", False, 1),
+        ("queries-beyond-slots", "shortest", False, 0),
+    ],
+)
+def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, lockstep, size):
+    verification = verified(countries, fault, policy=policy, lockstep=lockstep)
+    make = make_pipeline(EngineSpec(faults=(fault,)))
+    found = shrink_divergence(verification, countries, make)
+    assert found.removed > 0.8
+    assert found.shrunk.problem.size <= size
+    assert judge(found.shrunk.problem, make, lockstep=lockstep).signature == found.shrunk.failure.signature
+    assert judge(found.shrunk.problem, lockstep=lockstep) is None
+
+
+def test_a_run_tells_its_graph_and_its_engine(countries):
+    report = verified(countries, "last-fact-lost").report
+    assert graph_of(report).program.sha256 == countries.program.sha256
+    assert engines_of(report) == [EngineSpec(faults=("last-fact-lost",))]
+
+
+def test_a_divergence_that_the_engine_does_not_show_is_told(countries):
+    verification = verified(countries, "last-fact-lost")
+    with pytest.raises(UserError, match="no part of the graph was found"):
+        shrink_saved(verification, countries, [EngineSpec()])
+    with pytest.raises(UserError, match="expected an engine"):
+        shrink_saved(verification, countries, [])
+
+
+@pytest.fixture(scope="module")
+def far_apart():
+    """A graph where r(c10, c44) leads to s(c11, c44), and 11 * 256 + 44 = 10 * 256 + 300, which stands for s(c10, c300)."""
+    facts = [NamedAtom("q", f"c{i}", f"c{i + 1}") for i in range(400)]
+    facts += [NamedAtom("s", "c10", "c300"), NamedAtom("s", "c1", "c2")]
+    x, y, z = map(Variable, "XYZ")
+    rule = NamedRule(NamedAtom("r", x, y), (NamedAtom("q", x, z), NamedAtom("s", z, y)))
+    return KnowledgeGraph("far apart", train=tuple(facts), test=(NamedAtom("r", "c10", "c44"),), rules=(rule,))
+
+
+def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
+    verification = verified(far_apart, "packed-fact-keys", corruptions=0)
+    make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
+    found = shrink_divergence(verification, far_apart, make, max_calls=300)
+    assert found.removed > 0.9
+    assert found.shrunk.is_finished
+    assert found.shrunk.problem.size <= 6
+    assert found.shrunk.problem.spread != NO_SPREAD
+    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+    assert judge(found.shrunk.problem) is None
+
+
+@pytest.mark.parametrize("calls", [8, 12, 20, 40])
+def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
+    verification = verified(far_apart, "packed-fact-keys", corruptions=0)
+    make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
+    found = shrink_divergence(verification, far_apart, make, max_calls=calls)
+    assert not found.shrunk.is_finished
+    assert found.shrunk.calls <= calls
+    assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
+
+
+@pytest.mark.data
+@pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
+@pytest.mark.parametrize(
+    ("fault", "size"),
+    [
+        ("fact-cap", 51),
+        ("rule-cap", 6),
+        ("captured-variables", 2),
+        ("no-revisit-check", 2),
+        ("proof-ends-batch", 5),
+        ("clamped-results", 8),
+        ("sticky-outcome", 3),
+        ("chunk-boundary-dropped", 0),
+        ("packed-fact-keys", 8),
+    ],
+)
+def test_on_family_the_slice_leaves_out_93_percent_and_100_runs_suffice(fault, size):
+    graph = load_graph("family")
+    verification = verified(graph, fault, queries=5, corruptions=5)
+    assert verification.report.divergences
+    begin = time.process_time()
+    found = shrink_divergence(verification, graph, make_pipeline(EngineSpec(faults=(fault,))), seconds=300)
+    # A third of it on the machine that it was written on.
+    assert time.process_time() - begin < 60
+    assert found.graph_facts > 19_000
+    assert found.removed >= 0.93
+    assert found.shrunk.calls <= MAX_RUN_CALLS == 100
+    assert found.shrunk.is_finished or fault == "packed-fact-keys"
+    assert found.shrunk.problem.size <= size

@@ -1,0 +1,120 @@
+"""The strategies: bounded, broad, valid for readers and writers, and each drawn problem judged without an error."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from kgreference.model import least_model
+from kgverify import strategies
+from kgverify.engines.reference.engine import build_reference_program
+from kgverify.graphs.rules import parse_rules, render_rules
+from kgverify.graphs.triples import parse_triples, render_triples
+from kgverify.program.program import Program
+from kgverify.testing.checking.check import judge
+from kgverify.testing.problems.shapes import BULK
+
+once = settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=40, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@given(strategies.symbols().flatmap(strategies.facts))
+@quick
+def test_facts_survive_being_written_and_read(facts):
+    assert parse_triples(render_triples(facts), "facts").atoms == facts
+
+
+@given(strategies.symbols().flatmap(strategies.rules))
+@quick
+def test_rules_survive_being_written_and_read(rules):
+    def shape(rule):
+        return [(atom.predicate, *(t if isinstance(t, str) else None for t in atom[1:])) for atom in atoms_of(rule)]
+
+    read = parse_rules(render_rules(rules), "rules")
+    assert list(map(shape, read)) == list(map(shape, rules))
+
+
+def atoms_of(rule):
+    return (rule.clause_head, *rule.body)
+
+
+@given(strategies.structured_problems())
+@quick
+def test_the_evaluator_agrees_on_structured_problems(problem):
+    assert judge(problem) is None
+
+
+@given(st.data())
+@quick
+def test_candidates_are_of_their_program(data):
+    program = data.draw(strategies.programs(data.draw(strategies.symbols())).filter(lambda p: p.symbols.predicates))
+    candidates = data.draw(strategies.candidate_sets(program))
+    assert len(candidates.query) == len(candidates.atom) <= 12
+    assert (candidates.atom[:, 0] < len(program.symbols.predicates)).all()
+    assert (candidates.atom[:, 1:] < len(program.symbols.constants)).all()
+
+
+@given(strategies.graphs())
+@quick
+def test_graphs_have_test_triples_and_programs(graph):
+    assert 1 <= len(graph.test) <= 6
+    assert len(graph.queries("test")) == len(graph.test)
+
+
+@given(strategies.programs().flatmap(lambda p: st.tuples(st.just(p), strategies.derivations(p))))
+@quick
+def test_a_derivation_is_one(drawn):
+    program, (query, proof) = drawn
+    assume(len(program.symbols.constants) <= 10)
+    whole = Program.from_names((*program.named_facts, *proof), program.named_rules, (query,))
+    assert tuple(whole.symbols.encode(query)) in set(map(tuple, least_model(build_reference_program(whole))))
+
+
+def test_a_cap_on_facts_is_within_reach():
+    def is_bulk(block):
+        return len(set(block)) > BULK
+
+    assert is_bulk(find(strategies.symbols().flatmap(strategies.facts), is_bulk, settings=once))
+
+
+def test_structured_problems_shrink_to_the_trivial_one():
+    problems = strategies.structured_problems()
+    trivial = find(problems, lambda problem: True, settings=once)
+    assert (trivial.size, trivial.limits.max_depth, trivial.sizes.slots) == (0, 1, 1)
+
+
+def test_decoded_problems_shrink():
+    ruled = find(strategies.problems(), lambda problem: problem.rules, settings=once)
+    assert ruled.size <= 6
+
+
+def test_nothing_else_loads_hypothesis():
+    code = "import kgverify, kgverify.cli.app, kgverify.testing.checking.check, sys; print('hypothesis' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_without_hypothesis_the_way_to_get_it_is_told():
+    code = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from kgverify.errors import UserError\n"
+        "try:\n    import kgverify.strategies\n"
+        "except UserError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'kgverify[fuzz]'" in done.stdout
+
+
+def test_policies_and_layouts_stay_in_bounds():
+    with pytest.raises(NoSuchExample):
+        find(
+            strategies.layouts(),
+            lambda sizes: sizes.slots > 6 or min(sizes.match_window, sizes.pool) < 1,
+            settings=once,
+        )
+    with pytest.raises(NoSuchExample):
+        find(strategies.policies(), lambda spec: np.prod(spec[2:4]) > 64, settings=once)

@@ -1,0 +1,140 @@
+"""The reference's work over threads, processes and machines: the same traces, in the same order."""
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from run_engines import assert_same_columns, countries_run
+
+from kgverify.engines.protocol import ProbedEngine, positions_of, take_position
+from kgverify.engines.reference.engine import ReferenceEngine
+from kgverify.engines.reference.parallel import FannedOut
+from kgverify.errors import UserError
+from kgverify.runs.fan_out import reference_over
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.workers import start_workers
+from kgverify.trace.model.columns import CandidateSet, Columns
+
+
+def maker(run: Run, engine: type[ReferenceEngine] = ReferenceEngine) -> Callable[[], ReferenceEngine]:
+    return partial(engine, run.graph.program, run.limits, run.policy)
+
+
+class RefusesAll(ReferenceEngine):
+    def prove(self, *_: object) -> Columns:
+        raise UserError("proves nothing", where="here", fix="ask another")
+
+
+class EndsItsProcess(ReferenceEngine):
+    def prove(self, *_: object) -> Columns:
+        os._exit(1)
+
+
+@pytest.fixture(scope="module", params=["shortest", "two_tower"])
+def proved(request: pytest.FixtureRequest) -> tuple[Run, CandidateSet, Columns]:
+    run = countries_run(request.param)
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw_for(run)
+    assert len(candidates.query) == 22
+    return run, candidates, pipeline.engine.prove(candidates)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_any_number_of_processes_gives_the_same_columns(
+    proved: tuple[Run, CandidateSet, Columns], num_workers: int
+) -> None:
+    run, candidates, columns = proved
+    with start_workers(num_workers) as executor:
+        engine = FannedOut(maker(run), executor, chunk=3)
+        assert_same_columns(columns, engine.prove(candidates))
+        assert_same_columns(columns, engine.prove(candidates))
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7, 21, 22, 1000])
+def test_chunks_of_any_size_give_the_same_columns(proved: tuple[Run, CandidateSet, Columns], chunk: int) -> None:
+    run, candidates, columns = proved
+    positions = positions_of(columns)
+    with ThreadPoolExecutor(3) as executor:
+        engine = FannedOut(maker(run), executor, chunk)
+        finished: list[int] = []
+        assert_same_columns(columns, engine.prove(candidates, finished.append))
+        assert (sum(finished), len(finished)) == (22, -(-22 // chunk))
+        assert_same_columns(reference_pipeline(run).engine.step(positions), engine.step(positions))
+
+
+def test_no_candidates_give_empty_columns() -> None:
+    run = countries_run()
+    none = reference_pipeline(run).draw_for(run).take(slice(0, 0))
+    with ThreadPoolExecutor(2) as executor:
+        columns = FannedOut(maker(run), executor).prove(none)
+    assert_same_columns(reference_pipeline(run).engine.prove(none), columns)
+
+
+def test_it_tells_who_it_is_and_what_each_stage_gave_as_the_engine_does(
+    proved: tuple[Run, CandidateSet, Columns],
+) -> None:
+    run, _, columns = proved
+    position = take_position(positions_of(columns), 4)
+    reference = reference_pipeline(run).engine
+    with ThreadPoolExecutor(1) as executor:
+        engine = FannedOut(maker(run), executor)
+        assert isinstance(engine, ProbedEngine)
+        assert isinstance(reference, ProbedEngine)
+        assert engine.info == reference.info
+        assert engine.probe(position) == reference.probe(position)
+
+
+def test_what_a_worker_raises_is_told_in_full() -> None:
+    run = countries_run()
+    candidates = reference_pipeline(run).draw_for(run)
+    with start_workers(1) as executor, pytest.raises(UserError) as told:
+        FannedOut(maker(run, RefusesAll), executor).prove(candidates)
+    assert (told.value.message, told.value.where, told.value.fix) == ("proves nothing", "here", "ask another")
+
+
+def test_a_worker_that_ends_by_itself_is_told() -> None:
+    run = countries_run()
+    candidates = reference_pipeline(run).draw_for(run)
+    with start_workers(2) as executor, pytest.raises(UserError, match="ended before its work was done"):
+        FannedOut(maker(run, EndsItsProcess), executor).prove(candidates)
+
+
+def test_an_empty_chunk_is_refused() -> None:
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match="found 0"):
+        FannedOut(maker(countries_run()), executor, chunk=0)
+
+
+def test_one_job_is_this_process() -> None:
+    run = countries_run()
+    with reference_over(run) as pipeline:
+        assert isinstance(pipeline.engine, ReferenceEngine)
+
+
+def test_a_cluster_gives_the_same_columns(proved: tuple[Run, CandidateSet, Columns]) -> None:
+    distributed = pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
+    run, candidates, columns = proved
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=2, processes=False, dashboard_address=None)
+    with cluster, reference_over(run, scheduler=cluster.scheduler_address) as pipeline:
+        assert isinstance(pipeline.engine, FannedOut)
+        finished: list[int] = []
+        assert_same_columns(columns, pipeline.engine.prove(candidates, finished.append))
+        assert sum(finished) == 22
+
+
+def test_a_scheduler_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
+    monkeypatch.setattr(distributed, "Client", partial(distributed.Client, timeout=0.5))
+    with pytest.raises(UserError, match="no scheduler answers"):
+        reference_over(countries_run(), scheduler="tcp://127.0.0.1:1").__enter__()
+
+
+def test_work_over_machines_says_which_package_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with (
+        pytest.raises(UserError, match=r"pip install 'kgverify\[distributed\]'"),
+        reference_over(countries_run(), scheduler="tcp://127.0.0.1:1"),
+    ):
+        pass

@@ -1,0 +1,92 @@
+"""Replaying a divergent step names its stage; where it does not reproduce, what the traces say stays."""
+
+import msgspec
+import numpy as np
+import pytest
+from run_engines import countries_run, eager_pipeline
+
+from kgverify.comparison.compare import Comparer, compare_traces
+from kgverify.comparison.stage_difference import first_difference, render_difference
+from kgverify.comparison.view import Names
+from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.stage_functions import build_stages
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.runs.run import build_trace, reference_pipeline
+from kgverify.verification.replay import position_at, replay_divergences
+from kgverify.verification.verify import verify
+
+
+def test_both_engines_show_the_same_of_every_stage():
+    run = countries_run()
+    reference, compiled = reference_pipeline(run).engine, eager_pipeline(run).engine
+    columns = reference.prove(reference_pipeline(run).draw(run.graph, "test", run.queries, 5, 0))
+    candidate = int(np.argmax(columns.candidates.num_steps))
+    for step in range(int(columns.candidates.num_steps[candidate])):
+        position = position_at(columns, candidate, step)
+        assert int(position.depth[0]) == step
+        expected, actual = reference.probe(position), compiled.probe(position)
+        assert list(expected) == list(STEP_STAGES)
+        assert first_difference(expected, actual, 0.0) is None
+        assert set(actual) == set(STEP_STAGES)
+
+
+def test_a_wrong_stage_is_named_and_shown_by_its_replay():
+    run = countries_run()
+    stages = build_stages(SCORES["shortest"])
+    wrong = stages._replace(score=lambda *inputs: -stages.score(*inputs))
+    judged = eager_pipeline(run, stages=wrong, faults=("score-negated",))
+    report = verify(run, reference_pipeline(run), judged, check_determinism=False).report
+    cause = report.first_cause
+    assert (cause.stage, cause.field, cause.is_replayed) == ("score", "stage.score", True)
+    assert [-float(value) for value in cause.expected] == [float(value) for value in cause.actual]
+    assert report.environment.actual.faults == ("score-negated",)
+
+
+def test_a_step_that_comes_out_right_when_taken_alone_was_spoilt_by_the_batch_machinery():
+    run = countries_run()
+    pipeline = reference_pipeline(run)
+    columns = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 5, 0))
+    trace = build_trace(run, pipeline.engine, columns, None)
+    choice = columns.steps.choice.copy()
+    choice[3] += 1
+    flipped = build_trace(run, pipeline.engine, columns._replace(steps=columns.steps._replace(choice=choice)), None)
+    divergences = compare_traces(trace, flipped).divergences
+    assert len(divergences) == 1
+    engines = pipeline.engine, pipeline.engine
+    (replayed,) = replay_divergences(divergences, columns, engines, Comparer(trace, flipped).names, 0.0)
+    assert divergences[0].stage == "choose"
+    assert replayed.divergence == msgspec.structs.replace(divergences[0], stage="recycle", is_replayed=True)
+    assert replayed.outputs is None
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected", "actual", "shown"),
+    [
+        (Stage.SELECT, (0, 1, -1), (0, 2, -1), None),
+        (Stage.MATCH_FACTS, (0, 1, 2), (0, 2), (1, ["nothing more"])),
+        (Stage.MATCH_RULES, (0, 1), (1, 0), (2, 2)),
+        (Stage.RESOLVE, ((1, 0, ((0, 1, -1),)),), (), (1, ["nothing more"])),
+        (Stage.CLOSE, ((1, 1, 0, ()),), ((2, 0, 0, ()),), (1, 1)),
+        (Stage.LIMIT, ((), 1, 0), ((), 0, 1), ("dropped 1 for their atoms", "dropped 0 for their atoms")),
+        (Stage.LIMIT, (((0, 1, 0, ((0, 1, 2),)),), 0, 0), ((), 0, 0), (1, ["nothing more"])),
+        (Stage.SCORE, (1.0, 2.0), (1.0, 3.0), (["1.0", "2.0"], ["1.0", "3.0"])),
+        (Stage.CHOOSE, 0, 1, (0, 1)),
+        (Stage.ADVANCE, (0, ((0, 1, 2),), 1), (2, (), 1), None),
+        (Stage.FINISH, 1, 9, ("PROVED", "outcome#9")),
+    ],
+)
+def test_what_differs_in_a_stage_is_shown_in_names(stage, expected, actual, shown):
+    run = countries_run()
+    pipeline = reference_pipeline(run)
+    candidates = pipeline.draw(run.graph, "test", range(1), 0, 0)
+    names = Names(build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None))
+    values = render_difference(stage, expected, actual, names)
+    assert values[0] != values[1]
+    msgspec.json.encode(values)
+    for value, wanted in zip(values, shown or (), strict=bool(shown)):
+        if isinstance(wanted, int) and isinstance(value, list):
+            assert len(value) == wanted
+        elif isinstance(wanted, str):
+            assert value.startswith(wanted)
+        else:
+            assert value == wanted

@@ -1,0 +1,63 @@
+"""Processes that share long work."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kgverify.runs.workers import start_workers
+
+
+def test_a_worker_has_one_thread_and_the_settings_of_this_process_are_left(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+    with start_workers(2) as executor:
+        assert executor.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+    assert dict(os.environ) == before
+
+
+def test_workers_end_when_the_process_that_started_them_is_killed():
+    code = (
+        "import os, time\n"
+        "from kgverify.runs.workers import start_workers\n"
+        "if __name__ == '__main__':\n"
+        "    with start_workers(1) as executor:\n"
+        "        print(executor.submit(os.getpid).result(), flush=True)\n"
+        "        time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+    assert is_ended(worker)
+
+
+def is_ended(pid: int) -> bool:
+    """Whether a process ends within seconds."""
+    for _ in range(100):
+        if not is_running(pid):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def is_running(pid: int) -> bool:
+    """Not a process that has ended and was not waited for."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_ctrl_c_that_is_not_caught_ends_workers_at_once():
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), start_workers(1) as executor:  # noqa: PT012 - what runs is what is ended
+        worker = executor.submit(os.getpid).result()
+        executor.submit(time.sleep, 60)
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 30
+    assert is_ended(worker)
