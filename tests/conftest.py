@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,32 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put evenly spaced cases of each `sample` test into the default and the deep tier, the others into the next one.
+
+    `@pytest.mark.sample(4)` leaves 4 cases in the default tier and marks the others deep; with `deep=16`, of the others 16
+    are deep and the rest exhaustive.
+    """
+    grids = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            grids[item.nodeid.partition("[")[0]].append(item)
+    for cases in grids.values():
+        mark = cases[0].get_closest_marker("sample")
+        assert mark is not None
+        others = _leave_out_every_nth(cases, *mark.args)
+        rest = _leave_out_every_nth(others, mark.kwargs.get("deep", len(others)))
+        for item in others:
+            item.add_marker("exhaustive" if item in rest else "deep")
+
+
+def _leave_out_every_nth(cases: list[pytest.Item], num: int) -> list[pytest.Item]:
+    """Return the cases without `num` of them, which are evenly spaced."""
+    left_out = {index * len(cases) // num for index in range(min(num, len(cases)))}
+    return [case for index, case in enumerate(cases) if index not in left_out]
+
+
 def pytest_collection_finish() -> None:
     """Freeze what was imported: scanning it at each garbage collection takes a sixth of the tests' time."""
     gc.collect()
@@ -67,10 +94,11 @@ def single_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def heeds_ctrl_c() -> Iterator[None]:
-    """Let the processes that a test starts receive SIGINT, which a background job ignores and passes on ignored."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def heeds_signals() -> Iterator[None]:
+    """Let the processes that a test starts receive signals that a background job ignores, and has its children ignore."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)

@@ -1,19 +1,18 @@
 """The scripts that damage and measure traces run, with small numbers."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_commands import run_script
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+pytestmark = pytest.mark.deep
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def run(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / name), *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_script(SCRIPTS / name, *arguments)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout + done.stderr
 

@@ -103,6 +103,7 @@ def test_what_is_no_command_or_no_number_is_told_and_changes_nothing(stepped, ru
     assert "divergence 1 of 30" in views[8]
 
 
+@pytest.mark.deep
 def test_in_lockstep_both_sides_of_every_step_are_shown(stepped, lockstep_dir: Path):
     views = stepped(lockstep_dir, *["n"] * 20, *["f"] * 3)
     for view in views[:21]:

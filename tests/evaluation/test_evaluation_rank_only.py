@@ -36,6 +36,7 @@ def assert_same_ranks(run: Run, pipeline: Pipeline) -> tuple[Candidates, RankedO
     return candidates, ranked
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", ["shortest", "trained"])
 @pytest.mark.parametrize("max_depth", [3, 20])
 def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_depth: int):
@@ -117,6 +118,7 @@ def test_nothing_is_run_twice_and_nothing_of_a_query_without_its_true_triple():
     assert told == [1, 2, 3]
 
 
+@pytest.mark.deep
 @needs_data
 @pytest.mark.data
 @pytest.mark.parametrize("policy", ["shortest", "two_tower"])

@@ -75,6 +75,7 @@ def truths() -> dict[str, Truth]:
     return {name: find_truth((case := case_of(name)).run(), [name], slots=case.slots) for name in FAULTS}
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_manifests_in_its_program_and_the_truth_says_so(name: str, truths: dict[str, Truth]):
     assert not is_same(sound_of(case_of(name)), faulty_of(name))
@@ -97,6 +98,7 @@ def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: st
         assert first_differences(sound_of(case_of(name))[0], faulty_of(name)[0]) == truth.first_step
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["proof-ends-batch", "overwritten-output", "step-budget", "sticky-outcome", "fact-cap"]
 )

@@ -25,6 +25,7 @@ def ground() -> Ground:
     return Ground(seed=0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_is_found_and_confirmed(ground, name):
     found = ground.hunt(name)
@@ -36,6 +37,7 @@ def test_a_fault_is_found_and_confirmed(ground, name):
         assert found.failure.signature.stage == FAULTS[name].stage
 
 
+@pytest.mark.deep
 def test_a_sound_evaluator_is_not_accused():
     assert Ground(seed=1, max_examples=300).hunt_pipeline(compiled_maker()) == Hunt(300, None)
 
@@ -44,7 +46,7 @@ def test_a_hunt_ends_where_it_was_told_to():
     assert hunt("packed-fact-keys", max_examples=3) == Hunt(3, None)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_every_fault_of_the_catalogue_is_found_half_of_them_within_twenty_problems(ground):
     hunts = {name: ground.hunt(name) for name in FAULTS}
     assert [name for name, each in hunts.items() if not each.is_found] == []

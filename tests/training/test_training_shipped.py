@@ -64,6 +64,7 @@ def test_the_engines_agree_with_the_trained_policy():
     assert report.metrics.expected == report.metrics.actual
 
 
+@pytest.mark.deep
 def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
     run = shipped_run(24, 4)
     judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=128)

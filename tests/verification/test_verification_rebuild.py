@@ -117,6 +117,7 @@ def test_a_compact_trace_is_raised_to_the_one_it_came_from(full, tmp_path: Path)
     assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "full.h5").read_bytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_goals_without_bound_are_not_rebuilt(full, tmp_path: Path, is_pruned: bool):
     """A rule may have 65,534 atoms in its body, and be named by every resolvent of a small file."""

@@ -67,6 +67,7 @@ def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_refere
     assert (report.determinism.expected, report.determinism.actual) == (None, None)
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts():
