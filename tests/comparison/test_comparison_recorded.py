@@ -59,7 +59,7 @@ def test_recorded_near_ties_leave_the_verdict_open(tmp_path):
     report = compare_recorded(tmp_path / "expected.h5", tmp_path / "actual.h5").report
     assert len(report.near_ties) == 1
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "part at a near-tie" in report.reasons[0]
+    assert "differ from a near-tie on" in report.reasons[0]
 
 
 def renumbered(trace: Trace, facts: bool) -> Trace:
