@@ -11,7 +11,6 @@ from typing import Final
 
 from kgverify.program.atoms import NamedAtom
 from kgverify.testing.problems.problem import NO_SPREAD, Problem, Spread, constants_of
-from kgverify.testing.shrinking.delta import fewer_of
 from kgverify.testing.shrinking.oracle import Oracle
 
 MOST_FOUND: Final = 6
@@ -43,8 +42,8 @@ def cut_with_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle)
         rest = rest[: high - 1]
     else:
         chosen += rest
-    found = fewer_of(held.with_facts(chosen), oracle, chosen, held.with_facts)
-    found = fewer_of(found, oracle, found.rules, lambda rules: replace(found, rules=rules))
+    found = oracle.drop_items(held.with_facts(chosen), chosen, held.with_facts)
+    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
     fewer = replace(held, problem=replace(problem, rules=found.rules))
     return fewer.close_up([fact for fact in chosen if fact in set(found.facts)], oracle)
 

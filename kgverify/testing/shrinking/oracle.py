@@ -1,11 +1,12 @@
 """The oracle of the shrinker: does a smaller problem still fail in the same way? Every run of an engine is counted."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kgverify.comparison.result import Divergence
 from kgverify.program.stages import Stage
+from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
 from kgverify.testing.checking.failure import CRASH, RESOLVENTS, Failure, Signature, is_same_way
@@ -23,6 +24,9 @@ SMALL: Final = 6
 """Elements of a small problem."""
 FEWEST_TOGETHER: Final = 3
 """Attempts from which on a run of them all pays before any is run alone."""
+
+
+T = TypeVar("T")
 
 
 class OutOfBudget(Exception):
@@ -93,16 +97,28 @@ class Oracle:
 
         control: a problem known to; without one what agrees in a common run is taken to agree alone
         """
-        return next((attempts[i] for i in self._sifted(attempts, control) if self.holds(attempts[i])), None)
+        return next((attempts[i] for i in self.sift_lazily(attempts, control) if self.holds(attempts[i])), None)
+
+    def drop_items(
+        self, problem: Problem, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
+    ) -> Problem:
+        """Return a problem that fails with the signature, rebuilt from as few of the items as possible."""
+
+        def still_fails(kept: tuple[T, ...]) -> bool:
+            return (built := rebuild(kept)) is not None and self.holds(built)
+
+        every = tuple(items)
+        kept = minimize(every, still_fails, _Sift(self, problem, every, rebuild) if self.can_share else None)
+        return problem if kept == every else rebuild(kept) or problem
 
     def sift(self, attempts: Sequence[Problem], control: Problem | None) -> list[int]:
         """The places of the attempts that may fail: those that differ in a common run, if the control differs there.
 
         Where problems cannot be judged together all are left, less those known not to fail.
         """
-        return list(self._sifted(attempts, control))
+        return list(self.sift_lazily(attempts, control))
 
-    def _sifted(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
+    def sift_lazily(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
         """As `sift`, one run after the other as they are asked for."""
         group: list[int] = []
         size = 0
@@ -176,6 +192,28 @@ class Oracle:
     def _counted(self, run: Run, sizes: Sizes) -> Pipeline:
         self.calls += 1
         return self._make(run, sizes)
+
+
+class _Sift(NamedTuple, Generic[T]):
+    """A test of many rebuilt problems in one run."""
+
+    oracle: Oracle
+    problem: Problem
+    items: tuple[T, ...]
+    rebuild: Callable[[tuple[T, ...]], Problem | None]
+
+    def capacity(self, kept: tuple[T, ...]) -> int:
+        """Return how many problems with about as many items one run holds, the control apart."""
+        return LARGEST_RUN // max(1, self.oracle.weigh(self._build(kept))) - 1
+
+    def find_suspects(self, attempts: Sequence[tuple[T, ...]], kept: tuple[T, ...]) -> Iterable[int]:
+        """Yield the indices of the attempts that may fail with the signature."""
+        built = [(i, problem) for i, left in enumerate(attempts) if (problem := self.rebuild(left)) is not None]
+        for i in self.oracle.sift_lazily([problem for _, problem in built], self._build(kept)):
+            yield built[i][0]
+
+    def _build(self, kept: tuple[T, ...]) -> Problem:
+        return self.problem if kept == self.items else self.rebuild(kept) or self.problem
 
 
 def _extent(problem: Problem) -> tuple[int, int]:

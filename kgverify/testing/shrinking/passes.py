@@ -11,9 +11,9 @@ from kgverify.program.atoms import NamedAtom, Variable, decode_variable, is_vari
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.ranking.corrupt import ALL
+from kgverify.runs.delta_debugging import count_down
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem, Sizes
-from kgverify.testing.shrinking.delta import counts_down, fewer_of
 from kgverify.testing.shrinking.oracle import Oracle
 from kgverify.testing.shrinking.terms import (
     VARIABLE_NAMES,
@@ -75,8 +75,8 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
         problem = oracle.first([*unranked[:32], whole], problem) or problem
     if not problem.queries and problem.num_corruptions:
         problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
-    problem = fewer_of(problem, oracle, problem.unranked, partial(_with_queries, problem, problem.queries))
-    return fewer_of(problem, oracle, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+    problem = oracle.drop_items(problem, problem.unranked, partial(_with_queries, problem, problem.queries))
+    return oracle.drop_items(problem, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
 
 
 def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
@@ -85,7 +85,7 @@ def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tu
 
 def drop_rules(problem: Problem, oracle: Oracle) -> Problem:
     """As few rules as may be."""
-    return fewer_of(problem, oracle, problem.rules, lambda kept: replace(problem, rules=kept))
+    return oracle.drop_items(problem, problem.rules, lambda kept: replace(problem, rules=kept))
 
 
 def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
@@ -97,12 +97,12 @@ def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
         spread = problem.spread._replace(after=sum(place < after for place, _ in kept))
         return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
 
-    return fewer_of(problem, oracle, tuple(enumerate(problem.facts)), rebuild)
+    return oracle.drop_items(problem, tuple(enumerate(problem.facts)), rebuild)
 
 
 def drop_constants(problem: Problem, oracle: Oracle) -> Problem:
     """As few further constants as may be."""
-    return fewer_of(problem, oracle, problem.constants, lambda kept: replace(problem, constants=kept))
+    return oracle.drop_items(problem, problem.constants, lambda kept: replace(problem, constants=kept))
 
 
 def drop_body_atoms(problem: Problem, oracle: Oracle) -> Problem:
@@ -146,7 +146,7 @@ def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
         places = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
         # Of each constant the last pair is the one with the first of those that it may become.
         into = list(dict(pairs[i] for i in places).items())
-        attempts = [merge_constants(problem, dict(into[:n])) for n in counts_down(len(into))]
+        attempts = [merge_constants(problem, dict(into[:n])) for n in count_down(len(into))]
         attempts += [merge_constants(problem, dict([pairs[i]])) for i in places]
         found = oracle.first(list(dict.fromkeys(attempts)), problem)
         if found is None:
