@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 

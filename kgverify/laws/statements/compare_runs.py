@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.view import Names, StepView, outcome_name
-from kgverify.laws.case import Case, Finding
-from kgverify.laws.views import read_steps
+from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Columns, starts_of
 

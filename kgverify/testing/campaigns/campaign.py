@@ -18,7 +18,6 @@ from kgverify.errors import UserError
 from kgverify.runs.workers import start_workers
 from kgverify.testing.campaigns.corpus import (
     Block,
-    BlockLog,
     Corpus,
     Identity,
     Sighting,
@@ -26,16 +25,16 @@ from kgverify.testing.campaigns.corpus import (
     is_shrunk,
     without_mark,
 )
-from kgverify.testing.campaigns.hunt import MOST_EXAMPLES
 from kgverify.testing.campaigns.known_divergences import KnownDivergence
-from kgverify.testing.campaigns.result import CampaignResult, summarise
-from kgverify.testing.campaigns.tally import Counts, Tally, Watch
-from kgverify.testing.campaigns.work import check_made, replay_text, shrink_text, try_block
-from kgverify.testing.checking.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.testing.campaigns.result import CampaignResult, Counts, Tally, Watch, summarise
+from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, make_pipeline
 from kgverify.testing.checking.failure import Signature
-from kgverify.testing.reproducers.parser import parse_reproducer
-from kgverify.testing.reproducers.text import render_reproducer, write_reproducer
+from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
+
+MOST_EXAMPLES: Final = 2000
+"""Problems of a campaign without a budget."""
 
 BLOCK_SIZE: Final = 2048
 """Problems of a block: a run of many costs less for each, all the more where a run is a compilation."""
@@ -80,6 +79,7 @@ class Campaign:
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
 
 
+@saving_bugs()
 def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today: date | None = None) -> CampaignResult:
     """Replay the corpus, try problems until the budget is spent, shrink what is new, and judge the known divergences.
 
@@ -108,7 +108,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
         engine=str(campaign.engine),
         seed=campaign.seed,
         lockstep=campaign.lockstep,
-        blocks=[run.log.blocks[number] for number in sorted(run.log.blocks)],
+        blocks=[block for _, block in sorted(run.blocks.items())],
         num_resumed=run.num_resumed,
         seconds=run.seconds,
         replays=run.replays,
@@ -125,7 +125,7 @@ class _Run:
     def __init__(self, campaign: Campaign, watch: Watch) -> None:
         self.campaign = campaign
         self.corpus = Corpus(campaign.corpus)
-        self.log: BlockLog = self.corpus.log(
+        self._log = self.corpus.log(
             Identity(
                 engine=campaign.engine,
                 lockstep=campaign.lockstep,
@@ -135,6 +135,7 @@ class _Run:
             ),
             is_fresh=campaign.is_fresh,
         )
+        self.blocks = {block.number: block for block in self._log.records}
         self.replays: list[tuple[Path, Signature, Signature | None]] = []
         self.num_resumed = 0
         self.seconds = 0.0
@@ -152,7 +153,7 @@ class _Run:
 
     def try_blocks(self, executor: Executor) -> None:
         """Try blocks, in order, until the budget is spent; those in the log are done."""
-        campaign, blocks, size = self.campaign, self.log.blocks, self.campaign.block_size
+        campaign, blocks, size = self.campaign, self.blocks, self.campaign.block_size
         self.num_resumed = sum(block.num_problems for block in blocks.values())
         most, started = campaign.most_examples, time.monotonic()
         todo = _blocks_to_do(blocks, size, most)
@@ -196,7 +197,8 @@ class _Run:
                 for future in sorted(finished, key=lambda future: future.result().number):
                     block = future.result()
                     is_partial = block.number in blocks
-                    self.log.add(block)
+                    blocks[block.number] = block
+                    self._log.add(block)
                     if is_partial:
                         # It was done again whole.
                         counts = Counts(blocks.values())
@@ -217,7 +219,7 @@ class _Run:
         judged = {path: found == signature for path, signature, found in self.replays}
         still = {made.signature for path, made in self.corpus.reproducers() if judged.get(path, True)}
         first: dict[Signature, Sighting] = {}
-        for _, block in sorted(self.log.blocks.items()):
+        for _, block in sorted(self.blocks.items()):
             for sighting in block.sightings:
                 if sighting.text:
                     first.setdefault(sighting.signature, sighting)

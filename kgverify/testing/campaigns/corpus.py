@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec
+from kgverify.runs.ledger import Ledger
+from kgverify.testing.checking.engine_makers import COMPILED, EngineSpec
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text import SUFFIX, read_reproducer, write_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
 
 NOT_SHRUNK: Final = "not shrunk yet"
 """A note of a reproducer that is still as it was found."""
@@ -73,52 +74,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     code: str
 
 
-class BlockLog:
-    """The blocks done by the campaigns of one identity, in a file with a line each."""
-
-    def __init__(self, path: Path, identity: Identity) -> None:
-        self.path = path
-        self.blocks: dict[int, Block] = {}
-        if path.exists():
-            self._read()
-        else:
-            self._append(msgspec.json.encode(identity))
-
-    def add(self, block: Block) -> None:
-        """Note a block."""
-        self.blocks[block.number] = block
-        self._append(msgspec.json.encode(block))
-
-    def _read(self) -> None:
-        try:
-            data = self.path.read_bytes()
-        except OSError as error:
-            raise UserError(
-                f"cannot be read: {error.strerror}", where=str(self.path), fix="remove it to start over"
-            ) from None
-        *lines, rest = data.split(b"\n")
-        try:
-            for line in lines[1:]:
-                block = msgspec.json.decode(line, type=Block)
-                self.blocks[block.number] = block
-        except msgspec.MsgspecError as error:
-            raise UserError(
-                f"is no log of a campaign: {error}", where=str(self.path), fix="remove it to start over"
-            ) from None
-        if rest:
-            # A line that was being written when the process was killed.
-            self.path.write_bytes(data[: len(data) - len(rest)])
-
-    def _append(self, line: bytes) -> None:
-        try:
-            with self.path.open("ab") as file:
-                file.write(line + b"\n")
-        except OSError as error:
-            raise UserError(
-                f"cannot be written: {error.strerror}", where=str(self.path), fix="give another --corpus"
-            ) from None
-
-
 class Corpus:
     """A folder of reproducers and logs, made if it is not there. UserError if it cannot be."""
 
@@ -149,13 +104,13 @@ class Corpus:
         write_reproducer(reproducer, path)
         return path
 
-    def log(self, identity: Identity, *, is_fresh: bool = False) -> BlockLog:
+    def log(self, identity: Identity, *, is_fresh: bool = False) -> Ledger[Block]:
         """The log of an identity; an empty one if `is_fresh`."""
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
         if is_fresh:
             path.unlink(missing_ok=True)
-        return BlockLog(path, identity)
+        return Ledger(path, identity, Block, title="log of a campaign")
 
 
 def name_of(signature: Signature) -> str:

@@ -12,9 +12,9 @@ from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import EngineCrash, guard, save_bug
-from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
+from kgverify.testing.checking.guard import EngineCrash, guard, locate_bug
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.trace import Trace
@@ -178,7 +178,7 @@ def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dic
         def again(part: Sequence[Problem]) -> object:
             return _compare(_prepare(range(len(part)), part), guarded, lockstep)
 
-        raise save_bug(batch.merged.problems, error, again) from error
+        raise locate_bug(batch.merged.problems, error, again) from error
 
 
 def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
@@ -235,7 +235,7 @@ def _judge_company(
         # What the engine gave is inconsistent.
         return failure(Signature("", "", CRASH, type(error).__name__), message=str(error))
     except Exception as error:
-        raise save_bug(company, error) from error
+        raise locate_bug(company, error) from error
     own = [divergence for divergence in report.divergences if _owner(merged, divergence) == place]
     divergence = next(iter(own or report.divergences), None)
     if divergence is not None:

@@ -1,8 +1,6 @@
 """Whose exception it is: what the engine under test raises is told apart from what kgverify itself raises around it."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -12,7 +10,7 @@ from kgverify.errors import InternalError, KgverifyError
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
@@ -82,44 +80,41 @@ class GuardedProbedEngine(GuardedEngine):
         return _call(self.engine.probe, position)
 
 
-def save_bug(
-    problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object] | None = None
-) -> InternalError:
-    """A bug of kgverify, met on problems that share a run, with a file of each problem of the smallest company found.
+class CheckBug(InternalError):
+    """A bug of kgverify that was met while problems were checked.
 
-    again: does with a part of the problems what met it
+    problems: the smallest group found that meets it in one run
     """
-    from kgverify.testing.checking.failure import CRASH, Signature
-    from kgverify.testing.reproducers.reproducer import Reproducer
-    from kgverify.testing.reproducers.text import SUFFIX, write_reproducer
 
-    def fails(part: Sequence[Problem]) -> bool:
+    def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
+        self.problems = problems
+        super().__init__(message)
+
+
+def locate_bug(
+    problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object] | None = None
+) -> CheckBug:
+    """Return the error for a bug of kgverify that was met on problems in one run, narrowed down by halving.
+
+    again: repeats on some of the problems what met the bug
+    """
+
+    def fails(some: Sequence[Problem]) -> bool:
         try:
             if again is not None:
-                again(part)
+                again(some)
         except Exception as other:
             return type(other) is type(error)
         return False
 
-    company = list(problems)
-    while len(company) > 1:
-        middle = len(company) // 2
-        half = next((half for half in (company[:middle], company[middle:]) if fails(half)), None)
+    group = list(problems)
+    while len(group) > 1:
+        middle = len(group) // 2
+        half = next((half for half in (group[:middle], group[middle:]) if fails(half)), None)
         if half is None:
             break
-        company = half
-    folder = Path(mkdtemp(prefix="kgverify-bug-"))
-    found = f"{type(error).__name__}: {error}"
-    for i, problem in enumerate(company):
-        made = Reproducer(
-            problem=problem,
-            signature=Signature("", "", CRASH, type(error).__name__),
-            message=str(error),
-            notes=("kgverify itself failed on this problem",),
-        )
-        write_reproducer(made, folder / f"problem-{i}{SUFFIX}")
-    what = "this problem" if len(company) == 1 else f"these {len(company)} problems together"
-    return InternalError(f"kgverify itself failed on {what}, saved in {folder}: {found}")
+        group = half
+    return CheckBug(f"{type(error).__name__}: {error}", tuple(group))
 
 
 def _guarded(function: Callable[P, T], kind: type[T]) -> Callable[P, T]:

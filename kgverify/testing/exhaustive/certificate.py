@@ -15,9 +15,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.workers import start_workers
-from kgverify.testing.checking.engine_spec import EAGER, EngineSpec, make_pipeline
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.exhaustive.certify_block import (
+    MOST_SHOWN,
+    Block,
+    Finding,
+    ShowProgress,
+    certify_block,
+    certify_spec,
+    describe_engine,
+)
 from kgverify.testing.exhaustive.scope import (
     SCOPES,
     Count,
@@ -26,16 +35,6 @@ from kgverify.testing.exhaustive.scope import (
     count_programs,
     enumerate_programs,
     find_scope,
-)
-from kgverify.testing.exhaustive.state import Opening, append_block, open_state, unusable
-from kgverify.testing.exhaustive.work import (
-    MOST_SHOWN,
-    Block,
-    Finding,
-    ShowProgress,
-    certify_block,
-    certify_spec,
-    describe_engine,
 )
 
 __all__ = [
@@ -112,6 +111,15 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         return f"no divergence found{left}" if left else "no divergence exists in this scope"
 
 
+class _Identity(msgspec.Struct, frozen=True):
+    """The first line of a state file."""
+
+    format: int
+    scope: str
+    block_size: int = msgspec.field(name="programs_at_once")
+    engine: dict[str, str]
+
+
 class _Task(NamedTuple):
     """A block that is to be done."""
 
@@ -145,8 +153,11 @@ def certify(
     """
     make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
     described = describe_engine(scope, make)
-    path = None if state is None else Path(state)
-    blocks = {} if path is None else open_state(path, Opening(_FORMAT, scope.digest, programs_at_once, described))
+    ledger = None
+    if state is not None:
+        identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
+        ledger = Ledger(Path(state), identity, Block, title="state of a certificate")
+    blocks = {block.block: block for block in ledger.records} if ledger else {}
     if blocks:
         progress(sum(block.problems for block in blocks.values()))
     expected = count_programs(scope)
@@ -154,16 +165,16 @@ def certify(
     work = _Work(
         scope=scope,
         engine=engine,
-        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(path)), most_blocks),
+        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks),
         progress=progress,
         jobs=min(jobs, max(1, num_left)),
-        is_kept=path is not None,
+        is_kept=ledger is not None,
         on_interrupt=on_interrupt,
     )
     for block in work.blocks():
         blocks[block.block] = block
-        if path is not None:
-            append_block(path, block)
+        if ledger:
+            ledger.add(block)
     done = [block for _, block in sorted(blocks.items())]
     return Certificate(
         scope=scope.name,
@@ -187,7 +198,8 @@ def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -
         if number not in num_programs:
             yield _Task(number, number * size, programs)
         elif num_programs[number] != len(programs):
-            raise unusable(where, f"block {number} has {num_programs[number]} programs, not {len(programs)}")
+            message = f"block {number} has {num_programs[number]} programs, not {len(programs)}"
+            raise UserError(message, where=where, fix=FIX)
 
 
 def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[ScopedProgram]]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
@@ -140,13 +139,6 @@ class Problem:
             yield from rule.body
         yield from self.queries
         yield from self.unranked
-
-    @property
-    def graph(self) -> KnowledgeGraph:
-        """The problem alone, under its own names, as a graph whose test triples are the queries."""
-        from kgverify.testing.problems.merge import merge
-
-        return merge([self]).run.graph
 
     def __str__(self) -> str:
         """The program and the queries as text, for people."""

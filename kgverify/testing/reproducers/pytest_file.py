@@ -9,20 +9,21 @@ from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text import render_reproducer
+from kgverify.testing.reproducers.text_format import render_reproducer
 
 _TEMPLATE: Final = '''"""{title}
 
 Made by kgverify {version}. It fails until {until} on the problem below.
 """
 
-{imports}
+from kgverify.laws.replay import assert_agrees
+from kgverify.testing.reproducers.text_format import parse_reproducer
 
 REPRODUCER = r"""{text}"""
 
 
 def {function}():
-    {asserts}(parse_reproducer(REPRODUCER, __file__))
+    assert_agrees(parse_reproducer(REPRODUCER, __file__))
 '''
 
 
@@ -40,24 +41,10 @@ def render_test(reproducer: Reproducer) -> str:
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
     function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
     text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
-    module, asserts, until = (
-        "kgverify.testing.reproducers.reproducer",
-        "assert_agrees",
-        "the reference and the engine agree",
-    )
+    until = "the reference and the engine agree"
     if kind == LAW:
-        module, asserts = "kgverify.laws.reproducer", "assert_holds"
-        until = f"the law {situation} holds, and the reference and the engine agree,"
-    imports = ["from kgverify.testing.reproducers.parser import parse_reproducer", f"from {module} import {asserts}"]
-    return _TEMPLATE.format(
-        title=title,
-        version=__version__,
-        text=text,
-        function=function,
-        until=until,
-        imports="\n".join(sorted(imports, key=lambda line: line.split()[1])),
-        asserts=asserts,
-    )
+        until = f"the law {situation} holds, and {until},"
+    return _TEMPLATE.format(title=title, version=__version__, text=text, function=function, until=until)
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:

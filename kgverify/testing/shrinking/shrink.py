@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgverify.errors import UserError
+from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import Failure
-from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.shrinking.neighbour import Neighbour, find_neighbour
@@ -49,6 +49,11 @@ class Shrunk:
     def problem(self) -> Problem:
         """The minimal problem."""
         return self.failure.problem
+
+    @property
+    def change(self) -> str:
+        """The change after which both sides agree; empty where none is known."""
+        return self.neighbour.change if self.neighbour is not None else ""
 
 
 def shrink(

@@ -14,8 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
 from kgverify.testing.exhaustive.scope import Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import Problem, Sizes

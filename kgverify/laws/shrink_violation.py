@@ -1,4 +1,4 @@
-"""Shrinking what breaks a law: to a minimal problem on which the engine under test breaks the same law."""
+"""Violations of laws, shrunk with the law held fixed and written as reproducers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,10 +6,11 @@ from typing import NamedTuple
 from kgverify.comparison.result import Divergence
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline
 from kgverify.testing.checking.failure import LAW, Failure, Signature
-from kgverify.testing.checking.pipelines import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.shrinking.oracle import Oracle
 from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
 
@@ -89,3 +90,22 @@ class LawOracle(Oracle):
         self.calls += 1
         (places,) = group_problems(problems)
         return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], places)}
+
+
+def reproducer_of_violation(
+    violation: Violation, engine: EngineSpec = EAGER, *, neighbour: str = "", notes: tuple[str, ...] = ()
+) -> Reproducer:
+    """The reproducer of a violation. One that takes company has a note of it: shrink it first."""
+    others = len(violation.company) - 1
+    company = (f"only in one run with {others} other problems",) if others else ()
+    return Reproducer(
+        problem=violation.problem,
+        signature=failure_of(violation).signature,
+        candidate=violation.candidate,
+        step=violation.step,
+        expected=(violation.expected,),
+        actual=(violation.actual,),
+        neighbour=neighbour,
+        engine=engine,
+        notes=(f"breaks the law {violation.law}: {violation.statement}", *company, *notes),
+    )

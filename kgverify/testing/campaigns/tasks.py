@@ -8,15 +8,19 @@ from kgverify.engines.reference.garbage_collection import without_garbage_collec
 from kgverify.errors import UserError
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, without_mark
 from kgverify.testing.checking.check import confirm, find_suspects, judge, prepare_batches
-from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import (
+    COMPILED,
+    EngineSpec,
+    KnownPolicies,
+    MakePipeline,
+    make_once,
+    make_pipeline,
+)
 from kgverify.testing.checking.failure import Failure, Signature, is_same_way
-from kgverify.testing.checking.pipelines import MakePipeline
-from kgverify.testing.checking.third_party import KnownPolicies, make_once
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
-from kgverify.testing.problems.distribution import measure_distribution
-from kgverify.testing.reproducers.parser import parse_reproducer
-from kgverify.testing.reproducers.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
-from kgverify.testing.reproducers.text import render_reproducer
+from kgverify.testing.problems.features import count_features
+from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
+from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
 from kgverify.testing.shrinking.shrink import joined_problems, shrink
 
 PATIENCE: Final = 12
@@ -84,17 +88,17 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
     )
     if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
         block.num_measured = len(problems)
-        block.features = measure_distribution(problems).problems
+        block.features = count_features(batches)
     return block
 
 
 def replay_text(text: str, engine: EngineSpec) -> Signature | None:
     """The signature with which a reproducer diverges on an engine; None where both sides agree."""
     made = parse_reproducer(text)
-    found = replay(made, make_pipeline(engine))
-    if found.failure is None:
+    failure = judge(made.problem, make_pipeline(engine), lockstep=made.lockstep)
+    if failure is None:
         return None
-    return made.signature if found.is_same else found.failure.signature.held
+    return made.signature if is_same_way(failure.signature, made.signature) else failure.signature.held
 
 
 def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
@@ -105,7 +109,7 @@ def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -
         return ""
     shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
     notes = without_mark(made).notes
-    smallest = reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes)
+    smallest = reproducer_of(shrunk.failure, engine, lockstep=made.lockstep, neighbour=shrunk.change, notes=notes)
     return render_reproducer(replace(smallest, signature=made.signature))
 
 
