@@ -21,7 +21,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
-from kgverify.laws.shrink_violation import reproducer_of_violation, shrink_violation
+from kgverify.laws.shrink_violation import make_law_reproducer, shrink_violation
 from kgverify.report.render.terminal import print_report
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems, verify_problems
@@ -36,7 +36,7 @@ from kgverify.testing.checking.engine_makers import (
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import DEFAULT_SIZES, Problem
-from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 from kgverify.verification.verify import verify
@@ -106,7 +106,7 @@ class Conformance:
 
     @property
     def is_conforming(self) -> bool:
-        """Whether something was checked, and nothing is wrong."""
+        """True if something was checked, and nothing is wrong."""
         return self.num_problems > 0 and self.failure is None and not self.violations
 
     @property
@@ -223,10 +223,10 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
             problem=report.failure.problem, signature=report.failure.signature, message=report.failure.message
         )
         if report.failure.is_alone:
-            made = reproducer_of(report.failure, engine, lockstep=lockstep)
+            made = make_reproducer(report.failure, engine, lockstep=lockstep)
         made = replace(made, engine=engine, neighbour=report.neighbour)
     elif report.violations:
-        made = reproducer_of_violation(report.violations[0], engine, neighbour=report.neighbour)
+        made = make_law_reproducer(report.violations[0], engine, neighbour=report.neighbour)
     else:
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
     try:
@@ -279,7 +279,7 @@ def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tu
 def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseException | None:
     """What the engine raises on the problem of a crash; None where it does not do so again."""
     try:
-        verify_problems(failure.company, make_pipeline, lockstep=True)
+        verify_problems(failure.group, make_pipeline, lockstep=True)
     except Exception as error:
         return error
     return None
@@ -299,7 +299,7 @@ def describe_failure(failure: Failure) -> list[str]:
         lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
         lines += _value_lines("expected", divergence.expected) + _value_lines("actual", divergence.actual)
     if not failure.is_alone:
-        lines.append(f"   only in one run with {len(failure.company) - 1} other problems")
+        lines.append(f"   only in one run with {len(failure.group) - 1} other problems")
     return [*lines, "problem:", *problem_lines(failure.problem)]
 
 

@@ -154,7 +154,7 @@ class Case:
 
     @cached_property
     def is_aligned(self) -> bool:
-        """Whether the columns list each candidate once, in the order given."""
+        """True if the columns list each candidate once, in the order given."""
         return has_same_candidates(self.candidates, self.columns.candidates)
 
     @cached_property
@@ -257,12 +257,12 @@ def take_candidates(candidates: Candidates, rows: NDArray[np.integer]) -> Candid
 
 
 def has_same_candidates(given: CandidateSet, reported: Candidates) -> bool:
-    """Whether each given candidate is reported once, in the order given."""
+    """True if each given candidate is reported once, in the order given."""
     told = CandidateSet(reported.query, reported.side, reported.atom)
     return is_same_set(given, told)
 
 
 def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:
-    """Whether two sets hold the same candidates in the same order."""
+    """True if two sets hold the same candidates in the same order."""
     pairs: Any = zip(one, other, strict=True)
     return all(np.array_equal(left, right) for left, right in pairs)

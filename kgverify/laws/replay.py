@@ -9,8 +9,8 @@ from kgverify.laws.law import Violation
 from kgverify.laws.shrink_violation import find_violation
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
-from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, is_same_way
-from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
+from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 
 
@@ -37,10 +37,10 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether it fails in the same way as before."""
+        """True if it fails in the same way as before."""
         if self.reproducer.signature.kind == LAW:
             return self.violation is not None
-        return self.failure is not None and is_same_way(self.failure.signature, self.reproducer.signature)
+        return self.failure is not None and fails_same_way(self.failure.signature, self.reproducer.signature)
 
     def __str__(self) -> str:
         """The verdict with both values, as text."""
@@ -68,7 +68,7 @@ class Replay:
         before = self.reproducer.signature
         if self.failure is None:
             return [f"AGREE   no longer: {before}"]
-        found = reproducer_of(self.failure)
+        found = make_reproducer(self.failure)
         if self.is_same:
             lines = [f"{self.verdict.value}   still, and in the same way: {before}"]
         else:

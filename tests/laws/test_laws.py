@@ -76,7 +76,7 @@ def test_a_violation_is_told_of_the_problem_alone_in_names():
     violations = law.check(compiled_maker(faults=["dead-end-open"]), list(islice(draw_problems(0), 32)), most=2)
     assert len(violations) == 2
     for each in violations:
-        assert each.company == (each.problem,)
+        assert each.group == (each.problem,)
         assert str(each).startswith("law broken: terminal-alone (close")
         assert str(each.problem).splitlines()[0] in str(each)
 

@@ -13,7 +13,7 @@ from kgverify.errors import UserError
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import check_laws
 from kgverify.laws.replay import assert_agrees, replay
-from kgverify.laws.shrink_violation import find_violation, reproducer_of_violation, shrink_violation
+from kgverify.laws.shrink_violation import find_violation, make_law_reproducer, shrink_violation
 from kgverify.testing.campaigns.corpus import Corpus
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, make_pipeline
 from kgverify.testing.checking.failure import LAW
@@ -56,7 +56,7 @@ def test_a_broken_law_shrinks_to_little_that_breaks_the_same_law(fault, name, si
 
 def test_a_law_that_is_not_broken_again_cannot_be_shrunk():
     violation, _ = broken("last-fact-lost", "fact-order")
-    with pytest.raises(UserError, match="does not fail as told"):
+    with pytest.raises(UserError, match="does not fail again with"):
         shrink_violation(violation, make_pipeline(EAGER))
 
 
@@ -64,7 +64,7 @@ def test_a_law_that_is_not_broken_again_cannot_be_shrunk():
 def reproducer():
     violation, make = broken("last-fact-lost", "fact-order")
     shrunk, smaller = shrink_violation(violation, make, max_calls=200, seconds=30)
-    return reproducer_of_violation(smaller, LOST, neighbour=shrunk.neighbour.change if shrunk.neighbour else "")
+    return make_law_reproducer(smaller, LOST, neighbour=shrunk.neighbour.change if shrunk.neighbour else "")
 
 
 def test_the_file_names_the_law_and_reads_back_as_itself(reproducer):

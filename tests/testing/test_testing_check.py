@@ -1,4 +1,4 @@
-"""Checking problems: no false alarm, failures confirmed alone or in the smallest company, every kind of trouble told."""
+"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of trouble told."""
 
 import tempfile
 from itertools import islice
@@ -40,17 +40,17 @@ def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
     assert [failure.index for failure in failures] == sorted(failure.index for failure in failures)
 
 
-def test_a_fault_of_chunks_fails_in_the_smallest_company_found():
+def test_a_fault_of_chunks_fails_in_the_smallest_group_found():
     small = [p for p in PROBLEMS if p.key == PROBLEMS[0].key][:40]
     assert len(small) > 20
     make = compiled_maker(faults=["chunk-boundary-dropped"])
     failure, *_ = check_problems(small, make)
     assert not failure.is_alone
-    assert failure.problem in failure.company
-    assert len(failure.company) < len(small)
+    assert failure.problem in failure.group
+    assert len(failure.group) < len(small)
     assert judge(failure.problem, make) is None
     assert failure.signature.stage == "recycle"
-    assert verify_problems(failure.company, make).report.divergences
+    assert verify_problems(failure.group, make).report.divergences
 
 
 def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_makes_it():

@@ -21,7 +21,7 @@ from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
 from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import (
     escape_line,
     parse_reproducer,
@@ -166,7 +166,7 @@ def test_files_that_cannot_be_read_or_written_are_mistakes(tmp_path):
 def reproducer() -> Reproducer:
     problem = Problem(facts=(FACT, NamedAtom("p", "b", "c")), unranked=(NamedAtom("p", "b", X),))
     shrunk = shrink(judge(problem, make_pipeline(LAST_LOST)), make_pipeline(LAST_LOST))
-    return reproducer_of(shrunk.failure, LAST_LOST, neighbour=shrunk.change)
+    return make_reproducer(shrunk.failure, LAST_LOST, neighbour=shrunk.change)
 
 
 def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
@@ -186,9 +186,9 @@ def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
 
 def test_what_takes_company_is_no_reproducer():
     problem = Problem(unranked=(FACT,))
-    failure = Failure(index=0, problem=problem, company=(problem, problem), signature=SIGNATURE)
-    with pytest.raises(UserError, match="in the company of 1 other"):
-        reproducer_of(failure)
+    failure = Failure(index=0, problem=problem, group=(problem, problem), signature=SIGNATURE)
+    with pytest.raises(UserError, match="only in one run with 1 other"):
+        make_reproducer(failure)
 
 
 TOY = """
@@ -227,7 +227,7 @@ def test_an_engine_of_ones_own_that_raises_an_exception_shrinks_to_what_makes_it
     assert shrunk.failure.signature == ("", "", CRASH, "IndexError")
     assert shrunk.problem.size == 2
     assert shrunk.neighbour is not None
-    made = reproducer_of(shrunk.failure, toy, neighbour=shrunk.change)
+    made = make_reproducer(shrunk.failure, toy, neighbour=shrunk.change)
     assert parse_reproducer(render_reproducer(made)) == made
     assert "no room for p(X, X)" in str(replay(made))
 

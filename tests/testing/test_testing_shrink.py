@@ -13,7 +13,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import compiled_maker
-from kgverify.testing.checking.failure import Failure, Signature, is_same_way
+from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, Problem
 from kgverify.testing.shrinking.shrink import shrink
 
@@ -97,18 +97,18 @@ def test_a_shrink_out_of_calls_gives_what_it_has(stream):
 def test_what_does_not_fail_as_told_is_refused():
     problem = Problem(unranked=(NamedAtom("p", "a", Variable("X")),))
     failure = Failure(
-        index=0, problem=problem, company=(problem,), signature=Signature("prune", "stage.prune", "missing")
+        index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "missing")
     )
-    with pytest.raises(UserError, match="does not fail as told"):
+    with pytest.raises(UserError, match="does not fail again with"):
         shrink(failure)
 
 
 def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_are_one():
     atoms, origin = (Signature("recycle", f"resolvents.{name}", "foreign") for name in ("atoms", "origin"))
-    assert is_same_way(atoms, origin)
-    assert is_same_way(atoms.held, origin)
-    assert not is_same_way(atoms, atoms._replace(field="steps.depth"))
-    assert not is_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
+    assert fails_same_way(atoms, origin)
+    assert fails_same_way(atoms.held, origin)
+    assert not fails_same_way(atoms, atoms._replace(field="steps.depth"))
+    assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
 
 
 def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):

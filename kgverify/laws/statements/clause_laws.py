@@ -38,7 +38,7 @@ class Model:
                 is_new |= self._apply(head, body)
 
     def has_instance(self, atom: Ids) -> bool:
-        """Whether some instance of an atom follows; equal variables stand for one constant."""
+        """True if some instance of an atom follows; equal variables stand for one constant."""
         predicate, a, b = atom
         relation = self._relation(predicate)
         rows = relation if a < 0 else relation[self._place[a] : self._place[a] + 1]

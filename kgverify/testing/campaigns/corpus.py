@@ -1,4 +1,4 @@
-"""A corpus: a folder with a reproducer for each divergence found, and logs of what campaigns tried."""
+"""A corpus: a folder with a reproducer of each divergence found, and logs of the problems tried."""
 
 import hashlib
 import re
@@ -18,16 +18,17 @@ from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
 
 NOT_SHRUNK: Final = "not shrunk yet"
-"""A note of a reproducer that is still as it was found."""
+"""A note in reproducers that have not been shrunk."""
 LOG_SUFFIX: Final = ".jsonl"
 
 
 class Sighting(msgspec.Struct, kw_only=True):
     """A divergence in a block.
 
-    index: place of the first problem that shows it, in the seed's sequence
+    index: of the first problem that shows it, in the seed's sequence
     count: confirmed problems of the block that show it
-    text:  a reproducer; empty where no single problem shows it
+    text:  a reproducer; empty if no single problem shows it
+
     """
 
     signature: Signature
@@ -37,15 +38,16 @@ class Sighting(msgspec.Struct, kw_only=True):
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """What came of consecutive problems of a seed's sequence.
+    """The result of trying consecutive problems of a seed's sequence.
 
     number:        of the block
-    num_problems:  that were tried; fewer than a whole block at the end of a campaign
-    num_skipped:   of these, problems whose policy the engine does not know
+    num_problems:  tried; fewer than a whole block at the end of a campaign
+    num_skipped:   of these, problems with a policy that the engine does not support
     num_differing: problems that differ in the run of the block
     num_confirmed: of these, those that were run by themselves
     num_measured:  problems whose features were counted: all, or 0
     features:      feature to the number of problems in which it occurs
+
     """
 
     number: int
@@ -62,9 +64,10 @@ class Block(msgspec.Struct, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign is gone on with by: if any of it differs, blocks done count for nothing.
+    """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
-    code: a digest of the sources of kgverify, of the reference, and of the module of an engine of one's own
+    code: a digest of the sources of kgverify, of the reference, and of the module of a third party's engine
+
     """
 
     engine: EngineSpec
@@ -75,7 +78,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Corpus:
-    """A folder of reproducers and logs, made if it is not there. UserError if it cannot be."""
+    """A folder of reproducers and logs, created if it does not exist. UserError if it cannot be."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,16 +90,17 @@ class Corpus:
             ) from None
 
     def reproducers(self) -> list[tuple[Path, Reproducer]]:
-        """Every reproducer of a divergence, by name. UserError, with its line, for a file that is none.
+        """Return every reproducer of a divergence, by name. UserError, with its line, for an invalid file.
 
-        One of a law is not for a campaign, which compares: `kgverify replay` judges it.
+        Reproducers of laws are left out: a campaign compares, and `kgverify replay` checks laws.
+
         """
         every = [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
         return [(path, made) for path, made in every if made.signature.kind != LAW]
 
     def add(self, reproducer: Reproducer) -> Path:
-        """Write a reproducer under a name made of its signature, beside those that are there."""
-        stem, number = name_of(reproducer.signature), 1
+        """Write a reproducer to a new file named after its signature."""
+        stem, number = name_file(reproducer.signature), 1
         path = self.folder / f"{stem}{SUFFIX}"
         while path.exists():
             number += 1
@@ -105,7 +109,7 @@ class Corpus:
         return path
 
     def log(self, identity: Identity, *, is_fresh: bool = False) -> Ledger[Block]:
-        """The log of an identity; an empty one if `is_fresh`."""
+        """Open the log of an identity; an empty one if `is_fresh`."""
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
         if is_fresh:
@@ -113,8 +117,8 @@ class Corpus:
         return Ledger(path, identity, Block, title="log of a campaign")
 
 
-def name_of(signature: Signature) -> str:
-    """A file's name for a signature: readable, and different for different ones."""
+def name_file(signature: Signature) -> str:
+    """Return a file name for a signature: readable, and different for different ones."""
     readable = re.sub(r"[^a-z0-9]+", "-", f"{signature.stage} {signature.kind} {signature.situation}".lower()).strip(
         "-"
     )
@@ -122,17 +126,17 @@ def name_of(signature: Signature) -> str:
 
 
 def is_shrunk(reproducer: Reproducer) -> bool:
-    """Whether a reproducer is no longer as it was found."""
+    """Return whether a reproducer has been shrunk."""
     return NOT_SHRUNK not in reproducer.notes
 
 
-def without_mark(reproducer: Reproducer) -> Reproducer:
-    """A reproducer without the note that it was not shrunk."""
+def mark_shrunk(reproducer: Reproducer) -> Reproducer:
+    """Return a reproducer without the note that it has not been shrunk."""
     return replace(reproducer, notes=tuple(note for note in reproducer.notes if note != NOT_SHRUNK))
 
 
 def digest_code(engine: EngineSpec) -> str:
-    """A digest of what decides whether a problem agrees: other code, other results."""
+    """Return a digest of the code that decides whether a problem agrees."""
     digest = hashlib.sha256()
     for package in ("kgverify", "kgreference"):
         spec = find_spec(package)

@@ -1,4 +1,4 @@
-"""An engine under test as it is written down, so that it can be made again: what it is, how it runs, its faults."""
+"""Engines under test: specifications that can be written down, and functions that make pipelines from them."""
 
 import importlib
 import inspect
@@ -24,14 +24,14 @@ from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 
 MakePipeline: TypeAlias = Callable[[Run, Sizes], Pipeline]
-"""From a run and the sizes of its batch to what is under test."""
+"""A function that makes the pipeline under test for a run and the sizes of its batch."""
 
 MakeEngine: TypeAlias = Callable[[Program, Limits, Policy], Engine]
-"""What a third party gives: an engine for a program."""
+"""A third party's function that makes an engine for a program."""
 
 
 def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence[str | Fault] = ()) -> MakePipeline:
-    """Makes the compiled evaluator, with the given faults in it, by name or as they are. UserError for an unknown name.
+    """Return a maker of the compiled evaluator with some faults, by name or as records. UserError for an unknown name.
 
     With a `mode` other than eager each run is a compilation.
     """
@@ -69,7 +69,7 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
 
 
 def engine_maker(make_engine: MakeEngine) -> MakePipeline:
-    """Makes an engine of one's own; corruptions are drawn and ranks counted by kgverify."""
+    """Return a maker for a third party's engine; kgverify draws the corruptions and counts the ranks."""
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
         return Pipeline(make_engine(run.graph.program, run.limits, run.policy), draw_candidates, rank_candidates)
@@ -80,11 +80,11 @@ def engine_maker(make_engine: MakeEngine) -> MakePipeline:
 COMPILED: Final = "compiled"
 REFERENCE: Final = "reference"
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-_WHAT: Final = "a class, or a function of (program, limits, policy), that makes an engine"
+_FACTORY: Final = "a class, or a function of (program, limits, policy), that makes an engine"
 
 
 class EngineSpec(NamedTuple):
-    """Which engine: `compiled`, `reference`, or `MODULE:NAME` that makes one from a program, limits and a policy.
+    """The name of an engine: `compiled`, `reference`, or `MODULE:NAME` for a third party's.
 
     mode, device, faults: of the compiled evaluator
     """
@@ -101,11 +101,11 @@ class EngineSpec(NamedTuple):
 
 
 EAGER: Final = EngineSpec()
-"""The eager evaluator as it is."""
+"""The eager evaluator without faults."""
 
 
 def make_pipeline(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
-    """The maker of an engine. UserError for one that kgverify cannot make."""
+    """Return the maker of an engine. UserError if kgverify cannot make it."""
     if spec.name == COMPILED:
         return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)
     if spec.name == REFERENCE:
@@ -116,13 +116,13 @@ def make_pipeline(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
         raise UserError(
             f"kgverify cannot make the engine {spec.name!r}",
             where=where,
-            fix=f"give `{COMPILED}`, `{REFERENCE}`, or MODULE:NAME, {_WHAT}",
+            fix=f"give `{COMPILED}`, `{REFERENCE}`, or MODULE:NAME, {_FACTORY}",
         )
     return as_maker(load_factory(spec.name, where), where)
 
 
 def load_factory(name: str, where: str) -> Any:
-    """What `MODULE:NAME` names, looked for in the current folder too. UserError if it cannot be loaded."""
+    """Import `MODULE:NAME`, also from the current folder. UserError if it cannot be loaded."""
     module_name, _, path = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -140,16 +140,16 @@ def load_factory(name: str, where: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise UserError(f"{module_name!r} has no function {path!r}", where=where, fix=f"name {_WHAT}")
+        raise UserError(f"{module_name!r} has no function {path!r}", where=where, fix=f"name {_FACTORY}")
     return found
 
 
 Factory: TypeAlias = Callable[..., Any]
-"""(program, limits, policy) -> engine, or (run, sizes) -> pipeline."""
+"""A function (program, limits, policy) -> engine, or (run, sizes) -> pipeline."""
 
 
 def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
-    """The maker of pipelines that a factory is, or stands for. UserError for what is neither."""
+    """Return the maker of pipelines for a factory. UserError for anything else."""
     num = _count_parameters(factory)
     if num == 2:
         return factory
@@ -163,7 +163,7 @@ def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
 
 
 def adapt_engine(engine: Any) -> Engine:
-    """The engine, with what the protocol asks for beyond `prove` and `step`. UserError if it lacks one of these."""
+    """Return the engine with the optional parts of the protocol added. UserError if it lacks `prove` or `step`."""
     for method, what in (("prove", "(candidates) -> columns"), ("step", "(positions) -> columns")):
         if not callable(getattr(engine, method, None)):
             raise UserError(
@@ -178,9 +178,9 @@ def adapt_engine(engine: Any) -> Engine:
 
 
 class KnownPolicies:
-    """The problems that an engine can be asked about: those whose policy it knows. It is made once for each policy.
+    """The problems whose policy an engine supports. An engine is made once for each policy to find out.
 
-    One that raises NotImplementedError does not know the policy; nor does one that raises UserError, unless for `shortest`.
+    An engine does not support a policy if it raises NotImplementedError or, except for `shortest`, UserError.
     """
 
     def __init__(self, make_pipeline: MakePipeline) -> None:
@@ -188,7 +188,7 @@ class KnownPolicies:
         self._known: dict[PolicySpec, bool] = {}
 
     def __contains__(self, problem: object) -> bool:
-        """Whether the engine knows the policy of a problem; an exception of another kind is for a comparison to tell."""
+        """Return whether the engine supports a problem's policy; True if making it fails in another way."""
         if not isinstance(problem, Problem):
             return False
         if problem.policy not in self._known:
@@ -214,32 +214,32 @@ def make_once(make_pipeline: MakePipeline, problem: Problem) -> None:
 
 
 class _Adapted:
-    """An engine without `info`, or whose `prove` does not tell its progress."""
+    """An engine without `info`, or whose `prove` does not report its progress."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's own, or its class's name."""
+        """The engine's own, or one with its class's name."""
         info = getattr(self._engine, "info", None)
         return info if isinstance(info, EngineInfo) else EngineInfo(name=type(self._engine).__name__)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """The engine's."""
+        """Prove the candidates, and report the progress at the end."""
         columns: Columns = self._engine.prove(candidates)
         progress(len(columns.candidates.query))
         return columns
 
     def step(self, positions: Positions) -> Columns:
-        """The engine's."""
+        """Take one step from each position."""
         columns: Columns = self._engine.step(positions)
         return columns
 
 
 class _Probed(_Adapted):
     def probe(self, position: Positions) -> StageOutputs:
-        """The engine's."""
+        """Return the stage outputs of one step."""
         outputs: StageOutputs = self._engine.probe(position)
         return outputs
 
@@ -252,7 +252,7 @@ def _takes_progress(engine: Any) -> bool:
 
 
 def _count_parameters(factory: Factory) -> int:
-    """The parameters without a default; 3 where they cannot be told; -1 for what cannot be called."""
+    """Return the number of parameters without a default; 3 if it is unknown, -1 if it cannot be called."""
     if not callable(factory):
         return -1
     try:

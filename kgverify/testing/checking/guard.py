@@ -1,4 +1,4 @@
-"""Whose exception it is: what the engine under test raises is told apart from what kgverify itself raises around it."""
+"""Distinguish the exceptions of the engine under test from those of kgverify."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
@@ -16,16 +16,17 @@ from kgverify.trace.model.columns import CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
 
 OWN: Final = (draw_candidates, rank_candidates)
-"""Parts of a pipeline that are kgverify's: what they raise is no engine's doing."""
+"""Functions of kgverify in a pipeline: their exceptions are not the engine's."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class EngineCrash(KgverifyError):
-    """The engine under test raised an exception, or gave what is no result at all.
+    """The engine under test raised an exception, or returned an invalid result.
 
-    situation: the exception's type; its message is this one's
+    situation: the exception's type
+
     """
 
     def __init__(self, message: str, situation: str) -> None:
@@ -34,7 +35,7 @@ class EngineCrash(KgverifyError):
 
 
 def guard(make_pipeline: MakePipeline) -> MakePipeline:
-    """The same maker, whose exceptions, and those of what it makes, are each an `EngineCrash`."""
+    """Return the same maker; its exceptions, and those of the pipelines that it makes, become `EngineCrash`."""
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
         made = _call(make_pipeline, run, sizes)
@@ -51,32 +52,32 @@ def guard(make_pipeline: MakePipeline) -> MakePipeline:
 
 
 class GuardedEngine:
-    """An engine whose exceptions are each an `EngineCrash`."""
+    """An engine whose exceptions become `EngineCrash`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's."""
+        """The engine's info."""
         return _call(lambda: self.engine.info)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """As the engine does."""
+        """Prove the candidates."""
         return _checked_columns(_call(self.engine.prove, candidates, progress))
 
     def step(self, positions: Positions) -> Columns:
-        """As the engine does."""
+        """Take one step from each position."""
         return _checked_columns(_call(self.engine.step, positions))
 
 
 class GuardedProbedEngine(GuardedEngine):
-    """One that can show what each stage does."""
+    """A guarded engine that can show what each stage does."""
 
     engine: ProbedEngine
 
     def probe(self, position: Positions) -> StageOutputs:
-        """As the engine does."""
+        """Return the stage outputs of one step."""
         return _call(self.engine.probe, position)
 
 

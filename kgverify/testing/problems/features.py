@@ -1,4 +1,4 @@
-"""What a problem holds, and what a step of it does, as names: the vocabulary of the distribution report."""
+"""Features: what a problem contains and what its steps do, as names that campaigns count."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -108,7 +108,7 @@ ALL_FEATURES: Final = (*PROGRAM_FEATURES, *QUERY_FEATURES, *RUN_FEATURES, *STEP_
 
 
 def program_features(problem: Problem) -> Iterator[str]:
-    """Of the facts and rules."""
+    """Yield the features of a problem's facts and rules."""
     facts, rules = problem.facts, problem.rules
     by_predicate: dict[str, int] = {}
     for fact in dict.fromkeys(facts):
@@ -158,7 +158,7 @@ def _rule_features(rule: NamedRule, limits: Limits) -> Iterator[str]:
 
 
 def query_features(problem: Problem) -> Iterator[str]:
-    """Of the queries and of the setting."""
+    """Yield the features of a problem's queries and settings."""
     every = (*problem.queries, *problem.unranked)
     facts = set(problem.facts)
     for _, first, second in problem.unranked:
@@ -183,7 +183,7 @@ def query_features(problem: Problem) -> Iterator[str]:
 
 
 def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterator[str]:
-    """Of how a candidate ended."""
+    """Yield the features of a candidate's outcome."""
     yield Outcome(outcome).name
     if outcome == Outcome.PROVED:
         if num_steps == 1:
@@ -197,7 +197,7 @@ def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterato
 
 
 def step_features(outputs: StageOutputs, problem: Problem, query: object, goal: tuple[object, ...]) -> Iterator[str]:
-    """Of one step of the reference, from what each stage gave; query and goal in ids."""
+    """Yield the features of one step of the reference, from its stage outputs; query and goal in ids."""
     limits = problem.limits
     selected, facts = outputs[Stage.SELECT], outputs[Stage.MATCH_FACTS]
     num_clauses = len(outputs[Stage.MATCH_RULES]) + len(facts)
@@ -259,7 +259,7 @@ def count_features(batches: Sequence[Batch]) -> dict[str, int]:
 
 
 def _batch_features(batch: Batch) -> list[set[str]]:
-    """The features of each problem of a batch."""
+    """Return the features of each problem of a batch."""
     problems = batch.merged.problems
     found = [{*program_features(problem), *query_features(problem)} for problem in problems]
     columns, rankings = batch.expected.columns, batch.expected.rankings
@@ -301,7 +301,7 @@ def _batch_features(batch: Batch) -> list[set[str]]:
 
 
 def _pushed_down(batch: Batch) -> set[int]:
-    """The problems in which an unproved candidate has a higher log-probability than a proved one of its query and side."""
+    """Return the problems in which an unproved candidate scores above a proved one of its query and side."""
     candidates = batch.expected.columns.candidates
     groups: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     for query, side, outcome, value in zip(

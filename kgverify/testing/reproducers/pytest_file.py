@@ -1,4 +1,4 @@
-"""A reproducer as a test for pytest: it fails before the repair, and passes after it."""
+"""Reproducers as tests for pytest, which fail before the repair and pass after it."""
 
 import re
 import runpy
@@ -28,14 +28,14 @@ def {function}():
 
 
 class FirstRun(NamedTuple):
-    """How a generated test came out when it was run: whether it failed as it must, and what it said."""
+    """The result of running a generated test once: whether it failed, as it must, and its message."""
 
     fails: bool
     message: str
 
 
 def render_test(reproducer: Reproducer) -> str:
-    """The text of a test file."""
+    """Return the text of a test file."""
     stage, field, kind, situation = reproducer.signature
     title = re.sub(r'[\\"\s]+', " ", f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}")
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")

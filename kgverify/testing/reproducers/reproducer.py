@@ -1,4 +1,4 @@
-"""Reproducers: a minimal problem, what went wrong with it, and with which engine; made, and run again."""
+"""A reproducer: a minimal problem, the difference that it shows, and the engine on which it shows it."""
 
 import platform
 from contextlib import suppress
@@ -14,15 +14,16 @@ from kgverify.testing.problems.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Reproducer:
-    """A problem with the difference that is expected of it.
+    """A problem and the difference that it shows.
 
-    signature:        of the difference; its first divergence is compared with it
-    candidate, step:  where it shows; step -1 for none
-    expected, actual: both values, a line each, as people read them
+    signature:        of the difference; that of its first divergence is compared with it
+    candidate, step:  where it shows; step -1 if it is not about a step
+    expected, actual: both values as text, a line each
     lockstep:         whether every step was compared from the expected goal
-    neighbour:        the change after which both sides agree; empty where none is known
+    neighbour:        the change after which both sides agree; empty if none is known
     versions:         library name to version, of the run that made it
-    notes:            lines for people
+    notes:            comments for readers
+
     """
 
     problem: Problem
@@ -39,12 +40,12 @@ class Reproducer:
     notes: tuple[str, ...] = ()
 
     def with_engine(self, engine: EngineSpec) -> "Reproducer":
-        """The same for another engine."""
+        """Return the same reproducer for another engine."""
         return replace(self, engine=engine)
 
     def describes(self, failure: Failure) -> bool:
-        """Whether a failure has the same signature, in the same place, with the same two values."""
-        found = reproducer_of(failure)
+        """Return whether a failure has the same signature and step, and the same two values."""
+        found = make_reproducer(failure)
         return (found.signature, found.candidate, found.step, found.expected, found.actual) == (
             self.signature,
             self.candidate,
@@ -54,7 +55,7 @@ class Reproducer:
         )
 
 
-def reproducer_of(
+def make_reproducer(
     failure: Failure,
     engine: EngineSpec = EAGER,
     *,
@@ -65,7 +66,7 @@ def reproducer_of(
     """Return the reproducer of a failure. UserError for one that needs other problems in its run: shrink it first."""
     if not failure.is_alone:
         raise UserError(
-            f"fails in the company of {len(failure.company) - 1} other problems, not alone",
+            f"fails only in one run with {len(failure.group) - 1} other problems",
             where="reproducer",
             fix="shrink the failure first",
         )

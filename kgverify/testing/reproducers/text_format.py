@@ -1,8 +1,8 @@
-"""Reproducers as text: clauses and queries as in Prolog, and `key: value` lines around them.
+r"""Reproducers as text: clauses and queries as in Prolog, and `key: value` lines around them.
 
-A bare name that begins with a lower-case letter or a digit is a constant, or a predicate; one that begins with an
+A bare name that begins with a lower-case letter or a digit is a constant or a predicate; one that begins with an
 upper-case letter or with `_` is a variable; every other name stands in single quotes, with \\\\, \\', \\n, \\t and
-\\xHEX\\ as in ISO Prolog. A line that begins with % is a comment. One clause, query or key a line.
+\\xHEX\\ as in ISO Prolog. A line that begins with % is a comment. A line holds one clause, query or key.
 """
 
 import re
@@ -30,7 +30,7 @@ SUFFIX: Final = ".kg"
 
 
 def render_reproducer(reproducer: Reproducer) -> str:
-    """The text of a reproducer; `parse_reproducer` reads it back, with variables renamed that have unusual names."""
+    """Return the text of a reproducer, which `parse_reproducer` reads; variables with unusual names are renamed."""
     problem = reproducer.problem
     lines = [FIRST_LINE, *(f"note: {escape_line(note)}" for note in reproducer.notes), ""]
     lines += [f"{_atom(fact)}." for fact in problem.facts]
@@ -70,7 +70,7 @@ def render_reproducer(reproducer: Reproducer) -> str:
 
 
 def read_reproducer(path: Path) -> Reproducer:
-    """Read a file. UserError if it cannot be read or is no reproducer."""
+    """Read a file. UserError if it cannot be read or is not a reproducer."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -155,7 +155,7 @@ _SIGNS = {"n": "\n", "t": "\t"}
 
 
 def quote(name: str) -> str:
-    """A predicate's or a constant's name."""
+    """Return the name of a predicate or a constant, quoted if necessary."""
     if PLAIN.fullmatch(name):
         return name
     escaped = escape(name).replace("'", "\\'")
@@ -163,7 +163,7 @@ def quote(name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """The text on one line, of signs that can be printed."""
+    """Return the text on one line of printable characters."""
 
     def show(sign: str) -> str:
         return _ESCAPED.get(sign) or (sign if sign.isprintable() else f"\\x{ord(sign):x}\\")
@@ -172,7 +172,7 @@ def escape(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """The same, for a value of which blanks at the ends are stripped where it is read."""
+    """Return the text on one line, with blanks at the ends escaped as well, since a reader strips them."""
     escaped = escape(text)
     if escaped.startswith(" "):
         escaped = f"\\x20\\{escaped[1:]}"
@@ -180,7 +180,7 @@ def escape_line(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that `escape` was given."""
+    """Return the text that `escape` was given."""
 
     def read(match: re.Match[str]) -> str:
         if match[1]:
@@ -228,7 +228,7 @@ _TOKEN = re.compile(
 
 
 def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
-    """The reproducer of a text. UserError, with file and line, for what is none."""
+    """Parse the text of a reproducer. UserError, with file and line, if it is not one."""
     return _Parser(file).parse(text)
 
 
@@ -238,7 +238,7 @@ class _Query(NamedTuple):
 
 
 class _Parser:
-    """Reads a text line by line; knows where it is."""
+    """A parser that reads a text line by line, and knows the current line."""
 
     def __init__(self, file: str) -> None:
         self._file = file

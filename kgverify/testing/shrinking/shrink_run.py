@@ -12,9 +12,9 @@ from kgverify.report.report import Report
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, MakePipeline, make_pipeline
 from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
-from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs
-from kgverify.testing.shrinking.held_ids import cut_with_ids
+from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
@@ -30,7 +30,7 @@ MAX_RUN_CALLS: Final = 100
 
 
 class NoSlice(UserError):
-    """No part of the graph was found that diverges as the run does."""
+    """An error: no part of the graph was found that diverges as the run does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ShrunkRun:
             f" {len(self.sliced.rules):,} by the proof slice, then to {len(problem.facts):,} and"
             f" {len(problem.rules):,}; {self.shrunk.calls} runs of the engine",
         )
-        return reproducer_of(
+        return make_reproducer(
             self.shrunk.failure, self.engine, lockstep=report.lockstep, neighbour=self.shrunk.change, notes=notes
         )
 
@@ -171,8 +171,8 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
     report = verification.report
     divergence = report.divergences[number - 1]
     is_plain = report.policy.name == SHORTEST.name
-    # Where each attempt is a run of its own, fewer of them.
-    most = MOST_SEEDS_ALONE if oracle.takes_company else len(POLICIES)
+    # Fewer seeds if each attempt is a separate run.
+    most = MOST_SEEDS_ALONE if oracle.needs_batch else len(POLICIES)
     policies = POLICIES[:1] if is_plain else (*POLICIES[1:][:most], SHORTEST)
     try:
         rounds = [Slicer(verification, graph, policy).slices(divergence) for policy in policies]
@@ -183,7 +183,7 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                     continue
                 if len(found.facts) < len(graph.train):
                     return found
-                return cut_with_ids(found, Slicer(verification, graph).touched(divergence), oracle)
+                return shrink_keeping_ids(found, Slicer(verification, graph).touched(divergence), oracle)
     except OutOfBudget:
         if oracle.smallest is not None:
             return oracle.smallest
