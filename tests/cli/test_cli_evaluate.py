@@ -204,7 +204,7 @@ def test_several_processes_need_a_folder(command: Command, monkeypatch: pytest.M
     class Member:
         index, size = 0, 4
 
-    monkeypatch.setattr(importlib.import_module("kgverify.cli.commands.evaluate"), "start_team", Member)
+    monkeypatch.setattr(importlib.import_module("kgverify.cli.commands.evaluate"), "join_process_group", Member)
     finished = command("evaluate", *FEW)
     assert finished.code == 2
     assert finished.err == "error: --save: 4 processes need a folder\nfix: give --save DIR\n"

@@ -15,8 +15,8 @@ from rich.console import Console
 from kgverify.cli.dashboard import Dashboard, draw
 from kgverify.cli.progress import ECHOED, print_lines
 from kgverify.testing.campaigns.campaign import Campaign
-from kgverify.testing.campaigns.tally import Tally
-from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.campaigns.result import Tally
+from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 ENGINE = EngineSpec(faults=("last-fact-lost", "visited-leak"))
