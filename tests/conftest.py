@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 MOST_PROCESSES = 4
 """Each process imports torch and makes the fixtures of its modules."""
@@ -34,7 +35,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session, its worker processes included, one new cache of compiled code."""
+    """Give the session, its worker processes included, one new cache of compiled code, and Hypothesis no deadlines."""
+    any_speed = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("any-speed", any_speed)
+    settings.load_profile("any-speed")
     if hasattr(config, "workerinput"):
         return
     folder = tempfile.mkdtemp(prefix="kgverify-inductor-")

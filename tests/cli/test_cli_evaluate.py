@@ -188,7 +188,7 @@ def test_two_processes_leave_the_parts_and_the_metrics_of_one(command: Command, 
         )
         for rank in range(2)
     ]
-    (out, err), silent = (process.communicate(timeout=120) for process in processes)
+    (out, err), silent = (process.communicate(timeout=300) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], err + silent[1]
     assert silent == ("", "")
     assert "by 2 processes" in out

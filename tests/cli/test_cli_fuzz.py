@@ -107,7 +107,7 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
             break
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, out + err
     assert "(not shrunk yet)" in out
     assert re.match(r"\d+ NEW DIVERGENCES? SO FAR ", out)

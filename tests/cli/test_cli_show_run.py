@@ -185,7 +185,7 @@ def terminal(run_dir: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    seen, deadline = b"", time.monotonic() + 30
+    seen, deadline = b"", time.monotonic() + 120
     while text not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, seen

@@ -183,7 +183,7 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=mutant_trial.try_mutant, args=(None, [NamedRound(16, turn)], None, send))
     process.start()
-    process.join(timeout=30)
+    process.join(timeout=120)
     assert not receive.poll()
     assert status_of(None, process.exitcode) == (TIMED_OUT, "time")
 

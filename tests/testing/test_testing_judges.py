@@ -146,7 +146,7 @@ class Prolog:
         assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
 
 def had_no_choice(derivation: Derivation) -> bool:

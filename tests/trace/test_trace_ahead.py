@@ -75,7 +75,7 @@ def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(tmp_path,
 
 def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkeypatch):
     named, writing, most = [], [], []
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=120)
     put, sync_file = module.put_in_place, module.sync_file
 
     def sync(path):
@@ -212,7 +212,7 @@ def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_
 
 
 def test_turns_begin_and_end_in_order_and_overlap():
-    turns, seen, both = Turns(), [], threading.Barrier(2, timeout=20)
+    turns, seen, both = Turns(), [], threading.Barrier(2, timeout=120)
     first, second = turns.take(), turns.take()
 
     def run(turn, name):

@@ -133,7 +133,7 @@ def test_goals_without_bound_are_not_rebuilt(full, tmp_path: Path, is_pruned: bo
     )
     header = msgspec.structs.replace(trace.header, program_sha256="")
     hostile = replace(trace, header=header, rules=rules, columns=trace.columns._replace(resolvents=made_by))
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(UserError, match="more than 32 atoms for each resolvent"):
         rebuild_goals(hostile)
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20
