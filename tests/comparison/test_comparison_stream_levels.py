@@ -50,7 +50,7 @@ def assert_same_report(expected, actual, *, verifies_content=None):
     return streamed
 
 
-@pytest.mark.sample(4, deep=16)
+@pytest.mark.sample(4, deep=10)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp_path):
@@ -67,7 +67,7 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp
     assert_same_report(*paths, verifies_content=bool(seed % 2))
 
 
-@pytest.mark.sample(5, deep=25)
+@pytest.mark.sample(5, deep=15)
 @pytest.mark.parametrize(
     ("change", "levels"),
     # Every change, and every pair of levels, with a third of the others.
@@ -140,7 +140,7 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
         np.testing.assert_array_equal(found.columns.steps.goal_atoms, trace.columns.steps.goal_atoms)
 
 
-@pytest.mark.sample(4, deep=20)
+@pytest.mark.sample(4, deep=12)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("change", [cut_steps, shuffle, lose, rename_constants], ids=lambda each: each.__name__)
 def test_the_first_divergence_at_any_levels(change, levels, tmp_path):

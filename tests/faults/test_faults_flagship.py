@@ -100,7 +100,7 @@ def test_the_first_compiled_evaluator_has_three_causes_and_the_report_separates_
     assert min(gained) < 0
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_in_lockstep_all_three_causes_of_the_first_compiled_evaluator_are_listed(tmp_path: Path):
     finished = run_command(f"{FIRST_COMPILED} --lockstep", tmp_path)
     assert TABLES["first-compiled-lockstep"] == causes_table(finished)
@@ -139,7 +139,7 @@ def test_in_lockstep_the_causes_of_v10_stand_side_by_side(tmp_path: Path):
     assert TABLES["v10-lockstep"] == causes_table(finished)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.data
 @needs_data
 def test_mending_any_one_fault_of_v10_proves_nothing_more():

@@ -38,7 +38,7 @@ def test_a_fault_that_does_nothing_leaves_the_traces_equal(stand: Stand):
     assert (trial.num_places, trial.num_divergences) == (0, 0)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_without_a_fault_there_is_no_alarm():
     arenas = list(sound_arenas(["countries", "random:1"], 12, seed=3))
     assert len({(arena.limits, arena.policy, arena.slots, arena.seed) for arena in arenas}) == 12
@@ -47,7 +47,7 @@ def test_without_a_fault_there_is_no_alarm():
         assert (trial.verdict, trial.is_manifest, trial.num_divergences) == ("AGREE", False, 0), arena
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_lockstep_lists_both_faults_of_a_pair(stand: Stand):
     for faults in (
         ("rule-cap", "last-argmax"),

@@ -85,7 +85,7 @@ def test_an_engine_of_one_stage_conforms():
     assert report.num_problems > 60 < report.num_problems + report.num_skipped == 96
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, deep=2)
 @pytest.mark.parametrize(
     ("engine", "stage"),
     [
@@ -168,7 +168,7 @@ def test_a_function_is_an_engine_under_its_name():
     assert str(check_engine(a_toy, problems=[problem])) == "a_toy conforms: 1 problems, 42 laws"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, deep=1)
 @pytest.mark.parametrize(
     "made",
     [

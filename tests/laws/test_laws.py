@@ -66,7 +66,7 @@ def test_no_law_is_broken_by_an_engine_without_a_fault(make):
     assert [str(each) for each in violations] == []
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(5, deep=12)
 @pytest.mark.parametrize(("fault", "law"), CAUGHT_BY.items())
 def test_a_fault_breaks_its_law(fault, law):
     assert fault in FAULTS

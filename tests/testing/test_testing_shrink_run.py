@@ -105,7 +105,7 @@ def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_
     assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
 
 
-@pytest.mark.sample(0, deep=1)
+@pytest.mark.sample(0, deep=0)
 @pytest.mark.data
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 @pytest.mark.parametrize(

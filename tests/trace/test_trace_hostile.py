@@ -63,7 +63,7 @@ def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(12, deep=40)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_neither_whole_nor_followed_when_repaired(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -190,7 +190,7 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
     }
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(40, deep=120)
 @pytest.mark.parametrize("look", ["mapped", "expected", "actual"])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):
@@ -213,7 +213,7 @@ def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: 
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(12, deep=40)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
