@@ -1,4 +1,4 @@
-"""What all tests of the folder share."""
+"""The fixtures that all tests of the folder share."""
 
 from collections.abc import Iterator
 
