@@ -147,6 +147,7 @@ def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_after_the_part_in_flight_and_the_command_goes_on_later(command: Command, tmp_path: Path):
     arguments = ["--part-size", "30", "--corruptions", "12", "--check", "9", *WIDE, "--save", str(tmp_path / "run")]
     process = start(arguments)
@@ -221,7 +222,7 @@ def test_every_block_of_the_page_is_executed_here():
     assert all(block["command"] for block in BLOCKS if block["kind"] == "text")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_page_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
