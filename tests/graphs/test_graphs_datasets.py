@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.graphs import load_graph
+from kgverify.graphs.load import load_graph
 from kgverify.program.outcomes import Side
 
 pytestmark = [
@@ -48,7 +48,7 @@ def test_the_tails_of_countries_s3_are_its_regions() -> None:
 
 @pytest.mark.deep
 def test_wn18rr_loads_in_the_time_of_a_few_plain_readings() -> None:
-    """Of its triples, on the same machine and at the same time: two or three of them."""
+    """Take the time of two or three plain readings on the same machine."""
     path = Path(os.environ["KGVERIFY_DATA"]) / "wn18rr" / "train.txt"
 
     def read_plainly() -> None:

@@ -77,7 +77,7 @@ def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
 
 def test_another_graph_has_no_shipped_weights():
     graph = load_graph("countries")
-    with pytest.raises(UserError, match="no trained weights come with kgverify") as raised:
+    with pytest.raises(UserError, match="kgverify ships no trained weights") as raised:
         load_policy("trained", replace(graph, rules=graph.rules[:1]), Limits(), 0)
     assert "kgverify train --graph countries" in raised.value.fix
 
@@ -86,7 +86,7 @@ def run_train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_shell(f"kgverify train {shlex.join(arguments)}", cwd)
 
 
-def test_the_command_writes_weights_and_says_from_what(tmp_path: Path):
+def test_the_command_writes_weights_and_reports_their_training_data(tmp_path: Path):
     done = run_train("-o", "w.safetensors", "--rounds", "1", "--epochs", "1", "--hidden", "8", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
@@ -96,7 +96,7 @@ def test_the_command_writes_weights_and_says_from_what(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_a_place_that_cannot_be_written_is_said_before_any_training(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_refused_before_any_training(tmp_path: Path):
     done = run_train("-o", "missing/w.safetensors", cwd=tmp_path)
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
