@@ -1,4 +1,4 @@
-"""Laws of the batch machinery: slots, batches, chunks, padding and order change nothing in any derivation."""
+"""Laws of the batch machinery: slots, batches, chunks, padding and order change no derivation."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -15,13 +15,12 @@ from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Columns, concatenate, select_candidates
 
 FEWER = 6
-"""How many times fewer slots, and candidates in a pool, some laws have."""
+"""The factor by which some laws reduce slots, and candidates in a pool."""
 MOST_ALONE = 8
 """Candidates of a run that are proved alone."""
 
 
-def repeats(case: Case) -> Iterator[Finding]:
-    """The same engine again, bit by bit; and the columns that it gave first are still what they were."""
+def _check_repetition(case: Case) -> Iterator[Finding]:
     first = case.columns
     kept = deepcopy(first)
     yield from differing(case, case.engine.prove(case.candidates), Stage.RECYCLE, exactly=True)
@@ -31,24 +30,21 @@ def repeats(case: Case) -> Iterator[Finding]:
         )
 
 
-def reordered(case: Case) -> Iterator[Finding]:
-    """The candidates in another order."""
+def _check_candidate_order(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     order = np.random.default_rng(num).permutation(num)
     columns = case.engine.prove(case.candidates.take(order))
     yield from _aligned(case, columns, np.argsort(order))
 
 
-def chunked(case: Case) -> Iterator[Finding]:
-    """The candidates in parts."""
+def _check_chunks(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     size = max(1, num // 3)
     parts = [case.engine.prove(case.candidates.take(slice(i, i + size))) for i in range(0, num, size)]
     yield from differing(case, concatenate(parts), Stage.RECYCLE)
 
 
-def alone(case: Case) -> Iterator[Finding]:
-    """Some candidates, each by itself."""
+def _check_alone(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
     parts = [case.engine.prove(case.candidates.take(slice(i, i + 1))) for i in rows.tolist()]
@@ -57,8 +53,7 @@ def alone(case: Case) -> Iterator[Finding]:
         yield finding._replace(candidate=int(rows[finding.candidate]))
 
 
-def twice(case: Case) -> Iterator[Finding]:
-    """Each candidate given twice."""
+def _check_twice(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.repeat(np.arange(num), 2)
     columns = case.engine.prove(case.candidates.take(rows))
@@ -78,7 +73,7 @@ def _sized(change: Callable[[Sizes], Sizes]) -> Callable[[Case], Iterator[Findin
 
 
 def same_as(name: str, make_other: MakePipeline) -> Law:
-    """The law that another way of running the same engine (its mode, its device) changes nothing."""
+    """Return the law that another way of running the same engine (its mode, its device) changes nothing."""
 
     def find(case: Case) -> Iterator[Finding]:
         other = make_other(case.run, case.sizes).engine
@@ -111,20 +106,20 @@ MACHINERY_LAWS = (
     Law(
         "repetition",
         "The same engine proves the same candidates again, equal in every bit, and leaves what it gave.",
-        repeats,
+        _check_repetition,
     ),
-    Law("candidate-order", "The order of the candidates changes nothing in any derivation.", reordered),
+    Law("candidate-order", "The order of the candidates changes nothing in any derivation.", _check_candidate_order),
     Law(
         "chunks",
         "Candidates proved in parts, one part after the other, have the derivations that they have together.",
-        chunked,
+        _check_chunks,
     ),
     Law(
         "alone",
         f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
-        alone,
+        _check_alone,
     ),
-    Law("twice", "A candidate given twice has the same derivation twice.", twice),
+    Law("twice", "A candidate given twice has the same derivation twice.", _check_twice),
     Law(
         "slots",
         f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",

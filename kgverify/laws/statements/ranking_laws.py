@@ -25,8 +25,7 @@ def _groups(candidates: CandidateSet) -> Groups:
     return groups
 
 
-def filtered(case: Case) -> Iterator[Finding]:
-    """The true triple, then as many corruptions as wanted, or all that are eligible; each as it must be."""
+def _check_filtered_draw(case: Case) -> Iterator[Finding]:
     graph, num = case.run.graph, case.run.num_corruptions
     known = {tuple(triple) for triple in graph.known_triples.tolist()}
     groups = _groups(case.draw(case.ranked_queries))
@@ -55,8 +54,7 @@ def filtered(case: Case) -> Iterator[Finding]:
                 yield finding(f"{wanted} corruptions", len(drawn))
 
 
-def drawn_again(case: Case) -> Iterator[Finding]:
-    """Once more, in parts and backwards: every query has the same corruptions."""
+def _check_draw_by_query(case: Case) -> Iterator[Finding]:
     queries = case.ranked_queries
     once = case.draw(queries)
     if not is_same_set(once, case.draw(queries)):
@@ -71,8 +69,7 @@ def drawn_again(case: Case) -> Iterator[Finding]:
                 yield Finding(-1, -1, Stage.CORRUPT, "drawn in parts", texts[0], texts[1], key[0])
 
 
-def nested(case: Case) -> Iterator[Finding]:
-    """With one corruption more, those drawn before are among those drawn."""
+def _check_nested_draw(case: Case) -> Iterator[Finding]:
     num = case.run.num_corruptions
     if num == ALL:
         return
@@ -84,8 +81,7 @@ def nested(case: Case) -> Iterator[Finding]:
             yield Finding(-1, -1, Stage.CORRUPT, "drawn", texts[0], texts[1], key[0])
 
 
-def recounted(case: Case) -> Iterator[Finding]:
-    """The ranks counted again, one query after the other."""
+def _check_ranks(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
         return
     told = {
@@ -124,8 +120,7 @@ def recounted(case: Case) -> Iterator[Finding]:
             yield Finding(-1, -1, Stage.RANK, f"{Side(key[1]).name.lower()} side", texts[0], texts[1], key[0])
 
 
-def ranked_in_any_order(case: Case) -> Iterator[Finding]:
-    """The candidates handed to the ranking backwards."""
+def _check_rank_order(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
         return
     backwards = take_candidates(case.columns.candidates, np.arange(len(case.columns.candidates.query))[::-1])
@@ -153,21 +148,21 @@ RANKING_LAWS = (
         "For each query and side: the query, then k different corruptions by ascending id (all eligible ones where there are"
         " fewer); each differs from the query in this argument alone, which is of its domain, and is no triple of train, valid or"
         " test.",
-        filtered,
+        _check_filtered_draw,
         needs_rows=False,
         judges="draw",
     ),
     Law(
         "draw-by-query",
         "The draw depends on seed, query and side alone: drawn again, in parts or in another order, it is the same.",
-        drawn_again,
+        _check_draw_by_query,
         needs_rows=False,
         judges="draw",
     ),
     Law(
         "nested-draw",
         "The corruptions drawn as k are among those drawn as k + 1.",
-        nested,
+        _check_nested_draw,
         needs_rows=False,
         judges="draw",
     ),
@@ -175,14 +170,14 @@ RANKING_LAWS = (
         "ranks",
         "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
         " more than the number above the query's, the pessimistic one as much more as there are ties.",
-        recounted,
+        _check_ranks,
         needs_rows=False,
         judges="rank",
     ),
     Law(
         "rank-order",
         "The order in which candidates are handed over changes no rank.",
-        ranked_in_any_order,
+        _check_rank_order,
         needs_rows=False,
         judges="rank",
     ),

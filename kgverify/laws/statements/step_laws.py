@@ -1,4 +1,4 @@
-"""Laws of single steps: what a step gives depends on its goal, the visited goals and the query alone, and on these as stated."""
+"""Laws of single steps: a step depends on its goal, the visited goals and the query alone, and on these as stated."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +23,7 @@ WIDE_RESOLVENTS = 128
 """`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
 
 
-def taken_alone(case: Case) -> Iterator[Finding]:
-    """Each step of the run, taken from its position."""
+def _check_step_alone(case: Case) -> Iterator[Finding]:
     stepped = read_steps(case.engine.step(case.positions))
     error = 2 * case.score_error
     for row in range(len(case.owner)):
@@ -33,8 +32,7 @@ def taken_alone(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.RECYCLE, found[0], found[2], found[1])
 
 
-def forgets(case: Case) -> Iterator[Finding]:
-    """Each step without the goals visited before: what comes back are these goals alone."""
+def _check_visited_goals(case: Case) -> Iterator[Finding]:
     positions = case.positions
     last = np.cumsum(positions.num_goals, dtype=np.int64) - 1
     starts = starts_of(positions.num_atoms)
@@ -64,8 +62,7 @@ def forgets(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.REVISIT, "resolvents", *texts)
 
 
-def widens(case: Case) -> Iterator[Finding]:
-    """Each step under wider limits: what the narrow ones drop is what is too long, or comes too late."""
+def _check_limits(case: Case) -> Iterator[Finding]:
     narrow = case.limits
     longest = max((len(rule.body) for rule in case.program.rules), default=1)
     limits = Limits(
@@ -101,8 +98,7 @@ def widens(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.LIMIT, "dropped", *told)
 
 
-def redundant(case: Case) -> Iterator[Finding]:
-    """A fact put behind the goal changes nothing: it is deleted from each resolvent."""
+def _check_redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = _facts_by_problem(case)
     problem_of = case.merged.owner[case.columns.candidates.query].tolist()
     rows: list[int] = []
@@ -158,28 +154,28 @@ STEP_LAWS = (
     Law(
         "step-alone",
         "A step taken by itself from its position (query, depth, goals visited) is the step of the run.",
-        taken_alone,
+        _check_step_alone,
         has_steps=True,
     ),
     Law(
         "visited-goals",
         "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
         " no limit drops anything.",
-        forgets,
+        _check_visited_goals,
         has_steps=True,
     ),
     Law(
         "limits",
         "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
         " of the rest the first max_resolvents; what was dropped is counted so.",
-        widens,
+        _check_limits,
         has_steps=True,
     ),
     Law(
         "redundant-subgoal",
         "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
         " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
-        redundant,
+        _check_redundant_subgoal,
         has_steps=True,
     ),
 )

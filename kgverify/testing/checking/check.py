@@ -42,19 +42,19 @@ class Batch:
 class Suspect(NamedTuple):
     """A problem that differs in the run of its batch.
 
-    index:      of the problem, in the batch
+    member:     the index of the problem in the batch
     divergence: its first divergence there, read off the traces; None where nothing could be compared
 
     """
 
     batch: Batch
-    index: int
+    member: int
     divergence: Divergence | None = None
 
     @property
     def number(self) -> int:
         """The index of the problem among those checked."""
-        return self.batch.indices[self.index]
+        return self.batch.indices[self.member]
 
 
 def check_problems(
@@ -112,7 +112,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
 
 def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
     """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
-    problem = suspect.batch.merged.problems[suspect.index]
+    problem = suspect.batch.merged.problems[suspect.member]
     attempts = [problem]
     if problem.queries and problem.num_corruptions not in (0, ALL):
         # In a batch other corruptions are drawn, since the draw depends on ids.
@@ -121,7 +121,7 @@ def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = F
         failure = judge(attempt, make_pipeline, index=suspect.number, lockstep=lockstep)
         if failure is not None:
             return failure
-    group, member = _shrink_group(suspect.batch.merged.problems, suspect.index, make_pipeline, lockstep)
+    group, member = _shrink_group(suspect.batch.merged.problems, suspect.member, make_pipeline, lockstep)
     return _judge_group(group, member, make_pipeline, suspect.number, lockstep) or Failure(
         index=suspect.number,
         problem=problem,
