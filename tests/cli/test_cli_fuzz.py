@@ -109,7 +109,7 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
     assert process.returncode == 130, out + err
     assert "(not shrunk yet)" in out
     assert re.match(r"\d+ NEW DIVERGENCES? SO FAR ", out)
-    assert "this goes on with it:\nkgverify fuzz --time 5m" in err
+    assert "to resume, run:\nkgverify fuzz --time 5m" in err
     assert "Traceback" not in err
 
 

@@ -129,7 +129,7 @@ def _check_within_limits(case: Case) -> Iterator[Finding]:
     is_short = (steps.dropped_resolvents > 0) & (steps.num_resolvents != limits.max_resolvents)
     for row in np.flatnonzero(is_short):
         count = steps.num_resolvents[row]
-        expected = f"{limits.max_resolvents}, since more were dropped for their place"
+        expected = f"{limits.max_resolvents}, since more were dropped"
         yield case.of_step(row, Stage.LIMIT, "num_resolvents", expected, count)
 
 
@@ -264,7 +264,7 @@ DERIVATION_LAWS = (
     Law(
         "within-limits",
         "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
-        " dropped, and where resolvents were dropped for their place there are max_resolvents.",
+        " dropped, and where resolvents were dropped beyond a limit there are max_resolvents.",
         _check_within_limits,
         needs_rows=False,
     ),

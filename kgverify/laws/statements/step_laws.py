@@ -92,7 +92,7 @@ def _check_limits(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.LIMIT, "resolvents", *texts)
         elif counts != (one.dropped_atoms, one.dropped_resolvents):
             told = [
-                f"{a} dropped for their atoms, {b} for their place"
+                f"{a} dropped for their atoms, {b} beyond max_resolvents"
                 for a, b in (counts, (one.dropped_atoms, one.dropped_resolvents))
             ]
             yield case.of_step(row, Stage.LIMIT, "dropped", *told)
