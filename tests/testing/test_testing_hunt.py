@@ -44,7 +44,7 @@ def test_a_hunt_ends_where_it_was_told_to():
     assert ProblemStream(0, max_examples=3).search_fault("packed-fact-keys") == Search(3, None)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_every_fault_of_the_catalogue_is_found_half_of_them_within_twenty_problems(stream):
     searches = {name: stream.search_fault(name) for name in FAULTS}
     assert [name for name, each in searches.items() if not each.is_found] == []
