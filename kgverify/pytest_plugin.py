@@ -22,10 +22,10 @@ FOLDER: Final = "kgverify-failures"
 
 _OPTIONS: Final = (
     ("engine", str, "", "the engine under test, as module:factory; or compiled, or reference"),
-    ("examples", int, "300", "problems that each check decodes"),
+    ("examples", int, "300", "number of generated problems in each check"),
     ("seed", int, "0", "seed of these problems"),
-    ("time", float, "60", "seconds after which a check begins no further problems"),
-    ("corpus", str, "", "folder of failing problems: those in it are checked first, and new ones are saved there"),
+    ("time", float, "60", "seconds after which no further problems are tried"),
+    ("corpus", str, "", "folder of failing problems, which are checked first; new ones are saved there"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()

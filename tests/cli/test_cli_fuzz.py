@@ -90,7 +90,7 @@ def test_what_is_no_time_is_told(text):
 def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
     words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
     # A block of 2,048 problems takes long to end.
-    script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 128; main()"
+    script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 128; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *words],
         cwd=tmp_path,

@@ -135,7 +135,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
 # A block of 2,048 problems takes long to end.
 IN_A_TERMINAL = """
 import os, pty, sys
-script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 256; main()"
+script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 256; main()"
 code = pty.spawn([sys.executable, "-c", script, *sys.argv[1:]])
 sys.exit(os.waitstatus_to_exitcode(code))
 """

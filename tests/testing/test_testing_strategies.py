@@ -123,7 +123,7 @@ def test_nothing_else_loads_hypothesis():
     assert done.stdout.strip() == "False"
 
 
-def test_without_hypothesis_the_way_to_get_it_is_told():
+def test_without_hypothesis_the_error_says_how_to_install_it():
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "from kgverify.errors import UserError\n"
