@@ -93,7 +93,6 @@ class Conformance:
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
     exception:    the engine's exception on that problem, with its traceback
     violations:   of laws, one for each that is broken
-
     """
 
     engine: str
@@ -170,7 +169,6 @@ def check_engine(
 
     UserError for a factory that makes no engine. If an engine raises UserError or NotImplementedError for a policy, problems
     with that policy are skipped.
-
     """
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
@@ -243,7 +241,6 @@ def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None
     """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
 
     UserError unless one of graph and run is given.
-
     """
     if (graph is None) == (run is None):
         raise UserError("expected a graph or a run", where="assert_equivalent", fix="give one of them")

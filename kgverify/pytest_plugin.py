@@ -107,7 +107,6 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     assert_equivalent(problems=[...])       on your own problems
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
-
     """
     marker = request.node.get_closest_marker("kgverify")
 

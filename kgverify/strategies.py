@@ -127,7 +127,6 @@ def rules(known: Symbols) -> SearchStrategy[tuple[NamedRule, ...]]:
     """Draw one to three related rules: a known trap with its holes filled, or any rule of one to five body atoms.
 
     Among them are chains, inverses, mutual recursion, repeated variables, constants, variables of head or body alone.
-
     """
     anything = _call(NamedRule, atoms(known), st.lists(atoms(known), min_size=1, max_size=5).map(tuple))
     names_of_holes = st.tuples(*[st.sampled_from(known.predicates)] * 4)
@@ -152,7 +151,6 @@ def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedA
     """Draw a ground query and facts from which it follows by a rule; without rules, a fact and itself.
 
     Of queries drawn uniformly four in five fail.
-
     """
     constants = st.sampled_from(program.symbols.constants)
     if not program.named_rules:

@@ -67,7 +67,6 @@ class Finding(NamedTuple):
     stage:     the stage that the law is about
     field:     the value that differs
     query:     of the run, if the finding is not about a candidate
-
     """
 
     candidate: int

@@ -26,7 +26,6 @@ class Law:
     needs_rows: whether the law is not checked if candidates are lost or doubled
     judges:     `engine`, `draw` or `rank`: the part of a pipeline that it is about
     is_replica: whether it computes resolvents or scores again, as another prover would
-
     """
 
     name: str
@@ -56,7 +55,6 @@ class Violation:
     candidate, goal: in names; empty if the violation is not about one
     step:    -1 if the violation is not about one
     field, expected, actual: the value that differs, by the law and as found
-
     """
 
     law: str
@@ -96,7 +94,6 @@ def check_laws(
 
     The problems share as few runs as possible. The first `most` violations of each law are returned. Unless `confirms` is
     off, each problem is tried alone as well, so that it is as small as possible.
-
     """
     found: dict[str, list[Violation]] = {law.name: [] for law in laws}
     for places in group_problems(problems):

@@ -86,7 +86,6 @@ def replay(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipelin
     engine: replaces the engine that the reproducer names
 
     UserError for a file that cannot be read as a reproducer, an unknown law, or an engine that cannot be made.
-
     """
     made = reproducer if isinstance(reproducer, Reproducer) else read_reproducer(Path(reproducer))
     if engine is None:

@@ -36,7 +36,6 @@ def shrink_violation(
     law: that of the violation, if it is not in the catalogue
 
     UserError if the law is not broken when the problem is run again.
-
     """
     oracle = LawOracle(law or find_law(violation.law), violation, make_pipeline, max_calls=max_calls, seconds=seconds)
     shrunk = shrink_with(oracle, make_failure(violation), progress)
@@ -63,7 +62,6 @@ class LawOracle(Oracle):
     """Decides whether a law is broken on a problem; one check is one call, however many runs it takes.
 
     violations: of the problems judged alone so far
-
     """
 
     def __init__(

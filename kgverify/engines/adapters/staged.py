@@ -22,7 +22,6 @@ class Clause(NamedTuple):
 
     Atoms are (predicate, first, second) in ids. An argument below 0 is a variable, -1 the first of each clause. Rules are
     not standardized apart from a goal, whose variables have the same numbers.
-
     """
 
     head: AtomIds
@@ -42,7 +41,6 @@ class StagedEngine(StepwiseEngine):
 
     The other stages (prune, rename, revisit, close, limit, score) follow docs/semantics.md. `probe` shows the result of
     each stage, so that a divergence is attributed to its stage.
-
     """
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
@@ -69,7 +67,6 @@ class StagedEngine(StepwiseEngine):
         excluded: the fact that may not be used, or None
 
         The numbering of variables does not matter yet.
-
         """
         raise NotImplementedError
 
@@ -159,7 +156,6 @@ def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngin
 
     The function returns each clause that matches the first atom, with the atoms that it leaves to prove. Usable as a
     decorator.
-
     """
 
     def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Made:

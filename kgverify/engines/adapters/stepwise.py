@@ -61,7 +61,6 @@ class StepwiseEngine:
 
     A prover that takes many steps at once overrides `take_steps` instead. One that implements only some stages of a step
     is a `StagedEngine`.
-
     """
 
     policies: ClassVar[tuple[str, ...]] = ("shortest",)

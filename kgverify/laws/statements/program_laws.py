@@ -31,7 +31,6 @@ class Variant:
     """A variant of a case's program.
 
     rule_of: for each rule of the variant the rule of the case, or -1
-
     """
 
     case: Case

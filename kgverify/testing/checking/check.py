@@ -30,7 +30,6 @@ class Batch:
     """Problems in one run, and the reference's trace of it; it serves any number of engines.
 
     indices: of the problems, in the list that was divided into batches
-
     """
 
     indices: tuple[int, ...]
@@ -44,7 +43,6 @@ class Suspect(NamedTuple):
 
     member:     the index of the problem in the batch
     divergence: its first divergence there, read off the traces; None where nothing could be compared
-
     """
 
     batch: Batch
@@ -70,26 +68,17 @@ def check_problems(
     compared, free-running, and with `lockstep` step by step as well. The first `most` problems that differ are
     confirmed, each by itself; there may be further ones.
     """
-    return check_batches(prepare_batches(problems), make_pipeline, lockstep=lockstep, most=most)
+    make = make_pipeline or compiled_maker()
+    suspects = [
+        suspect for batch in prepare_batches(problems) for suspect in find_suspects(batch, make, lockstep=lockstep)
+    ]
+    suspects.sort(key=lambda suspect: suspect.number)
+    return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
 
 
 def prepare_batches(problems: Sequence[Problem]) -> list[Batch]:
     """Merge the problems into as few runs as possible, and prove each with the reference."""
     return [_prepare(tuple(group), [problems[i] for i in group]) for group in group_problems(problems)]
-
-
-def check_batches(
-    batches: Sequence[Batch],
-    make_pipeline: MakePipeline | None = None,
-    *,
-    lockstep: bool = False,
-    most: int = MOST_CONFIRMED,
-) -> list[Failure]:
-    """Check batches that `prepare_batches` made, like `check_problems`."""
-    make = make_pipeline or compiled_maker()
-    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
-    suspects.sort(key=lambda suspect: suspect.number)
-    return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
 
 
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
@@ -166,7 +155,6 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     """Return the indices in the batch of the problems that differ, each with its first divergence.
 
     EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
-
     """
     guarded = guard(make_pipeline)
     try:
