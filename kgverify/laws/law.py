@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
@@ -41,6 +41,14 @@ class Law:
     ) -> list["Violation"]:
         """Return where the pipeline under test breaks this law."""
         return check_laws(make_pipeline, problems, [self], most=most)
+
+
+def law(statement: str, **options: Any) -> Callable[[Find], Law]:
+    """Return a decorator that makes a law of a function: `_fact_order` finds the violations of `fact-order`.
+
+    options: fields of the law
+    """
+    return lambda find: Law(find.__name__.strip("_").replace("_", "-"), statement, find, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

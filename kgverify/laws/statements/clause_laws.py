@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.view import StepView
 from kgverify.engines.adapters.resolution import Atoms, Ids, Yield, number_variables
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 
@@ -110,7 +110,14 @@ def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
             yield row, step, excluded[owner]
 
 
-def _check_made_by_clause(case: Case) -> Iterator[Finding]:
+@law(
+    "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
+    " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
+    " variables numbered, are the resolvent.",
+    needs_rows=False,
+    is_replica=True,
+)
+def _made_by_clause(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
         yields = {(each.origin_kind, each.origin): each for each in case.clauses.yields(step.goal, excluded)}
         for each in step.resolvents:
@@ -137,7 +144,13 @@ def _check_made_by_clause(case: Case) -> Iterator[Finding]:
                 break
 
 
-def _check_complete_step(case: Case) -> Iterator[Finding]:
+@law(
+    "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, comes after TRUE,"
+    " or is counted as dropped by a limit.",
+    needs_rows=False,
+    is_replica=True,
+)
+def _complete_step(case: Case) -> Iterator[Finding]:
     visited: set[Atoms] = set()
     owner = -1
     for row, step, excluded in _steps(case):
@@ -167,7 +180,11 @@ def _check_complete_step(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.LIMIT, "dropped", expected, actual)
 
 
-def _check_fact_proves(case: Case) -> Iterator[Finding]:
+@law(
+    "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
+    needs_rows=False,
+)
+def _fact_proves(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
         if len(step.goal) != 1 or (step.resolvents[:1] and step.resolvents[0].kind == GoalKind.TRUE):
             continue
@@ -178,7 +195,12 @@ def _check_fact_proves(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.MATCH_FACTS, "resolvents", expected, actual)
 
 
-def _check_sound(case: Case) -> Iterator[Finding]:
+@law(
+    "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
+    " taken out.",
+    needs_rows=False,
+)
+def _sound(case: Case) -> Iterator[Finding]:
     candidates = case.columns.candidates
     models = _Models(case)
     for row in np.flatnonzero(candidates.outcome == Outcome.PROVED).tolist():
@@ -260,34 +282,8 @@ def _describe(case: Case, made: Yield) -> str:
 
 
 CLAUSE_LAWS = (
-    Law(
-        "made-by-clause",
-        "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
-        " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
-        " variables numbered, are the resolvent.",
-        _check_made_by_clause,
-        needs_rows=False,
-        is_replica=True,
-    ),
-    Law(
-        "complete-step",
-        "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, comes after TRUE,"
-        " or is counted as dropped by a limit.",
-        _check_complete_step,
-        needs_rows=False,
-        is_replica=True,
-    ),
-    Law(
-        "fact-proves",
-        "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
-        _check_fact_proves,
-        needs_rows=False,
-    ),
-    Law(
-        "sound",
-        "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
-        " taken out.",
-        _check_sound,
-        needs_rows=False,
-    ),
+    _made_by_clause,
+    _complete_step,
+    _fact_proves,
+    _sound,
 )

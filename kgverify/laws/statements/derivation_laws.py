@@ -8,13 +8,14 @@ import numpy as np
 from kgverify.comparison.view import outcome_name
 from kgverify.engines.adapters.resolution import number_variables
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 
 
-def _check_reported_once(case: Case) -> Iterator[Finding]:
+@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False)
+def _reported_once(case: Case) -> Iterator[Finding]:
     if case.is_aligned:
         return
     reported = case.columns.candidates
@@ -30,7 +31,8 @@ def _check_reported_once(case: Case) -> Iterator[Finding]:
             return
 
 
-def _check_begins_at_candidate(case: Case) -> Iterator[Finding]:
+@law("A derivation has a step, and its first goal is the candidate's atom.", needs_rows=False)
+def _begins_at_candidate(case: Case) -> Iterator[Finding]:
     candidates = case.columns.candidates
     for row, atom in enumerate(map(tuple, candidates.atom.tolist())):
         if not candidates.num_steps[row]:
@@ -42,7 +44,12 @@ def _check_begins_at_candidate(case: Case) -> Iterator[Finding]:
             yield Finding(row, 0, Stage.RECYCLE, "goal", case.names.goal(wanted), case.names.goal(first.goal))  # type: ignore[arg-type]
 
 
-def _check_goal_is_choice(case: Case) -> Iterator[Finding]:
+@law(
+    "Each further goal is the resolvent chosen in the step before, each step's depth is the number of steps before it, and"
+    " a step follows if and only if the outcome is OPEN: what has ended never changes.",
+    needs_rows=False,
+)
+def _goal_is_choice(case: Case) -> Iterator[Finding]:
     steps = case.columns.steps
     ordinal = np.arange(len(case.owner)) - case.first_step[case.owner]
     for row in np.flatnonzero(steps.depth != ordinal):
@@ -60,7 +67,12 @@ def _check_goal_is_choice(case: Case) -> Iterator[Finding]:
             yield case.of_step(row + 1, Stage.ADVANCE, "goal", *texts)
 
 
-def _check_outcome(case: Case) -> Iterator[Finding]:
+@law(
+    "A step's outcome is PROVED if TRUE was chosen, FAILED if FALSE was, DEPTH_LIMIT if it is the max_depth-th step, else"
+    " OPEN; a candidate's outcome is that of its last step.",
+    needs_rows=False,
+)
+def _outcome(case: Case) -> Iterator[Finding]:
     steps, candidates = case.columns.steps, case.columns.candidates
     num = steps.num_resolvents.astype(np.int64)
     is_choice = (steps.choice >= 0) & (steps.choice < num)
@@ -82,7 +94,8 @@ def _check_outcome(case: Case) -> Iterator[Finding]:
             yield Finding(int(row), -1, Stage.RECYCLE, "outcome", *texts)
 
 
-def _check_limited_mark(case: Case) -> Iterator[Finding]:
+@law("A derivation is marked limited if and only if one of its steps dropped something.", needs_rows=False)
+def _limited_mark(case: Case) -> Iterator[Finding]:
     dropped = case.columns.steps.dropped_atoms.astype(np.int64) + case.columns.steps.dropped_resolvents
     candidates = case.columns.candidates
     is_limited = np.bincount(case.owner[dropped > 0], minlength=len(candidates.query)) > 0
@@ -92,7 +105,11 @@ def _check_limited_mark(case: Case) -> Iterator[Finding]:
         )
 
 
-def _check_terminal_alone(case: Case) -> Iterator[Finding]:
+@law(
+    "A step has a resolvent. TRUE and FALSE stand alone. FALSE has no origin, all else has one. A goal has an atom.",
+    needs_rows=False,
+)
+def _terminal_alone(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
     for row in np.flatnonzero(steps.num_resolvents == 0):
         yield case.of_step(row, Stage.CLOSE, "num_resolvents", "1 or more", 0)
@@ -114,7 +131,12 @@ def _check_terminal_alone(case: Case) -> Iterator[Finding]:
         yield case.of_step(step_of[each], Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", 0)
 
 
-def _check_within_limits(case: Case) -> Iterator[Finding]:
+@law(
+    "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
+    " dropped, and where resolvents were dropped beyond a limit there are max_resolvents.",
+    needs_rows=False,
+)
+def _within_limits(case: Case) -> Iterator[Finding]:
     resolvents, steps, limits = case.columns.resolvents, case.columns.steps, case.limits
     step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
     for each in np.flatnonzero(resolvents.num_atoms > limits.max_atoms):
@@ -133,7 +155,11 @@ def _check_within_limits(case: Case) -> Iterator[Finding]:
         yield case.of_step(row, Stage.LIMIT, "num_resolvents", expected, count)
 
 
-def _check_clause_order(case: Case) -> Iterator[Finding]:
+@law(
+    "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once.",
+    needs_rows=False,
+)
+def _clause_order(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     key = resolvents.origin_kind.astype(np.int64) << 40 | resolvents.origin.astype(np.int64)
@@ -147,7 +173,8 @@ def _check_clause_order(case: Case) -> Iterator[Finding]:
         )
 
 
-def _check_canonical(case: Case) -> Iterator[Finding]:
+@law("Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.", needs_rows=False)
+def _canonical(case: Case) -> Iterator[Finding]:
     has_variables = np.zeros(len(case.owner), np.bool_)
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     atom_of = np.repeat(step_of, case.columns.resolvents.num_atoms)
@@ -161,7 +188,8 @@ def _check_canonical(case: Case) -> Iterator[Finding]:
                 break
 
 
-def _check_no_visited_goal(case: Case) -> Iterator[Finding]:
+@law("No resolvent equals a goal visited in its derivation, the current one included.", needs_rows=False)
+def _no_visited_goal(case: Case) -> Iterator[Finding]:
     num_steps = case.columns.candidates.num_steps
     for row in range(len(num_steps)):
         goals = set()
@@ -174,7 +202,11 @@ def _check_no_visited_goal(case: Case) -> Iterator[Finding]:
                     break
 
 
-def _check_first_highest(case: Case) -> Iterator[Finding]:
+@law(
+    "Scores are finite, those of TRUE and FALSE are 0, and the choice is the first of the highest recorded scores.",
+    needs_rows=False,
+)
+def _first_highest(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
     step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
     score = resolvents.score
@@ -199,7 +231,12 @@ def _check_first_highest(case: Case) -> Iterator[Finding]:
             )
 
 
-def _check_log_probability(case: Case) -> Iterator[Finding]:
+@law(
+    "A candidate's log-probability is the sum, over its steps, of the log-softmax of the recorded scores at the choice,"
+    " within 1e-6 relative for each step.",
+    needs_rows=False,
+)
+def _log_probability(case: Case) -> Iterator[Finding]:
     resolvents, steps, candidates = case.columns.resolvents, case.columns.steps, case.columns.candidates
     num = steps.num_resolvents.astype(np.int64)
     is_choice = (steps.choice >= 0) & (steps.choice < num)
@@ -223,80 +260,16 @@ def _check_log_probability(case: Case) -> Iterator[Finding]:
 
 
 DERIVATION_LAWS = (
-    Law(
-        "reported-once",
-        "Every candidate given is reported exactly once, in the order given.",
-        _check_reported_once,
-        needs_rows=False,
-    ),
-    Law(
-        "begins-at-candidate",
-        "A derivation has a step, and its first goal is the candidate's atom.",
-        _check_begins_at_candidate,
-        needs_rows=False,
-    ),
-    Law(
-        "goal-is-choice",
-        "Each further goal is the resolvent chosen in the step before, each step's depth is the number of steps before it, and"
-        " a step follows if and only if the outcome is OPEN: what has ended never changes.",
-        _check_goal_is_choice,
-        needs_rows=False,
-    ),
-    Law(
-        "outcome",
-        "A step's outcome is PROVED if TRUE was chosen, FAILED if FALSE was, DEPTH_LIMIT if it is the max_depth-th step, else"
-        " OPEN; a candidate's outcome is that of its last step.",
-        _check_outcome,
-        needs_rows=False,
-    ),
-    Law(
-        "limited-mark",
-        "A derivation is marked limited if and only if one of its steps dropped something.",
-        _check_limited_mark,
-        needs_rows=False,
-    ),
-    Law(
-        "terminal-alone",
-        "A step has a resolvent. TRUE and FALSE stand alone. FALSE has no origin, all else has one. A goal has an atom.",
-        _check_terminal_alone,
-        needs_rows=False,
-    ),
-    Law(
-        "within-limits",
-        "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
-        " dropped, and where resolvents were dropped beyond a limit there are max_resolvents.",
-        _check_within_limits,
-        needs_rows=False,
-    ),
-    Law(
-        "clause-order",
-        "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once.",
-        _check_clause_order,
-        needs_rows=False,
-    ),
-    Law(
-        "canonical",
-        "Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.",
-        _check_canonical,
-        needs_rows=False,
-    ),
-    Law(
-        "no-visited-goal",
-        "No resolvent equals a goal visited in its derivation, the current one included.",
-        _check_no_visited_goal,
-        needs_rows=False,
-    ),
-    Law(
-        "first-highest",
-        "Scores are finite, those of TRUE and FALSE are 0, and the choice is the first of the highest recorded scores.",
-        _check_first_highest,
-        needs_rows=False,
-    ),
-    Law(
-        "log-probability",
-        "A candidate's log-probability is the sum, over its steps, of the log-softmax of the recorded scores at the choice,"
-        " within 1e-6 relative for each step.",
-        _check_log_probability,
-        needs_rows=False,
-    ),
+    _reported_once,
+    _begins_at_candidate,
+    _goal_is_choice,
+    _outcome,
+    _limited_mark,
+    _terminal_alone,
+    _within_limits,
+    _clause_order,
+    _canonical,
+    _no_visited_goal,
+    _first_highest,
+    _log_probability,
 )

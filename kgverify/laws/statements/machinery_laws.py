@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import Law, law
 from kgverify.laws.statements.compare_runs import differing, is_same
 from kgverify.program.stages import Stage
 from kgverify.testing.checking.engine_makers import MakePipeline
@@ -20,7 +20,8 @@ MOST_ALONE = 8
 """Candidates of a run that are proved alone."""
 
 
-def _check_repetition(case: Case) -> Iterator[Finding]:
+@law("The same engine proves the same candidates again, equal in every bit, and leaves what it gave.")
+def _repetition(case: Case) -> Iterator[Finding]:
     first = case.columns
     kept = deepcopy(first)
     yield from differing(case, case.engine.prove(case.candidates), Stage.RECYCLE, exactly=True)
@@ -30,21 +31,24 @@ def _check_repetition(case: Case) -> Iterator[Finding]:
         )
 
 
-def _check_candidate_order(case: Case) -> Iterator[Finding]:
+@law("The order of the candidates changes nothing in any derivation.")
+def _candidate_order(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     order = np.random.default_rng(num).permutation(num)
     columns = case.engine.prove(case.candidates.take(order))
     yield from _aligned(case, columns, np.argsort(order))
 
 
-def _check_chunks(case: Case) -> Iterator[Finding]:
+@law("Candidates proved in parts, one part after the other, have the derivations that they have together.")
+def _chunks(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     size = max(1, num // 3)
     parts = [case.engine.prove(case.candidates.take(slice(i, i + size))) for i in range(0, num, size)]
     yield from differing(case, concatenate(parts), Stage.RECYCLE)
 
 
-def _check_alone(case: Case) -> Iterator[Finding]:
+@law(f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).")
+def _alone(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
     parts = [case.engine.prove(case.candidates.take(slice(i, i + 1))) for i in rows.tolist()]
@@ -53,7 +57,8 @@ def _check_alone(case: Case) -> Iterator[Finding]:
         yield finding._replace(candidate=int(rows[finding.candidate]))
 
 
-def _check_twice(case: Case) -> Iterator[Finding]:
+@law("A candidate given twice has the same derivation twice.")
+def _twice(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.repeat(np.arange(num), 2)
     columns = case.engine.prove(case.candidates.take(rows))
@@ -103,23 +108,11 @@ def _aligned(case: Case, columns: Columns, rows: NDArray[np.int64]) -> Iterator[
 
 
 MACHINERY_LAWS = (
-    Law(
-        "repetition",
-        "The same engine proves the same candidates again, equal in every bit, and leaves what it gave.",
-        _check_repetition,
-    ),
-    Law("candidate-order", "The order of the candidates changes nothing in any derivation.", _check_candidate_order),
-    Law(
-        "chunks",
-        "Candidates proved in parts, one part after the other, have the derivations that they have together.",
-        _check_chunks,
-    ),
-    Law(
-        "alone",
-        f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
-        _check_alone,
-    ),
-    Law("twice", "A candidate given twice has the same derivation twice.", _check_twice),
+    _repetition,
+    _candidate_order,
+    _chunks,
+    _alone,
+    _twice,
     Law(
         "slots",
         f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",

@@ -13,7 +13,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import Law
+from kgverify.laws.law import Law, law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
@@ -143,7 +143,8 @@ CROWD = 56
 CROWD_RULES = 4
 
 
-def _check_renaming(case: Case) -> Iterator[Finding]:
+@law("Predicates and constants under other names, in the same order, have the same derivations.")
+def _renaming(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
 
     def other(name: str) -> str:
@@ -168,12 +169,14 @@ def _check_renaming(case: Case) -> Iterator[Finding]:
     yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
 
 
-def _check_repeated_facts(case: Case) -> Iterator[Finding]:
+@law("A fact given twice is one fact.")
+def _repeated_facts(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
     yield from _derivations_of(Variant(case, (*train, *train[::2]), rules, range(len(rules))), Stage.MATCH_FACTS)
 
 
-def _check_irrelevant_clauses(case: Case) -> Iterator[Finding]:
+@law("Facts and rules of predicates that no goal can reach change no derivation, though all ids move.")
+def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
     names = {*case.program.symbols.predicates, *case.program.symbols.constants}
     far = "far"
@@ -191,7 +194,12 @@ def _check_irrelevant_clauses(case: Case) -> Iterator[Finding]:
     yield from _derivations_of(variant, Stage.RECYCLE)
 
 
-def _check_crowded_predicate(case: Case) -> Iterator[Finding]:
+@law(
+    "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
+    f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
+    has_steps=True,
+)
+def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     taken = {*case.program.symbols.constants}
     crowd = "crowd"
@@ -286,28 +294,10 @@ def _derivations_of(variant: Variant, stage: Stage) -> Iterator[Finding]:
 
 
 PROGRAM_LAWS = (
-    Law(
-        "renaming",
-        "Predicates and constants under other names, in the same order, have the same derivations.",
-        _check_renaming,
-    ),
-    Law(
-        "repeated-facts",
-        "A fact given twice is one fact.",
-        _check_repeated_facts,
-    ),
-    Law(
-        "irrelevant-clauses",
-        "Facts and rules of predicates that no goal can reach change no derivation, though all ids move.",
-        _check_irrelevant_clauses,
-    ),
-    Law(
-        "crowded-predicate",
-        "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
-        f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
-        _check_crowded_predicate,
-        has_steps=True,
-    ),
+    _renaming,
+    _repeated_facts,
+    _irrelevant_clauses,
+    _crowded_predicate,
     Law(
         "fact-order",
         "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"

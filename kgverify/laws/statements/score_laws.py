@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kgverify.engines.adapters.resolution import Atoms
 from kgverify.engines.policy import Policy
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import starts_of
@@ -19,7 +19,11 @@ ROUNDING = 1e-9
 """The error of the formula itself, computed in float64."""
 
 
-def _check_score_of_step(case: Case) -> Iterator[Finding]:
+@law(
+    "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the declared error.",
+    needs_rows=False,
+)
+def _score_of_step(case: Case) -> Iterator[Finding]:
     seen: dict[tuple[Atoms, Atoms], float] = {}
     for row in range(len(case.owner)):
         step = case.steps[row]
@@ -33,7 +37,12 @@ def _check_score_of_step(case: Case) -> Iterator[Finding]:
                 break
 
 
-def _check_score_formula(case: Case) -> Iterator[Finding]:
+@law(
+    "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
+    needs_rows=False,
+    is_replica=True,
+)
+def _score_formula(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     is_goal = resolvents.kind == GoalKind.GOAL
@@ -95,17 +104,6 @@ def _tower_of(policy: Policy):  # type: ignore[no-untyped-def]
 
 
 SCORE_LAWS = (
-    Law(
-        "score-of-step",
-        "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the declared error.",
-        _check_score_of_step,
-        needs_rows=False,
-    ),
-    Law(
-        "score-formula",
-        "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
-        _check_score_formula,
-        needs_rows=False,
-        is_replica=True,
-    ),
+    _score_of_step,
+    _score_formula,
 )

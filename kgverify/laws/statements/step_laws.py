@@ -11,7 +11,7 @@ from kgverify.engines.adapters.resolution import Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
 from kgverify.program.limits import MAX_ATOMS, Limits
 from kgverify.program.outcomes import GoalKind
@@ -23,7 +23,8 @@ WIDE_RESOLVENTS = 128
 """`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
 
 
-def _check_step_alone(case: Case) -> Iterator[Finding]:
+@law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.", has_steps=True)
+def _step_alone(case: Case) -> Iterator[Finding]:
     stepped = read_steps(case.engine.step(case.positions))
     error = 2 * case.score_error
     for row in range(len(case.owner)):
@@ -32,7 +33,12 @@ def _check_step_alone(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.RECYCLE, found[0], found[2], found[1])
 
 
-def _check_visited_goals(case: Case) -> Iterator[Finding]:
+@law(
+    "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
+    " no limit drops anything.",
+    has_steps=True,
+)
+def _visited_goals(case: Case) -> Iterator[Finding]:
     positions = case.positions
     last = np.cumsum(positions.num_goals, dtype=np.int64) - 1
     starts = starts_of(positions.num_atoms)
@@ -62,7 +68,12 @@ def _check_visited_goals(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.REVISIT, "resolvents", *texts)
 
 
-def _check_limits(case: Case) -> Iterator[Finding]:
+@law(
+    "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
+    " of the rest the first max_resolvents; what was dropped is counted so.",
+    has_steps=True,
+)
+def _limits(case: Case) -> Iterator[Finding]:
     narrow = case.limits
     longest = max((len(rule.body) for rule in case.program.rules), default=1)
     limits = Limits(
@@ -98,7 +109,12 @@ def _check_limits(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.LIMIT, "dropped", *told)
 
 
-def _check_redundant_subgoal(case: Case) -> Iterator[Finding]:
+@law(
+    "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
+    " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
+    has_steps=True,
+)
+def _redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = _facts_by_problem(case)
     problem_of = case.merged.owner[case.columns.candidates.query].tolist()
     rows: list[int] = []
@@ -151,31 +167,8 @@ def _facts_by_problem(case: Case) -> dict[int, list[Ids]]:
 
 
 STEP_LAWS = (
-    Law(
-        "step-alone",
-        "A step taken by itself from its position (query, depth, goals visited) is the step of the run.",
-        _check_step_alone,
-        has_steps=True,
-    ),
-    Law(
-        "visited-goals",
-        "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
-        " no limit drops anything.",
-        _check_visited_goals,
-        has_steps=True,
-    ),
-    Law(
-        "limits",
-        "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
-        " of the rest the first max_resolvents; what was dropped is counted so.",
-        _check_limits,
-        has_steps=True,
-    ),
-    Law(
-        "redundant-subgoal",
-        "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
-        " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
-        _check_redundant_subgoal,
-        has_steps=True,
-    ),
+    _step_alone,
+    _visited_goals,
+    _limits,
+    _redundant_subgoal,
 )

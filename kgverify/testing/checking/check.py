@@ -131,10 +131,12 @@ def verify_problems(
     problems: Sequence[Problem], make_pipeline: MakePipeline | None = None, *, lockstep: bool = False
 ) -> Verification:
     """Verify problems in one run, and return the whole report. UserError unless they can share one."""
-    merged = merge(problems)
-    expected = merged.expected
-    actual = merged.with_unranked((make_pipeline or compiled_maker())(merged.run, merged.sizes))
-    return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False)
+    return _verify(merge(problems), make_pipeline or compiled_maker(), lockstep=lockstep)
+
+
+def _verify(merged: Merged, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
+    actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
+    return verify(merged.run, merged.expected, actual, lockstep=lockstep, check_determinism=False)
 
 
 def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
@@ -217,9 +219,9 @@ def _judge_group(
 
     guarded = guard(make_pipeline)
     try:
-        report = verify_problems(group, guarded, lockstep=lockstep).report
+        report = _verify(merged, guarded, lockstep=lockstep).report
         if lockstep and not report.divergences:
-            report = verify_problems(group, guarded).report
+            report = _verify(merged, guarded, lockstep=False).report
     except EngineCrash as crash:
         return failure(Signature("", "", CRASH, crash.situation), message=str(crash))
     except UserError as error:
