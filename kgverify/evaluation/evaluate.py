@@ -67,8 +67,8 @@ def choose_batch(
 
     UserError for a device that is not there, or too little memory.
     """
-    from kgverify.engines.compiled.execution.batch_size import choose_evaluation_layout
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
+    from kgverify.engines.compiled.layout import choose_evaluation_layout
 
     found = resolve_device(device)
     plan = plan_parts(run, found.type, part_size, rank_only=rank_only)

@@ -67,7 +67,7 @@ def choose_recording_layout(
 
     UserError for a device that is not there, or too little memory.
     """
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
     from kgverify.evaluation.evaluate import choose_batch
 
     if resolve_device(device).type != "cuda":

@@ -1,9 +1,13 @@
-"""What all tests of the folder share."""
+"""Fixtures of this folder. The scoreboard lies in the repository's `benchmarks`."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,14 +1,12 @@
-"""How large an evaluation's batch may be: what the memory holds, what sizes take of it, which sizes are taken."""
+"""The sizes of the batch: chosen, and checked against limits and memory. They change nothing in any derivation."""
 
-import os
-from pathlib import Path
 from typing import Final
 
 import torch
 
 from kgverify.engines.compiled.execution.compilation import FUSED
-from kgverify.engines.compiled.execution.layout import choose_layout
-from kgverify.engines.compiled.fused.obstacles import why_not_fused
+from kgverify.engines.compiled.execution.device import free_memory
+from kgverify.engines.compiled.execution_choice import why_not_fused
 from kgverify.engines.compiled.program.tables import round_up
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
@@ -18,39 +16,69 @@ from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 
+MEMORY_BUDGET: Final = 8 << 30
+"""The most bytes that the buffers of an engine may take."""
+
 SHARE: Final = 0.5
-"""Of the free memory, where no budget is given."""
+"""The share of the free memory that is used where no budget is given."""
 
 MOST_SLOTS: Final = {"cuda": 65_536, "cpu": 512}
 WINDOWS: Final = {"cuda": (64, 32), "cpu": (16, 8)}
-"""Places of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
+"""Rows of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
 
 POOL: Final = {"cuda": 1 << 20, "cpu": 1 << 14}
-"""Candidates handed to the device at once, at most."""
-
-_CGROUP: Final = Path("/sys/fs/cgroup")
+"""The most candidates handed to the device at once."""
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device; on a CPU, this process's share of what is free in the machine or the container."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        most, used = ((_CGROUP / f"memory.{of}").read_text().strip() for of in ("max", "current"))
-    except OSError:
-        most = used = ""
-    if most.isdecimal() and used.isdecimal():
-        free = min(free, int(most) - int(used))
-    return free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def choose_layout(
+    limits: Limits,
+    *,
+    slots: int = 256,
+    atoms: int | None = None,
+    resolvents: int | None = None,
+    match_window: int | None = None,
+    score_window: int | None = None,
+    pool: int = 16384,
+) -> Layout:
+    """Return a layout for the limits; sizes not given follow from them. UserError as in `check_layout`."""
+    layout = Layout(
+        slots=slots,
+        atoms=limits.max_atoms if atoms is None else atoms,
+        resolvents=limits.max_resolvents if resolvents is None else resolvents,
+        match_window=max(1024, 16 * slots) if match_window is None else match_window,
+        score_window=max(limits.max_resolvents, 8 * slots) if score_window is None else score_window,
+        pool=pool,
+    )
+    check_layout(layout, limits)
+    return layout
+
+
+def check_layout(layout: Layout, limits: Limits) -> None:
+    """Raise UserError if a size is too small for the limits, or the buffers would take too much memory."""
+    least = Layout(1, limits.max_atoms, limits.max_resolvents, 1, limits.max_resolvents, 1)
+    for name, size, needed in zip(layout._fields, layout, least, strict=True):
+        if size < needed:
+            raise UserError(
+                f"{name} is {size}; these limits need at least {needed}",
+                where=f"layout.{name}",
+                fix=f"choose {name} >= {needed}, or lower the limits",
+            )
+    # Goals visited and clauses kept, twice: before and after a tick.
+    num_bytes = 2 * layout.slots * (12 * layout.atoms * (limits.max_depth + 1) + 8 * (layout.resolvents + 1))
+    if num_bytes > MEMORY_BUDGET:
+        raise UserError(
+            f"{layout.slots} slots of {layout.resolvents} resolvents and depth {limits.max_depth} take"
+            f" {num_bytes / 2**30:.1f} GiB, more than {MEMORY_BUDGET >> 30} GiB",
+            where="layout",
+            fix="use fewer --slots, or lower --max-resolvents or --max-depth",
+        )
 
 
 def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: bool = False) -> int:
-    """What the buffers and the intermediate results of an evaluation take.
+    """Estimate the bytes of the buffers and intermediate results of an evaluation, program and policy excluded.
 
-    Of fused ticks: every buffer, with three precisions, and what filling them takes for a moment; not what is recorded, nor
-    digests. Of ticks of stages: run eagerly, with factors that were measured (float32, int64 intermediates); compiled, they
-    take less. Of neither the program and the policy.
+    For fused ticks: every buffer, with three precisions, and the temporaries of filling them; neither records nor digests.
+    For ticks of stages run eagerly, with measured factors (float32, int64 intermediates); compiled, they take less.
     """
     atoms, resolvents = layout.atoms, layout.resolvents
     has_products = policy.name != "shortest"
@@ -83,11 +111,13 @@ def choose_evaluation_layout(
     slots: int | None = None,
     mode: str = "auto",
 ) -> Layout:
-    """Sizes for so many candidates at once that keep within the memory, bytes; it changes nothing in any derivation.
+    """Choose sizes for a number of candidates that keep within the memory; they change nothing in any derivation.
 
-    memory: a share of what is free on the device if not given; slots: as many as the device makes use of if not given;
-    mode: of the engine.
-    UserError where the least sizes, or those for the slots given, take more.
+    memory: bytes; a share of the free memory if not given
+    slots:  as many as the device makes use of if not given
+    mode:   of the engine
+
+    UserError if the least sizes, or those for the given slots, take more.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     stages = build_stages(SCORES[policy.name])
@@ -116,7 +146,7 @@ def choose_evaluation_layout(
             return layout
         if num == 1 or slots is not None:
             raise UserError(
-                f"{num} slots take {needed / 2**20:,.0f} MiB, and there are {budget / 2**20:,.0f} MiB for them",
+                f"{num} slots need {needed / 2**20:,.0f} MiB, and {budget / 2**20:,.0f} MiB are available",
                 where="--memory",
                 fix="give more --memory, or lower --slots, --max-resolvents or --max-depth",
             )

@@ -1,4 +1,4 @@
-"""Running the scoreboard: trials, pairs and sound configurations, side by side, into a log that can be gone on with."""
+"""The trials of the scoreboard, run in parallel; an interrupted run resumes from its log."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -11,15 +11,16 @@ import msgspec
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
-from kgverify.faults.scoreboard import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
 from kgverify.runs.workers import start_workers
+
+from .arenas import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
 
 SOUND_BATCH: Final = 10
 """Sound configurations of one task."""
 
 
 class Scores(msgspec.Struct, kw_only=True):
-    """What the scoreboard rests on: trials with one fault, trials without, and pairs."""
+    """The results that the scoreboard is computed from: trials with one fault, trials without, and pairs."""
 
     trials: list[Trial] = []
     sound: list[Trial] = []
@@ -34,7 +35,7 @@ class _Entry(msgspec.Struct, kw_only=True):
 
 
 Task = tuple[str, Callable[..., Scores], tuple[object, ...]]
-"""A name that says what it is, and the call."""
+"""A name that identifies the task, the function and its arguments."""
 
 
 def run_scoreboard(
@@ -48,10 +49,12 @@ def run_scoreboard(
     log: Path | None = None,
     progress: Progress = no_progress,
 ) -> Scores:
-    """Try the faults in the arenas of the graphs, the evaluator as it is in `num_sound` configurations, and pairs of faults.
+    """Try the faults in the arenas of the graphs, the unchanged evaluator in `num_sound` configurations, and pairs of faults.
 
-    log: where finished tasks are noted, a line each; those noted there already are not run again. progress is told of each
-    trial. UserError for a graph that is not found, or a log that cannot be used.
+    log:      a file of finished tasks, one on each line; those found there are not run again
+    progress: called after each trial
+
+    UserError for a graph that is not found, or a log that cannot be used.
     """
     done = _read_log(log) if log else {}
     with start_workers(jobs) as executor:
@@ -77,23 +80,23 @@ def run_scoreboard(
 
 
 def num_trials(graphs: Sequence[str], faults: Sequence[str], num_sound: int, num_pairs: int) -> int:
-    """How many trials `run_scoreboard` takes."""
+    """Return the number of trials of `run_scoreboard`."""
     return len(graphs) * len(arenas_of("")) * len(faults) + num_sound + num_pairs
 
 
 def try_faults(arena: Arena, faults: Sequence[str]) -> Scores:
-    """Each fault in an arena."""
+    """Try each fault in an arena."""
     stand = Stand(arena)
     return Scores(trials=[stand.try_faults([fault]) for fault in faults])
 
 
 def try_sound(arenas: Sequence[Arena]) -> Scores:
-    """The evaluator as it is in each arena."""
+    """Try the unchanged evaluator in each arena."""
     return Scores(sound=[Stand(arena).try_faults([]) for arena in arenas])
 
 
 def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> Scores:
-    """Each pair of faults in an arena."""
+    """Try each pair of faults in an arena."""
     stand = Stand(arena)
     return Scores(pairs=[stand.try_pair(pair) for pair in pairs])
 
@@ -101,7 +104,7 @@ def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> Scores:
 def _draw_pairs(
     arenas: Sequence[Arena], trials: Sequence[Trial], num: int, seed: int
 ) -> list[tuple[Arena, list[tuple[str, str]]]]:
-    """Pairs of faults that manifest in one arena, spread evenly over the arenas."""
+    """Draw pairs of faults that manifest in one arena, spread evenly over the arenas."""
     rng = random.Random(seed)
     drawn = []
     for i, arena in enumerate(arenas):
@@ -156,7 +159,7 @@ def _read_log(log: Path) -> dict[str, Scores]:
             entry = msgspec.json.decode(line, type=_Entry)
         except msgspec.MsgspecError as error:
             raise UserError(
-                f"line {number} is no entry of a scoreboard's log: {error}", where=str(log), fix="give another path"
+                f"line {number} is not an entry of a scoreboard log: {error}", where=str(log), fix="give another path"
             ) from None
         entries[entry.task] = entry.scores
     return entries
