@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from kgverify.engines.protocol import Progress, no_progress
-from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
+from kgverify.runs.ledger import Ledger
 from kgverify.runs.workers import start_workers
 
 from .arenas import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
@@ -25,6 +25,12 @@ class Scores(msgspec.Struct, kw_only=True):
     trials: list[Trial] = []
     sound: list[Trial] = []
     pairs: list[Pair] = []
+
+
+class _Identity(msgspec.Struct):
+    """The first line of a log, which identifies it."""
+
+    content: str = "scoreboard"
 
 
 class _Entry(msgspec.Struct, kw_only=True):
@@ -56,7 +62,8 @@ def run_scoreboard(
 
     UserError for a graph that is not found, or a log that cannot be used.
     """
-    done = _read_log(log) if log else {}
+    ledger = Ledger(log, _Identity(), _Entry, title="log of a scoreboard") if log else None
+    done = {entry.task: entry.scores for entry in ledger.records} if ledger else {}
     with start_workers(jobs) as executor:
         arenas = [arena for graph in graphs for arena in arenas_of(graph)]
         tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
@@ -64,13 +71,13 @@ def run_scoreboard(
         for i in range(0, len(every), SOUND_BATCH):
             batch = tuple(every[i : i + SOUND_BATCH])
             tasks.append((f"sound {batch}", try_sound, (batch,)))
-        _run_tasks(executor, tasks, done, log, progress)
+        _run_tasks(executor, tasks, done, ledger, progress)
         trials = [trial for name, *_ in tasks for trial in done[name].trials]
         pairs = [
             (f"pairs {arena} {drawn}", try_pairs, (arena, tuple(drawn)))
             for arena, drawn in _draw_pairs(arenas, trials, num_pairs, seed)
         ]
-        _run_tasks(executor, pairs, done, log, progress)
+        _run_tasks(executor, pairs, done, ledger, progress)
     parts = [done[name] for name, *_ in (*tasks, *pairs)]
     return Scores(
         trials=trials,
@@ -121,7 +128,11 @@ def _draw_pairs(
 
 
 def _run_tasks(
-    executor: Executor, tasks: Sequence[Task], done: dict[str, Scores], log: Path | None, progress: Progress
+    executor: Executor,
+    tasks: Sequence[Task],
+    done: dict[str, Scores],
+    ledger: Ledger[_Entry] | None,
+    progress: Progress,
 ) -> None:
     def advance(scores: Scores) -> None:
         progress(len(scores.trials) + len(scores.sound) + len(scores.pairs))
@@ -136,30 +147,9 @@ def _run_tasks(
         for future in as_completed(futures):
             done[futures[future]] = future.result()
             advance(future.result())
-            if log:
-                with log.open("ab") as file:
-                    file.write(msgspec.json.encode(_Entry(task=futures[future], scores=future.result())) + b"\n")
+            if ledger:
+                ledger.add(_Entry(task=futures[future], scores=future.result()))
     except BaseException:
         for future in futures:
             future.cancel()
         raise
-
-
-def _read_log(log: Path) -> dict[str, Scores]:
-    if not log.exists():
-        try:
-            log.touch()
-        except OSError as error:
-            raise UserError(
-                f"cannot be written: {error.strerror}", where=str(log), fix="give a path in a folder that exists"
-            ) from None
-    entries = {}
-    for number, line in enumerate(log.read_bytes().splitlines(), 1):
-        try:
-            entry = msgspec.json.decode(line, type=_Entry)
-        except msgspec.MsgspecError as error:
-            raise UserError(
-                f"line {number} is not an entry of a scoreboard log: {error}", where=str(log), fix="give another path"
-            ) from None
-        entries[entry.task] = entry.scores
-    return entries

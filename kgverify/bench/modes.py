@@ -23,10 +23,11 @@ from kgverify.bench.result import Agreement, BenchResult, Measurement, State
 from kgverify.bench.sizes import Size
 from kgverify.bench.spread import summarize
 from kgverify.bench.work import describe_error, describe_work, draw_sample
+from kgverify.engines.compiled.batch_size import POOL, WINDOWS
 from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
 from kgverify.engines.compiled.execution.device import on_device, resolve_device
 from kgverify.engines.compiled.execution_choice import resolve_precision
-from kgverify.engines.compiled.layout import POOL, WINDOWS, choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Layout

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from kgverify.engines.compiled import execution_choice as execution_module
+from kgverify.engines.compiled.batch_size import choose_evaluation_layout, estimate_bytes
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.layout import choose_evaluation_layout, choose_layout, estimate_bytes
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import build_parameters, score_two_tower
 from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
@@ -22,7 +23,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec

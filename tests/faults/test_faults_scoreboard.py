@@ -68,12 +68,12 @@ def test_what_the_log_holds_is_not_tried_again(tmp_path: Path):
     assert sum(finished) == 3 + 2 + 0
     lines = log.read_bytes().splitlines()
     # The last task is lost, and the partial line of a kill.
-    log.write_bytes(b"\n".join(lines[:-1]) + b"\n")
+    log.write_bytes(b"\n".join(lines[:-1]) + b"\n{")
     again = run_scoreboard(["random:4"], ["rule-cap"], num_sound=2, num_pairs=1, log=log)
     assert again == first
     assert len(log.read_bytes().splitlines()) == len(lines)
     log.write_text("nonsense\n")
-    with pytest.raises(UserError, match="line 1 is not an entry"):
+    with pytest.raises(UserError, match="is not the log of a scoreboard"):
         run_scoreboard(["random:4"], ["rule-cap"], log=log)
 
 
