@@ -67,7 +67,7 @@ def choose_recording_layout(
 
     UserError for an absent device or too little memory.
     """
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
 
     if resolve_device(device).type != "cuda":
         return None
