@@ -36,14 +36,15 @@ from synthetic_trace import make_steps
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
+from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.read.reader import partial_of, read_trace
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.commit_queue import append_in_parallel
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(12)), tuple(f"c{i}" for i in range(3000)))
@@ -81,15 +82,14 @@ class Work:
             path,
             HEADER,
             SYMBOLS,
-            shard_steps=self.shard_steps,
+            storage=Storage(shard_steps=self.shard_steps),
+            durability=Durability(self.journal_seconds, has_journal=self.has_journal),
             resume=True,
-            journal_seconds=self.journal_seconds,
-            has_journal=self.has_journal,
         ) as writer:
             begins = range(writer.num_appended, self.num_candidates, self.batch)
             if self.num_threads:
                 appended = writer.num_appended
-                for candidates in append_ahead(
+                for candidates in append_in_parallel(
                     writer, [partial(self.read, begin) for begin in begins], self.num_threads
                 ):
                     appended += len(candidates.query)

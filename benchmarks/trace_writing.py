@@ -28,8 +28,8 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.schema import SEQUENCE, encode_columns
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.write.commit_queue import append_in_parallel
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"c{i}" for i in range(NUM_CONSTANTS)))
@@ -50,15 +50,29 @@ def write_raw(path: Path, columns: Columns, sequence: Words) -> None:
 
 
 def write_shards(path: Path, batches: list[tuple[Columns, Words | None]], *, has_journal: bool) -> None:
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1 << 40, has_journal=has_journal, part=Part(0, 1)) as writer:
+    with TraceWriter(
+        path,
+        HEADER,
+        SYMBOLS,
+        storage=Storage(shard_steps=1 << 40),
+        durability=Durability(has_journal=has_journal),
+        part=Part(0, 1),
+    ) as writer:
         for columns, sequence in batches:
             writer.append(columns, sequence)
 
 
 def write_ahead(path: Path, parts: list[tuple[Columns, Words]], num_threads: int, level: str) -> None:
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1, has_journal=False, part=Part(0, 1), level=level) as writer:
+    with TraceWriter(
+        path,
+        HEADER,
+        SYMBOLS,
+        storage=Storage(level, shard_steps=1),
+        durability=Durability(has_journal=False),
+        part=Part(0, 1),
+    ) as writer:
         if num_threads:
-            for _ in append_ahead(writer, [partial(tuple, part) for part in parts], num_threads):
+            for _ in append_in_parallel(writer, [partial(tuple, part) for part in parts], num_threads):
                 pass
         for columns, sequence in parts if not num_threads else []:
             writer.append(columns, sequence)
@@ -143,7 +157,7 @@ def main() -> None:
             for index in range(count):
                 paths.append(folder / f"part-{index}")
                 with TraceWriter(
-                    paths[-1], HEADER, SYMBOLS, shard_steps=options.steps // 8, part=Part(index, count)
+                    paths[-1], HEADER, SYMBOLS, storage=Storage(shard_steps=options.steps // 8), part=Part(index, count)
                 ) as writer:
                     for batch, sequence in given[index::count]:
                         writer.append(batch, sequence)

@@ -18,10 +18,10 @@ from kgverify.comparison.streaming.compare import SKIPPED, compare_streams
 from kgverify.comparison.streaming.first_divergence import find_first_divergence
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
-from kgverify.trace.hdf5.datasets import read_arrays, write_arrays
+from kgverify.trace.hdf5.reading import read_arrays, write_arrays
 from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.read import verify_content as content
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read import data_file as content
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.save import read_run, save_recorded
 from kgverify.verification.verify import compare_loaded, compare_recorded

@@ -7,18 +7,18 @@ from contextlib import suppress
 import h5py
 import numpy as np
 import pytest
-from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns
+from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
-from kgverify.trace.hdf5.datasets import examine_arrays, read_file
+from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.hdf5.reading import examine_arrays, read_file
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import partial_of, read_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.trace_file import read_trace
 
 COLUMNS = make_columns(5, 24)
 CASES = list(itertools.product(("digests", "compact", "steps"), (False, True)))
@@ -34,14 +34,14 @@ def part(low, high):
 
 
 def write_whole(path, level, is_archived, columns=COLUMNS):
-    write_trace(path, HEADER, SYMBOLS, columns, level=level, is_archived=is_archived, **OPTIONS)
+    write_file(path, HEADER, SYMBOLS, columns, level=level, is_archived=is_archived, **OPTIONS)
     return read_trace(path)
 
 
 def leave_unfinished(path, level, is_archived, has_shard=True):
     """A recording that was killed after a shard and two batches in the journal."""
     options = OPTIONS | {"level": level, "is_archived": is_archived}
-    with suppress(Killed), TraceWriter(path, HEADER, SYMBOLS, **options) as writer:
+    with suppress(Killed), open_writer(path, HEADER, SYMBOLS, **options) as writer:
         writer.append(part(0, 10))
         if has_shard:
             writer.commit()
@@ -60,7 +60,7 @@ def test_a_killed_recording_is_read_and_gone_on_with(tmp_path, level, is_archive
     found = read_trace(partial_of(path))
     assert (len(found.columns.candidates.query), found.fields, found.is_complete) == (20, whole.fields, False)
     assert check_trace(partial_of(path)).state == "unfinished"
-    with TraceWriter(path, HEADER, SYMBOLS, resume=True, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         assert writer.num_appended == 20
         writer.append(part(20, 24))
     assert (read_trace(path).root, read_trace(path).fields) == (whole.root, whole.fields)
@@ -76,7 +76,7 @@ def test_a_torn_recording_is_repaired_at_its_level(tmp_path, level, is_archived)
     report = repair_trace(partial)
     assert (report.is_changed, report.num_candidates, report.losses, report.is_resumable) == (True, 20, (), True)
     assert [read_file(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived] * 2
-    with TraceWriter(path, HEADER, SYMBOLS, resume=True, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         writer.append(part(20, 24))
     assert read_trace(path).root == write_whole(tmp_path / "whole.h5", level, is_archived).root
 
@@ -111,7 +111,7 @@ def test_a_damaged_file_keeps_what_is_vouched_for(tmp_path, level, is_archived):
     lost = "program/facts" if level != "digests" else None
     if lost is None:
         damage(path, needed)
-        with pytest.raises(UserError, match="a trace without candidates/outcome is none"):
+        with pytest.raises(UserError, match="a trace without candidates/outcome is invalid"):
             repair_trace(path)
         return
     damage(path, lost)
@@ -127,14 +127,14 @@ def test_a_damaged_file_keeps_what_is_vouched_for(tmp_path, level, is_archived):
 def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monkeypatch):
     path = tmp_path / "t.h5"
     options = OPTIONS | {"level": level, "is_archived": is_archived}
-    writer = TraceWriter(path, HEADER, SYMBOLS, **options)
+    writer = open_writer(path, HEADER, SYMBOLS, **options)
     writer.append(part(0, 20))
     with monkeypatch.context() as patch:
-        for module in ("files.disk", "hdf5.metadata_image"):
+        for module in ("files.disk", "hdf5.writing"):
             patch.setattr(f"kgverify.trace.{module}.write_all", fail)
         with pytest.raises(UserError, match="No space left on device; the first 20 candidates are safe"):
             writer.commit()
-    with TraceWriter(path, HEADER, SYMBOLS, resume=True, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         writer.append(part(20, 24))
     assert read_trace(path).root == write_whole(tmp_path / "whole.h5", level, is_archived).root
 
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, monkeypatch):
     write_whole(tmp_path / "t.h5", "steps", False)
-    for module in ("files.disk", "hdf5.metadata_image"):
+    for module in ("files.disk", "hdf5.writing"):
         monkeypatch.setattr(f"kgverify.trace.{module}.write_all", fail)
     with pytest.raises(UserError, match="No space left on device"):
         convert_trace(tmp_path / "t.h5", tmp_path / "c.h5", is_archived=is_archived)

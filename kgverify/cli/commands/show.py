@@ -12,10 +12,9 @@ from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.report.stepper.stepper import Stepper
 from kgverify.report.stepper.view import render_place
-from kgverify.report.steps import MappedTraceView, TraceView, render_derivation, render_step, render_trace
+from kgverify.report.steps import LazyTraceView, TraceView, render_derivation, render_step, render_trace
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import REPORT, read_run
 
 MOST_READ: Final = 16 << 20
@@ -65,7 +64,7 @@ def open_view(path: Path) -> TraceView:
     """A small trace is read and checked as a whole; a large one stays on disk, and what is looked up is checked."""
     files = path.glob("*.h5") if path.is_dir() else [path]
     is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
-    return TraceView(read_trace(path)) if is_small else MappedTraceView(MappedTrace(path, is_lazy=True))
+    return TraceView(read_trace(path)) if is_small else LazyTraceView(TraceFile(path, is_lazy=True))
 
 
 def _look_up(

@@ -8,7 +8,7 @@ import typer
 from kgverify.cli.progress import make_result_console
 from kgverify.report.export import export_steps, parse_selection
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import rebuild_goals
 
 
