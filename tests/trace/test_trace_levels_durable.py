@@ -11,13 +11,14 @@ from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_colum
 
 from kgverify.errors import UserError
 from kgverify.trace.files.output_path import partial_of
-from kgverify.trace.hdf5.reading import examine_arrays, read_file
+from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import read_trace
 
 COLUMNS = make_columns(5, 24)
@@ -27,6 +28,13 @@ OPTIONS = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
 
 class Killed(Exception):
     pass
+
+
+def examine(path):
+    """The intact datasets of a file, and the problems with the others."""
+    problems = {}
+    intact, _ = load_arrays(path, locate_arrays(path, problems), problems)
+    return intact, problems
 
 
 def part(low, high):
@@ -75,7 +83,7 @@ def test_a_torn_recording_is_repaired_at_its_level(tmp_path, level, is_archived)
     (partial / "shard-00001.h5.tmp").write_bytes(b"cut off")
     report = repair_trace(partial)
     assert (report.is_changed, report.num_candidates, report.losses, report.is_resumable) == (True, 20, (), True)
-    assert [read_file(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived] * 2
+    assert [DataFile(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived] * 2
     with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         writer.append(part(20, 24))
     assert read_trace(path).root == write_whole(tmp_path / "whole.h5", level, is_archived).root
@@ -99,7 +107,7 @@ def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived
     unite([tmp_path / "0.h5", tmp_path / "1.h5"], tmp_path / "joined")
     joined = read_trace(tmp_path / "joined")
     assert (joined.root, joined.fields, joined.header) == (whole.root, whole.fields, whole.header)
-    assert read_file(tmp_path / "joined" / "shard-00000.h5").is_archived == is_archived
+    assert DataFile(tmp_path / "joined" / "shard-00000.h5").is_archived == is_archived
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
@@ -107,7 +115,7 @@ def test_a_damaged_file_keeps_what_is_vouched_for(tmp_path, level, is_archived):
     path = tmp_path / "t.h5"
     root = write_whole(path, level, is_archived).root
     needed = "candidates/outcome"
-    assert needed in examine_arrays(path).intact
+    assert needed in examine(path)[0]
     lost = "program/facts" if level != "digests" else None
     if lost is None:
         damage(path, needed)
@@ -115,12 +123,12 @@ def test_a_damaged_file_keeps_what_is_vouched_for(tmp_path, level, is_archived):
             repair_trace(path)
         return
     damage(path, lost)
-    assert list(examine_arrays(path).problems) == [lost]
+    assert list(examine(path)[1]) == [lost]
     report = repair_trace(path)
     assert (report.num_candidates, report.original != "") == (24, True)
     repaired = read_trace(path)
     assert (repaired.root, repaired.facts, repaired.header.level) == (root, None, level)
-    assert read_file(path).is_archived == is_archived
+    assert DataFile(path).is_archived == is_archived
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)

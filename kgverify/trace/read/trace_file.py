@@ -210,7 +210,8 @@ class TraceFile:
     def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates in any order, with all their steps."""
         shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1
-        parts, positions = [], []
+        parts: list[Columns] = []
+        positions = []
         for i in np.unique(shard).tolist():
             position = np.flatnonzero(shard == i)
             parts.append(self.files[i].gather_candidates(rows[position] - self.candidate_starts[i]))
