@@ -1,6 +1,6 @@
-"""What comparing recorded traces costs, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
+"""Measure the cost of comparing recorded traces, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
 
-FOLDER takes two synthetic traces of so many million steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
+FOLDER takes two synthetic traces of MILLIONS steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
 is of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
 """
 
@@ -110,7 +110,7 @@ def in_new_process(what: str, *arguments: str) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """Of this process, pages of mapped files included."""
+    """Return the resident memory of this process, pages of mapped files included."""
     # Not what getrusage says, which starts from the process that this one was made by.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

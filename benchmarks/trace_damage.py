@@ -5,7 +5,7 @@
 
 Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that reads
 must be the very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not say
-AGREE. It is read into memory, and mapped; both must come to the same. Prints a Markdown table; exit code 1 if anything
+AGREE. It is read into memory, and mapped; both must give the same result. Prints a Markdown table; exit code 1 if anything
 but refusals and true readings occurred.
 """
 
@@ -119,7 +119,7 @@ WAYS: dict[str, Callable[[bytearray, np.random.Generator], bytearray]] = {"flip"
 
 
 def is_same(found: Trace, expected: Trace) -> bool:
-    """Whether two traces hold the same, but for what this schema does not know and for what nothing depends on."""
+    """Return whether two traces hold the same, but for what this schema does not know and for what nothing depends on."""
     pairs: list[tuple[Any, Any]] = [
         (a, b)
         for left, right in zip(found.columns, expected.columns, strict=True)
@@ -154,7 +154,7 @@ def read_mapped(path: Path) -> Trace:
 
 
 def judge(path: Path, expected: Trace) -> str:
-    """What becomes of one file: read into memory, and mapped; both must say the same."""
+    """Read one file into memory and mapped, and return the result; both must agree."""
     result, mapped = (_judge(path, expected, read) for read in (read_trace, read_mapped))
     return result if result == mapped else f"other when mapped: {mapped}, in memory {result}"
 
@@ -220,7 +220,7 @@ def run_jobs(jobs: list[Job], folder: Path) -> Iterator[tuple[Job, str]]:
 
 
 def try_constructs(folder: Path) -> tuple[Counter[str], dict[str, float], float]:
-    """What became of each hostile construct; what each refusal took, and reading the good file, in ms, best of five."""
+    """Return the result for each hostile construct, and the times of each refusal and of the good file, in ms, best of five."""
     columns = make_columns(1, 8)
     clauses = Clauses(FACTS, FACT_LINES, RULES)
     write_trace(folder / "good.h5", HEADER, SYMBOLS, columns, RANKINGS, clauses=clauses)

@@ -1,4 +1,4 @@
-"""What recording costs the compiled evaluator: a trace of each level on disk, against the same run without one.
+"""Measure the cost of recording for the compiled evaluator: a trace of each level on disk, against the same run without one.
 
     python benchmarks/trace_recording.py --graph family --queries 1000 --device cuda --folder /tmp --threads 1 2 3
 

@@ -17,7 +17,6 @@ from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.write.commit_queue import append_in_parallel
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 from kgverify.verification.deep import prove_deep
@@ -131,7 +130,7 @@ def record(
             progress(resumed)
         left = candidates.take(slice(resumed, None))
         parts = _prove_parts(pipeline.engine, left, writer.level, progress)
-        proved += append_in_parallel(writer, parts, append_threads or choose_append_threads(pipeline.engine))
+        proved += writer.append_parts(parts, append_threads or choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))

@@ -209,7 +209,7 @@ def _(file, folder):
     with_filters(file, (1,), (64,), (64,), zlib.compress(bytes(17)))
 
 
-@edited("a chunk that is no zlib stream", is_resealed=False)
+@edited("a chunk that is not a zlib stream", is_resealed=False)
 def _(file, folder):
     with_filters(file, (1,), (64,), (64,), os.urandom(100))
 
@@ -416,7 +416,7 @@ for _text, _json in {
         replace(file, "header", data=np.frombuffer(text.encode(), "u1") if text else np.zeros(0, "u1"))
 
 
-# Paths that are no files.
+# Paths that are not files.
 
 
 def placed(name: str):

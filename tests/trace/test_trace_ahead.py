@@ -16,7 +16,7 @@ from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.trace.write.commit_queue import CommitQueue, append_in_parallel
+from kgverify.trace.write.commit_queue import CommitQueue
 
 COLUMNS = make_columns(11, 60)
 BATCH = 6
@@ -39,7 +39,7 @@ def make_writer(path, shard_steps=1, **options):
 def record(path, num_threads, *, shard_steps=1, seconds=lambda begin: 0.0, **options):
     with make_writer(path, shard_steps, **options) as writer:
         parts = [partial(given, b, seconds=seconds(b)) for b in range(writer.num_appended, 60, BATCH)]
-        candidates = list(append_in_parallel(writer, parts, num_threads))
+        candidates = list(writer.append_parts(parts, num_threads))
         writer.set_rankings(RANKINGS)
     return candidates
 
@@ -119,8 +119,8 @@ def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_s
         fail_at(patch, f"shard-{failing:05d}.h5")
         with pytest.raises(UserError, match=f"shard-0000{failing}.h5 cannot be written: No space left") as caught:
             record(path, num_threads)
-    told = f"the first {failing * BATCH} candidates are safe" if failing else "nothing was safe yet"
-    assert told in caught.value.message
+    safe = f"the first {failing * BATCH} candidates are safe" if failing else "nothing was safe yet"
+    assert safe in caught.value.message
     left = sorted(each.name for each in (tmp_path / "a.partial").iterdir())
     assert left == (["manifest.json"] if failing else []) + [f"shard-{i:05d}.h5" for i in range(failing)]
     if failing:
@@ -138,7 +138,7 @@ def test_what_is_journalled_before_a_shard_that_fails_is_safe(tmp_path, monkeypa
     def interrupted():
         with make_writer(path, len(batch(0)[0].steps.depth)) as writer:
             fail_at(monkeypatch, "shard-00000.h5")
-            list(append_in_parallel(writer, [partial(batch, b) for b in range(0, 60, BATCH)], 3))
+            list(writer.append_parts([partial(batch, b) for b in range(0, 60, BATCH)], 3))
 
     with pytest.raises(UserError, match=rf"shard-00000.h5 cannot be written.*the first {BATCH} candidates are safe"):
         interrupted()
@@ -158,7 +158,7 @@ def test_a_batch_that_cannot_be_is_refused_and_nothing_after_it_is_taken_in(tmp_
 
     def interrupted(writer):
         with writer:
-            list(append_in_parallel(writer, parts, num_threads))
+            list(writer.append_parts(parts, num_threads))
 
     writer = make_writer(tmp_path / "a")
     with pytest.raises(UserError, match="expected a code of Outcome"):
@@ -201,7 +201,7 @@ def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_
             yield partial(batch, begin)
 
     with make_writer(tmp_path / "a") as writer:
-        for _ in append_in_parallel(writer, parts(), num_threads):
+        for _ in writer.append_parts(parts(), num_threads):
             with lock:
                 held -= 1
     assert most == num_threads + 1

@@ -1,4 +1,4 @@
-"""The journal: what was appended survives, a torn end is dropped, damage is told from it."""
+"""The journal: appended batches survive, a torn end is dropped, damage is distinguished from it."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ def left(tmp_path):
 
 
 def frames(journal):
-    """Where each frame begins."""
+    """Return the offset of each frame."""
     content, found, at = journal.read_bytes(), [], 0
     while (at := content.find(b"KGVJRNL1", at)) >= 0:
         found.append(at)
@@ -72,7 +72,7 @@ def test_what_was_appended_reads_without_a_shard(left):
     assert check_trace(left).state == "unfinished"
 
 
-def test_it_is_gone_on_with(left, tmp_path):
+def test_it_is_resumed(left, tmp_path):
     with open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, resume=True) as writer:
         assert writer.num_appended == 30
         assert writer.committed_candidates().query.tolist() == rows(0, 30).candidates.query.tolist()
@@ -141,14 +141,14 @@ def test_damage_before_a_commit_is_no_torn_end(left, tmp_path):
         open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, resume=True)
 
 
-def test_the_loss_of_a_frame_without_a_head_is_told_by_the_next_commit(left):
+def test_the_next_commit_reveals_the_loss_of_a_frame_without_a_head(left):
     journal = left / "journal-00000"
     flip(journal, frames(journal)[2] + 8)
     (loss,) = repair_trace(left).losses
     assert (loss.num_candidates, loss.num_steps) == (3, len(rows(3, 6).steps.depth))
 
 
-def test_a_journal_without_its_first_frame_is_told(left):
+def test_a_journal_without_its_first_frame_is_reported(left):
     flip(left / "journal-00000", 20)
     assert check_trace(left).state == "damaged"
     with pytest.raises(UserError, match="nothing of it can be kept"):
@@ -175,7 +175,7 @@ def test_digests_that_came_with_the_columns_are_taken_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "pwritev", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_full_disk_is_told_with_what_is_safe(tmp_path, monkeypatch, call, number):
+def test_a_full_disk_is_reported_with_the_safe_candidates(tmp_path, monkeypatch, call, number):
     def fail(*arguments):
         raise OSError(number, os.strerror(number))
 

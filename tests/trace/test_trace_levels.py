@@ -1,4 +1,4 @@
-"""What each level keeps, how small it is, and what becomes of a trace that is converted."""
+"""Levels: the datasets that each keeps, its size, and conversion between levels."""
 
 import json
 

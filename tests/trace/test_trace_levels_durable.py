@@ -61,7 +61,7 @@ def leave_unfinished(path, level, is_archived, has_shard=True):
 
 @pytest.mark.parametrize("has_shard", [True, False])
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
-def test_a_killed_recording_is_read_and_gone_on_with(tmp_path, level, is_archived, has_shard):
+def test_a_killed_recording_is_read_and_resumed(tmp_path, level, is_archived, has_shard):
     whole = write_whole(tmp_path / "whole.h5", level, is_archived)
     path = tmp_path / "t.h5"
     options = leave_unfinished(path, level, is_archived, has_shard)
@@ -111,7 +111,7 @@ def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
-def test_a_damaged_file_keeps_what_is_vouched_for(tmp_path, level, is_archived):
+def test_a_damaged_file_keeps_its_intact_part(tmp_path, level, is_archived):
     path = tmp_path / "t.h5"
     root = write_whole(path, level, is_archived).root
     needed = "candidates/outcome"

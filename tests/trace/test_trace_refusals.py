@@ -1,4 +1,4 @@
-"""What a reader refuses, and how it says so."""
+"""Refusals: a reader names the problem, its location and a fix."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_hdf5(tmp_path, content):
     refuse(tmp_path / "a", "not an HDF5 file")
 
 
-def test_an_hdf5_file_that_is_no_trace(tmp_path):
+def test_an_hdf5_file_that_is_not_a_trace(tmp_path):
     with h5py.File(tmp_path / "a", "w") as file:
         file["x"] = 1
     refuse(tmp_path / "a", "without the root attribute `format`")
@@ -256,7 +256,7 @@ def test_names_that_are_not_unique(tmp_path):
         ({"limits": {"max_width": 1}}, "not a header"),
     ],
 )
-def test_a_header_that_is_none(tmp_path, change, match):
+def test_an_invalid_header(tmp_path, change, match):
     arrays = make_arrays()
     header = json.loads(arrays["header"].tobytes()) | change
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)

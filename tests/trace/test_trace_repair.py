@@ -1,4 +1,4 @@
-"""Checking, repairing and joining: every part is judged, what is vouched for is kept, the original is never lost."""
+"""Checking, repairing and joining: every part is judged, intact parts are kept, the original is never lost."""
 
 import json
 import shutil
@@ -83,7 +83,7 @@ def test_every_shard_is_judged(folder):
     assert (caught.value.name, caught.value.reason) == ("shard-00001.h5", "altered")
 
 
-def test_a_missing_shard_is_told_exactly_and_the_others_are_kept(folder):
+def test_a_missing_shard_is_reported_exactly_and_the_others_are_kept(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "shard-00002.h5").unlink()
     report = repair_trace(folder)
@@ -255,7 +255,7 @@ def test_a_missing_and_a_doubled_part_are_named(tmp_path):
 def test_a_missing_and_a_doubled_candidate_are_named(tmp_path, file):
     for name, rows in (("a", range(30)), ("b", range(29, 60)), ("c", range(31, 60))):
         record(tmp_path / name, rows, rankings=None, shard_steps=10**6)
-    with pytest.raises(PartsError, match="1 candidates are there more than once: query") as caught:
+    with pytest.raises(PartsError, match="1 candidates occur more than once: query") as caught:
         unite([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     query, atom = COLUMNS.candidates.query[29], COLUMNS.candidates.atom[29].tolist()
     (name,) = caught.value.doubled

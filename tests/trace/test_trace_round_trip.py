@@ -1,4 +1,4 @@
-"""What is written is read, bit for bit, and nothing else is claimed."""
+"""Round trips: a trace is read back bit for bit, and claims nothing more."""
 
 import subprocess
 import sys
@@ -134,7 +134,7 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     assert_same_columns(read_trace(tmp_path / "a.partial").columns, columns)
 
 
-def test_a_folder_that_is_no_trace_is_not_replaced(tmp_path):
+def test_a_folder_that_is_not_a_trace_is_not_replaced(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="not a trace is in the way"):

@@ -323,7 +323,7 @@ def test_shards_of_another_run(folder, tmp_path):
         ({"shards": [], "num_steps": 0, "num_candidates": 0, "root": "0" * 16}, "lists no shard"),
     ],
 )
-def test_a_manifest_that_is_none(folder, change, match):
+def test_an_invalid_manifest(folder, change, match):
     edit_manifest(folder, lambda m: m.update(change))
     refuse(folder, match)
 

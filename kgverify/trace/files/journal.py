@@ -132,7 +132,7 @@ class Journal:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something that was committed cannot be read."""
+        """True if committed bytes cannot be read."""
         return any(damage.was_committed for damage in self.damages)
 
 
@@ -163,7 +163,7 @@ class JournalWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything was appended since the last shard."""
+        """True if anything was appended since the last shard."""
         return self._descriptor >= 0
 
     def resume(self, shard: int, journal: Journal) -> None:
@@ -426,7 +426,7 @@ def open_journal(folder: Path, shard: int) -> Journal | None:
 
 
 def load_journal(folder: Path, shard: int) -> Arrays | None:
-    """Read the journal's batches as the datasets of that shard; None if there are none. UserError if it is damaged."""
+    """Read the journal's batches as the datasets of that shard; None without batches. UserError if it is damaged."""
     journal = open_journal(folder, shard)
     if journal is None or not journal.batches:
         return None

@@ -91,7 +91,7 @@ class StoredFile(NamedTuple):
 
     @property
     def is_archived(self) -> bool:
-        """Whether the file is packed as archives are."""
+        """True if the file is packed as archives are."""
         stored = (*self.arrays.values(), *self.unknown.values())
         return any(FLETCHER32 in each.filters for each in stored)
 

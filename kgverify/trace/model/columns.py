@@ -79,7 +79,7 @@ class Resolvents(NamedTuple):
     kind:        uint8  [R]     a `GoalKind`; TRUE and FALSE have no atoms
     num_atoms:   uint16 [R]
     origin_kind: uint8  [R]     an `Origin`
-    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 where there is none
+    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 without one
     score:       float32 or float64 [R]
     atoms:       int32  [M, 3]
     """
@@ -130,7 +130,7 @@ class StageItems(NamedTuple):
     stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
     kind:        uint8   [I]     a `GoalKind`
     origin_kind: uint8   [I]     an `Origin`
-    origin:      int32   [I]     index of the rule or fact; 0 where there is none
+    origin:      int32   [I]     index of the rule or fact; 0 without one
     number:      float64 [I]     output of `score`, `choose`, `advance`, `finish`: score, index, depth, outcome; else 0
     num_atoms:   uint16  [I]
     atoms:       int32   [K, 3]  one with a negative predicate is no atom

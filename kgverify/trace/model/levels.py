@@ -133,7 +133,12 @@ def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
     absent = set(raw.get("absent", ()))
     if "steps/choice" in arrays:
         absent |= {path.replace("/", ".") for path in _COUNTED if path not in arrays}
-    kept["header"] = encode_raw_header(raw | {"level": level.value, "absent": uncounted(level, absent)})
+    kept["header"] = np.frombuffer(
+        msgspec.json.encode(
+            raw | {"level": level.value, "absent": uncounted(level, absent), "schema_version": SCHEMA_VERSION}
+        ),
+        np.uint8,
+    )
     return kept
 
 
@@ -149,18 +154,10 @@ def uncounted(level: TraceLevel, absent: Collection[str]) -> list[str]:
     return sorted(name for name in absent if level is TraceLevel.DIGESTS and name.replace(".", "/") in _COUNTED)
 
 
-def encode_raw_header(raw: dict[str, Any]) -> Any:
-    """Return uint8 [n], a header's JSON in this version of the schema; fields that it does not know stay."""
-    return np.frombuffer(msgspec.json.encode(raw | {"schema_version": SCHEMA_VERSION}), np.uint8)
-
-
 def columns_kept(level: TraceLevel) -> frozenset[str]:
     """Return the columns of candidates, steps and resolvents that this level can hold, named as in `Trace.fields`."""
-    every = {
-        f"{group}/{name}"
-        for group, columns in (("candidates", Candidates), ("steps", Steps), ("resolvents", Resolvents))
-        for name in columns._fields
-    }
+    groups = ("candidates", Candidates), ("steps", Steps), ("resolvents", Resolvents)
+    every = {f"{group}/{name}" for group, columns in groups for name in columns._fields}
     return frozenset(path.replace("/", ".") for path in every - _LEFT_OUT[level])
 
 
@@ -187,7 +184,7 @@ def check_level(arrays: Collection[str], level: str, where: str) -> None:
     """Raise a UserError for a dataset that a trace of this level may not hold."""
     if odd := sorted(left_out(parse_level(level, f"{where}:header")).intersection(arrays)):
         raise UserError(
-            f"found, but the level is {level!r}, which leaves it out",
+            f"found, but the level is {str(level)!r}, which leaves it out",
             where=f"{where}:{odd[0]}",
             fix="leave it out, or name the level whose datasets these are",
         )

@@ -87,7 +87,7 @@ class StageReader:
 
     @property
     def has_stages(self) -> bool:
-        """Whether stage outputs were recorded at all."""
+        """True if stage outputs were recorded at all."""
         return len(self._items.told) > 0
 
     @cached_property

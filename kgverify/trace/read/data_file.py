@@ -95,12 +95,12 @@ class DataFile:
 
     @property
     def is_archived(self) -> bool:
-        """Whether the file is packed as archives are."""
+        """True if the file is packed as archives are."""
         return self._file.is_archived
 
     @property
     def has_stages(self) -> bool:
-        """Whether it holds the outputs of the stages."""
+        """True if it holds the outputs of the stages."""
         return STAGES[0] in self.stored
 
     @property
@@ -135,7 +135,7 @@ class DataFile:
 
     @cached_property
     def rankings(self) -> Rankings | None:
-        """The rankings; None if there are none."""
+        """The rankings; None if the file holds no rankings."""
         arrays = self.read_group("rankings/")
         if not arrays:
             return None

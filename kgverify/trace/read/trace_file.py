@@ -101,7 +101,7 @@ class TraceFile:
 
     @property
     def has_goals(self) -> bool:
-        """Whether its level keeps the atoms of its goals."""
+        """True if its level keeps the atoms of its goals."""
         return has_goals(self.header.level)
 
     @property
@@ -121,7 +121,7 @@ class TraceFile:
 
     @property
     def rankings(self) -> Rankings | None:
-        """The rankings; None if there are none."""
+        """The rankings; None if the trace holds no rankings."""
         return self.files[-1].rankings
 
     @property
@@ -410,7 +410,7 @@ def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None 
 
 
 def open_journal_file(folder: Path, index: int) -> DataFile | None:
-    """Open the batches that an unfinished recording appended since its last shard, in memory; None if there are none."""
+    """Open the batches that an unfinished recording appended since its last shard, in memory; None without batches."""
     arrays = load_journal(folder, index)
     return None if arrays is None else DataFile(folder / journal_name(index), arrays=arrays)
 

@@ -1,13 +1,8 @@
-"""Appending to a trace from several threads: work that begins in order, overlaps, and ends in order."""
+"""The order of appends from several threads: they begin in order, overlap, and end in order."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Protocol, Self
-
-from kgverify.trace.model.columns import Candidates, StepBatch
+from typing import Self
 
 
 class CommitQueue:
@@ -60,36 +55,3 @@ class CommitTicket:
         self.let_next_begin()
         self._has_ended.set()
         self._previous = None
-
-
-class QueuedWriter(Protocol):
-    """A writer to which several threads append in the order of its tickets."""
-
-    def reserve(self) -> CommitTicket:
-        """Return the ticket of the next append."""
-
-    def append_reserved(self, ticket: CommitTicket, read: Callable[[], StepBatch]) -> Candidates:
-        """Append the batch that `read` returns, in the order of its ticket."""
-
-
-def append_in_parallel(
-    writer: QueuedWriter, parts: Iterable[Callable[[], StepBatch]], num_threads: int = 1
-) -> Iterator[Candidates]:
-    """Append each part in order while the next one is made; yield its candidates when `append` would have returned.
-
-    parts:       functions that read a part, each called in its own thread
-    num_threads: parts that are read, checked, packed and written at the same time. That many, and one shard, are in
-                 memory, beside the part being made. Parts that fill no shard wait for those before them
-
-    The trace is the same for any `num_threads`. After an error in one part, what precedes it is kept, nothing that follows
-    is, and the writer is closed.
-    """
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="append") as pool:
-        waiting: deque[Future[Candidates]] = deque()
-        for read in parts:
-            if len(waiting) == num_threads:
-                yield waiting.popleft().result()
-            # None of them may be cancelled: every ticket that was reserved must be used.
-            waiting.append(pool.submit(writer.append_reserved, writer.reserve(), read))
-        while waiting:
-            yield waiting.popleft().result()

@@ -1,6 +1,8 @@
 """The writer of traces: one file if it is small, else shards that are safe on disk once committed."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -174,7 +176,7 @@ class TraceWriter:
         """Add candidates with all their steps, in any order; the arrays must not change before the next `commit`.
 
         A batch that fills a shard is committed at once instead of being written to the journal first.
-        `append_in_parallel` appends several batches at a time.
+        `append_parts` appends several batches at a time.
 
         sequence: uint64 [T], the digests of these steps, if they were computed elsewhere: a reader compares them with
                   the columns. With them, atoms that the level leaves out need not be given
@@ -182,25 +184,37 @@ class TraceWriter:
         with self._queue.reserve() as ticket:
             self._append(ticket, columns, sequence)
 
-    def reserve(self) -> CommitTicket:
-        """Return the next ticket in the order of appends, for `append_reserved`, which must follow."""
-        return self._queue.reserve()
+    def append_parts(self, parts: Iterable[Callable[[], StepBatch]], num_threads: int = 1) -> Iterator[Candidates]:
+        """Append each part in order while the next one is made; yield its candidates when `append` would have returned.
 
-    def append_reserved(self, ticket: CommitTicket, read: Callable[[], StepBatch]) -> Candidates:
-        """Append the batch that `read` returns, while other threads append theirs; return its candidates.
+        parts:       functions that read a part, each called in its own thread
+        num_threads: parts that are read, checked, packed and written at the same time. That many, and one shard, are in
+                     memory, beside the part being made. Parts that fill no shard wait for those before them
 
-        Each batch is stored as if all were appended one after the other, in the order of their tickets. An error closes
-        the writer: batches with later tickets are not stored.
+        The trace is the same for any `num_threads`. After an error in one part, the parts before it are stored, those
+        after it are not, and the writer is closed.
         """
-        with ticket:
-            try:
-                columns, sequence = read()
-                self._append(ticket, columns, sequence)
-            except BaseException:
-                ticket.wait_for_others()
-                self._is_closed = True
-                raise
-            return columns.candidates
+
+        def append(ticket: CommitTicket, read: Callable[[], StepBatch]) -> Candidates:
+            with ticket:
+                try:
+                    columns, sequence = read()
+                    self._append(ticket, columns, sequence)
+                except BaseException:
+                    ticket.wait_for_others()
+                    self._is_closed = True
+                    raise
+                return columns.candidates
+
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="append") as pool:
+            waiting: deque[Future[Candidates]] = deque()
+            for read in parts:
+                if len(waiting) == num_threads:
+                    yield waiting.popleft().result()
+                # None of them may be cancelled: every ticket that was reserved must be used.
+                waiting.append(pool.submit(append, self._queue.reserve(), read))
+            while waiting:
+                yield waiting.popleft().result()
 
     def sync(self) -> None:
         """Force the journal to disk, so that a crash loses nothing appended so far. Without a journal, `commit`."""
