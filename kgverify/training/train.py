@@ -9,8 +9,8 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.training.fit import fit_policy
 from kgverify.training.decisions import DecisionPlan, GatheredDecisions, gather_decisions
+from kgverify.training.fit import fit_policy
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.training.decisions import DecisionPlan, gather_decisions
-from kgverify.training.decisions import Decision, ProofGraph, Exploration
+from kgverify.training.decisions import Decision, DecisionPlan, Exploration, ProofGraph, gather_decisions
 from kgverify.training.train import Trained, TrainingPlan, train_policy
 
 X, Y, Z = map(Variable, "XYZ")
