@@ -111,6 +111,7 @@ def test_the_layout_does_not_change_the_files(tmp_path: Path):
     assert files_of(tmp_path / "few") == files_of(tmp_path / "many")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("damage", ["cut", "altered", "of another part", "no zip"])
 def test_a_damaged_part_is_repeated_with_a_warning(tmp_path: Path, damage: str):
     run = small_run()

@@ -60,6 +60,7 @@ def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_only, "BLOCK_SIZE", 150)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", ["shortest", "two_tower", "trained"])
 @pytest.mark.parametrize("num_corruptions", [ALL, 12])
 def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str, num_corruptions: int):
@@ -68,6 +69,7 @@ def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str
     assert left_out > 0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("num_corruptions", [ALL, 30])
 def test_the_ranks_of_random_graphs_are_those_of_the_complete_evaluation(num_corruptions: int, narrow_blocks: None):
     left_out = []
@@ -111,6 +113,7 @@ def test_queries_that_share_their_corruptions_are_proved_once(narrow_blocks: Non
         np.testing.assert_array_equal(getattr(part, name), getattr(every, name), err_msg=name)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_corruptions", [ALL, 20])
 def test_a_stopped_evaluation_for_ranks_resumes_and_ends_with_the_same_files(tmp_path: Path, num_corruptions: int):
     run = countries_run(num_queries=4, num_corruptions=num_corruptions)
@@ -201,6 +204,7 @@ def test_nan_log_probabilities_are_refused_for_ranks_as_well(num_corruptions: in
         evaluate_all(run, pipeline, rank_only=True)
 
 
+@pytest.mark.exhaustive
 @needs_data
 @pytest.mark.data
 @pytest.mark.parametrize("policy", ["shortest", "two_tower"])

@@ -64,6 +64,7 @@ def test_the_engines_agree_with_the_trained_policy():
     assert report.metrics.expected == report.metrics.actual
 
 
+@pytest.mark.deep
 def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
     run = shipped_run(24, 4)
     judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=128)
@@ -102,7 +103,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_training(tmp_path: 
 
 
 @pytest.mark.data
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 def test_on_the_published_graph_training_reaches_four_fifths_and_the_fact_cap_takes_three_tenths():
     graph = load_graph("countries_s3")

@@ -42,6 +42,7 @@ def proved(request: pytest.FixtureRequest) -> tuple[Run, CandidateSet, Columns]:
     return run, candidates, pipeline.engine.prove(candidates)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_any_number_of_processes_gives_the_same_columns(
     proved: tuple[Run, CandidateSet, Columns], num_workers: int
@@ -53,6 +54,7 @@ def test_any_number_of_processes_gives_the_same_columns(
         assert_same_columns(columns, engine.prove(candidates))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("chunk", [1, 5, 7, 21, 22, 1000])
 def test_chunks_of_any_size_give_the_same_columns(proved: tuple[Run, CandidateSet, Columns], chunk: int) -> None:
     run, candidates, columns = proved

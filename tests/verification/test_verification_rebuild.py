@@ -21,8 +21,8 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.columns import CandidateSet
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_goals, try_rebuilding
 from kgverify.verification.verify import compare_recorded
 
@@ -117,6 +117,7 @@ def test_a_compact_trace_is_converted_back_to_its_original(full, tmp_path: Path)
     assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "full.h5").read_bytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_goals_of_unbounded_size_are_not_rebuilt(full, tmp_path: Path, is_pruned: bool):
     """A rule may have 65,534 atoms in its body, and be named by every resolvent of a small file."""
@@ -132,7 +133,7 @@ def test_goals_of_unbounded_size_are_not_rebuilt(full, tmp_path: Path, is_pruned
     )
     header = msgspec.structs.replace(trace.header, program_sha256="")
     hostile = replace(trace, header=header, rules=rules, columns=trace.columns._replace(resolvents=made_by))
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(UserError, match="more than 32 atoms for each resolvent"):
         rebuild_goals(hostile)
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20

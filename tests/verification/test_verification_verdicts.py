@@ -23,7 +23,7 @@ from kgverify.ranking.metric import MRR
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Columns, select_candidates
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.save import save_verification
 from kgverify.verification.verify import Verification, compare_recorded, verify
 
@@ -67,6 +67,7 @@ def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_refere
     assert (report.determinism.expected, report.determinism.actual) == (None, None)
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts():
