@@ -99,7 +99,7 @@ def check_sample(
     is_same = (sample.outcome == expected.candidates.outcome) & (sample.is_limited == expected.candidates.is_limited)
     is_same_score = apart <= bound
     differs = ~is_same | ~is_same_score
-    is_near_tie = differs & (smallest_gaps(expected) <= 2 * error) & (error > 0)
+    is_near_tie = differs & (find_smallest_gaps(expected) <= 2 * error) & (error > 0)
     agrees = ~differs
     rows = np.flatnonzero(differs & ~is_near_tie)
     in_order = rows[np.lexsort((sample.candidates.side[rows], sample.candidates.query[rows]))]
@@ -131,7 +131,7 @@ class _Sample:
         self.log_probability = np.concatenate([each.sample_log_probability for each in results])[rows]
 
 
-def smallest_gaps(columns: Columns) -> NDArray[np.float64]:
+def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
     """Return each candidate's smallest gap between a chosen score and the next one, float64 [N]; inf without a choice."""
     num_resolvents = columns.steps.num_resolvents.astype(np.int64)
     starts = starts_of(num_resolvents)
