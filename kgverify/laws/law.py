@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
+from kgverify.runs.delta_debugging import halve
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
@@ -195,17 +196,8 @@ def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Vio
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)
 
-    best = attempt([violation.problem])
-    if best is not None:
-        return best
-    group = list(violation.group)
-    while len(group) > 1:
-        middle = len(group) // 2
-        for half in (group[:middle], group[middle:]):
-            smaller = attempt(half)
-            if smaller is not None:
-                group, best = half, smaller
-                break
-        else:
-            break
-    return best or violation
+    alone = attempt([violation.problem])
+    if alone is not None:
+        return alone
+    group = halve(violation.group, lambda half: attempt(half) is not None)
+    return attempt(group) or violation if len(group) < len(violation.group) else violation
