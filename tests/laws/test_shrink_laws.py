@@ -31,6 +31,7 @@ def broken(fault, name):
     return violation, make
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("fault", "name", "size"),
     [
@@ -117,6 +118,7 @@ def test_a_check_that_meets_a_broken_law_alone_makes_it_small_and_saves_it(tmp_p
     assert Corpus(tmp_path).reproducers() == []
 
 
+@pytest.mark.deep
 def test_the_code_of_the_page_makes_a_reproducer(capsys):
     page = (Path(__file__).resolve().parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -71,6 +71,7 @@ def test_the_page_is_true(pytester, run, toy):
     assert pytester.runpython(replay).stdout.lines[0].startswith("AGREE")
 
 
+@pytest.mark.deep
 def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     pytester.makepyfile(
         """
@@ -100,6 +101,7 @@ def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     run("-s").stdout.fnmatch_lines(["*ReferenceEngine 4 examples*"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -56,6 +56,7 @@ def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
     return watch
 
 
+@pytest.mark.deep
 def test_the_evaluator_as_it_is_passes_and_reports_what_was_exercised(corpus):
     result = run_campaign(Campaign(corpus=corpus, examples=96))
     assert result.is_passed
@@ -67,6 +68,7 @@ def test_the_evaluator_as_it_is_passes_and_reports_what_was_exercised(corpus):
     assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
 
 
+@pytest.mark.deep
 def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus):
     result = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     assert not result.is_passed
@@ -79,7 +81,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     alone, together = (
         run_campaign(Campaign(corpus=tmp_path / str(jobs), engine=TWO, examples=80, jobs=jobs, most_shrunk=1))
@@ -89,6 +91,7 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     assert len(alone.divergences) > 1
 
 
+@pytest.mark.deep
 def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     first = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     files = sorted(corpus.iterdir())
@@ -102,6 +105,7 @@ def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     assert sorted(corpus.iterdir()) == files
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_resumes_an_earlier_one_with_the_result_of_both(tmp_path):
     for examples in (40, 96):
         parts = run_campaign(Campaign(corpus=tmp_path / "parts", engine=TWO, examples=examples, most_shrunk=0))
@@ -111,12 +115,14 @@ def test_a_campaign_resumes_an_earlier_one_with_the_result_of_both(tmp_path):
     assert (fresh.num_problems, fresh.num_resumed) == (32, 0)
 
 
+@pytest.mark.exhaustive
 def test_other_engines_and_seeds_begin_anew_in_the_same_corpus(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     for other in (Campaign(corpus=corpus, examples=32), Campaign(corpus=corpus, engine=LOST, seed=1, examples=32)):
         assert run_campaign(other).num_resumed == 0
 
 
+@pytest.mark.deep
 def test_an_interrupted_campaign_keeps_what_it_found_and_shrinks_it_the_next_time(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=96)
     stopped = run_campaign(campaign, watch=interrupt_after(32))
@@ -145,6 +151,7 @@ def test_seconds_are_a_budget_too(corpus):
     assert result.num_problems % 32 == 0
 
 
+@pytest.mark.deep
 def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     repaired = run_campaign(Campaign(corpus=corpus, examples=32))
@@ -152,6 +159,7 @@ def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     assert [(each.signature, each.found) for each in repaired.replays] == [(LOST_SIGNATURE, "")]
 
 
+@pytest.mark.deep
 def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     for log in corpus.glob("*.jsonl"):
@@ -162,6 +170,7 @@ def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
     assert result.divergences[0].size == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("engine", "entry", "status", "is_passed"),
     [
@@ -180,6 +189,7 @@ def test_a_known_divergence_is_counted_until_it_expires_or_is_gone(corpus, engin
     assert (judged.num_problems > 0) == (engine == LOST and entry.signature == LOST_SIGNATURE)
 
 
+@pytest.mark.deep
 def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     result = run_campaign(Campaign(corpus=corpus, examples=32, known=(known(),)), today=TODAY)

@@ -29,6 +29,7 @@ from kgverify.testing.problems.problem import Sizes
 SMALL = Scope(name="small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(2,), max_resolvents=(1, 3))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "scope",
     [
@@ -73,6 +74,7 @@ def _images(program: ScopedProgram, query: Atom, scope: Scope) -> set[object]:
     return images
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "scope", [SCOPES["tiny"], Scope(name="two predicates", predicates=2, max_body=1, max_facts=1)], ids=str
 )
@@ -85,6 +87,7 @@ def test_no_problem_is_a_renaming_of_another(scope: Scope) -> None:
             seen |= images
 
 
+@pytest.mark.deep
 def test_in_every_order_no_two_problems_are_the_same_in_numbers() -> None:
     scope = Scope(name="ordered", max_body=1, max_facts=2, every_order=True)
     seen: set[object] = set()
@@ -106,6 +109,7 @@ def test_a_list_of_facts_brings_its_constants_in_in_each_order() -> None:
     assert len(facts) == len(set(facts)) == 13
 
 
+@pytest.mark.deep
 def test_no_divergence_exists_in_the_tiny_scope() -> None:
     done: list[int] = []
     certificate = certify(SCOPES["tiny"], progress=done.append)
@@ -115,6 +119,7 @@ def test_no_divergence_exists_in_the_tiny_scope() -> None:
     assert "no divergence exists in this scope" in str(certificate)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", ["query-matched", "no-revisit-check"])
 def test_a_fault_is_found_and_reported(fault: str) -> None:
     certificate = certify(SMALL, compiled_maker(faults=[fault]))
@@ -150,7 +155,7 @@ def without_seconds(certificate: Certificate) -> Certificate:
     return msgspec.structs.replace(certificate, seconds=0.0)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     spec = EngineSpec(faults=("no-revisit-check",))
     calls: list[int] = []

@@ -25,6 +25,7 @@ def stream() -> ProblemStream:
     return ProblemStream(seed=0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_is_found_and_confirmed(stream, name):
     found = stream.search_fault(name)
@@ -36,6 +37,7 @@ def test_a_fault_is_found_and_confirmed(stream, name):
         assert found.failure.signature.stage == FAULTS[name].stage
 
 
+@pytest.mark.deep
 def test_a_sound_evaluator_is_not_accused():
     assert ProblemStream(seed=1, max_examples=300).search(compiled_maker()) == Search(300, None)
 
@@ -44,7 +46,7 @@ def test_a_search_ends_at_its_limit():
     assert ProblemStream(0, max_examples=3).search_fault("packed-fact-keys") == Search(3, None)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_every_fault_of_the_catalogue_is_found_half_of_them_within_twenty_problems(stream):
     searches = {name: stream.search_fault(name) for name in FAULTS}
     assert [name for name, each in searches.items() if not each.is_found] == []

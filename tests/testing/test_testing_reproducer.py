@@ -216,6 +216,7 @@ def toy(tmp_path, monkeypatch):
     sys.modules.pop("toy_engine", None)
 
 
+@pytest.mark.deep
 def test_a_third_party_engine_that_raises_an_exception_shrinks_to_what_makes_it(toy, tmp_path):
     rules = (
         NamedRule(NamedAtom("p", X, Y), (NamedAtom("q", X, Y), NamedAtom("p", X, X))),

@@ -46,6 +46,7 @@ def shrunk_of(stream):
     return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), seconds=300))
 
 
+@pytest.mark.sample(1, deep=5)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(stream, shrunk_of, name):
     failure = stream.search_fault(name).failure
@@ -68,12 +69,14 @@ def test_what_does_not_matter_is_as_it_is_by_default(shrunk_of):
     assert {str(term) for atom in shrunk.problem.facts for term in atom[1:]} <= {"a", "b"}
 
 
+@pytest.mark.deep
 def test_a_limit_that_matters_is_kept_and_the_neighbour_names_the_number(shrunk_of):
     shrunk = shrunk_of("max-depth-off-by-one")
     assert shrunk.problem.limits.max_depth < Limits().max_depth
     assert shrunk.problem.limits.max_resolvents == Limits().max_resolvents
 
 
+@pytest.mark.deep
 def test_shrinking_twice_gives_the_same(stream):
     failure = stream.search_fault("query-pruned").failure
     first, second = (shrink(failure, compiled_maker(faults=["query-pruned"])) for _ in range(2))
@@ -111,6 +114,7 @@ def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_
     assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
 
 
+@pytest.mark.deep
 def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
     for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
         shrunk = shrunk_of(name)
@@ -119,6 +123,7 @@ def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
         assert shrunk.problem.size <= 8
 
 
+@pytest.mark.exhaustive
 def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(shrunk_of):
     """A sample with faults of every stage; KGVERIFY_ALL_FAULTS=1 shrinks all, which takes minutes."""
     names = (
