@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kgverify.audit.finding import Finding, Overrun, Unmeasured
+from kgverify.audit.report import Finding, Overrun, Unmeasured
 from kgverify.errors import UserError, suggest
 
 _MEGABYTE: Final = 1e6

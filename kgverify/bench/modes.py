@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from kgverify.bench.agreement import Expectation
-from kgverify.bench.calls import WARM_UP, Differs, Sheet, time_build, time_steady, time_warm_up
-from kgverify.bench.gauge import (
+from kgverify.bench.timing import WARM_UP, Differs, Sheet, time_build, time_steady, time_warm_up
+from kgverify.bench.resources import (
     NO_LAUNCHES,
     MemoryGauge,
     count_launches,
@@ -20,7 +20,7 @@ from kgverify.bench.gauge import (
     with_caches,
 )
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State
-from kgverify.bench.sizes import Size
+from kgverify.bench.plan import Size
 from kgverify.bench.spread import summarize
 from kgverify.bench.work import describe_error, describe_work, draw_sample
 from kgverify.engines.compiled.execution.batch_size import POOL, WINDOWS

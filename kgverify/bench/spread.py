@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.bench.sizes import LEAST_REPEATS
+from kgverify.bench.plan import LEAST_REPEATS
 
 LEAST_BAND: Final = 0.05
 """Two processes differ by about so much where each repeats itself far better: another layout of memory, another clock."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kgverify.bench.agreement import EXACT
-from kgverify.bench.calls import WARM_UP, Differs, Sheet, time_build, time_steady, time_warm_up
-from kgverify.bench.gauge import MemoryGauge, forget, read_compiled, read_environment, wait_for, with_caches
+from kgverify.bench.timing import WARM_UP, Differs, Sheet, time_build, time_steady, time_warm_up
+from kgverify.bench.resources import MemoryGauge, forget, read_compiled, read_environment, wait_for, with_caches
 from kgverify.bench.modes import EAGER, Plan, choose_bench_layout, note_launches
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State
 from kgverify.bench.search import Compile, Search, SearchState, Strategy, list_strategies, take_eagerly

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kgverify.audit.evaluator.subject import evaluator_subject
+from kgverify.audit.evaluator.audited_tick import evaluator_subject
 from kgverify.audit.properties.captured_values import places
 from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.guard_holes import find_guard_holes
 from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.scatters import find_scatters
+from kgverify.audit.properties.colliding_writes import find_scatters
 from kgverify.audit.properties.syncs import find_syncs
 from kgverify.cli.app import app
 from kgverify.errors import UserError

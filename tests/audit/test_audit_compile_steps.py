@@ -9,7 +9,7 @@ import torch
 from planted_steps import line_of
 
 from kgverify.audit import audit_step
-from kgverify.audit.finding import AuditReport
+from kgverify.audit.report import AuditReport
 
 FOUR = torch.arange(4.0)
 ROWS = torch.tensor([1, 3, 1, 4])

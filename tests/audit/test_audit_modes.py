@@ -10,16 +10,16 @@ import torch
 from planted_stages import plant
 from torch import Tensor
 
-from kgverify.audit.evaluator.subject import evaluator_subject
+from kgverify.audit.evaluator.audited_tick import evaluator_subject
 from kgverify.audit.ladder.culprit import PASS, find_culprit
-from kgverify.audit.ladder.ladder import climb, find_smallest_part
-from kgverify.audit.ladder.modes import ModesReport, audit_modes
-from kgverify.audit.ladder.observe import find_differences, observe
+from kgverify.audit.ladder.climb import climb, find_smallest_part
+from kgverify.audit.ladder.modes_audit import ModesReport, audit_modes
+from kgverify.audit.ladder.observation import find_differences, observe
 from kgverify.audit.ladder.rungs import RUNGS, Rung
-from kgverify.audit.ladder.sources import NotStandalone, bundle
-from kgverify.audit.ladder.standalone import write_reproducer
+from kgverify.audit.ladder.source_bundle import NotStandalone, bundle
+from kgverify.audit.ladder.reproducer import write_reproducer
 from kgverify.audit.ladder.traps import TRAPS
-from kgverify.audit.subject import Subject, make_subject
+from kgverify.audit.audited_function import Subject, make_subject
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.audit.environment import read_settings
-from kgverify.audit.finding import AuditReport
+from kgverify.runs.machine import read_settings
+from kgverify.audit.report import AuditReport
 from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.function import audit_numerics
+from kgverify.audit.numerics.numerics_audit import audit_numerics
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
-from kgverify.audit.properties.scatters import audit_scatters
-from kgverify.audit.subject import Function, Subject
+from kgverify.audit.properties.colliding_writes import audit_scatters
+from kgverify.audit.audited_function import Function, Subject
 from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
 

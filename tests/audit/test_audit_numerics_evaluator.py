@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.audit.numerics.evaluator import audit_evaluator, audit_score_batches, name_goal
-from kgverify.audit.numerics.order import audit_choose, audit_conventions, observe_rule
+from kgverify.audit.evaluator.numerics import audit_evaluator, audit_score_batches, name_goal
+from kgverify.audit.numerics.choose_stage import audit_choose, audit_conventions, observe_rule
 from kgverify.audit.numerics.precision_ladder import climb_ladder, compare_choices, pick, score_states
 from kgverify.audit.numerics.products import PrecisionScore, narrow_product, round_mantissa, score_with, tf32_product
-from kgverify.audit.numerics.states import ChoiceStates, choice_states
+from kgverify.audit.numerics.choice_states import ChoiceStates, choice_states
 from kgverify.cli.app import app
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.layout import choose_layout

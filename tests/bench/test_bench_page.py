@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from kgverify.bench.compare import ASPECTS
 from kgverify.bench.search import list_strategies
-from kgverify.bench.sizes import SIZES
+from kgverify.bench.plan import SIZES
 from kgverify.bench.table import render_result
 from kgverify.cli.app import app
 

@@ -8,10 +8,10 @@ import torch
 from torch._dynamo import utils as dynamo_utils
 
 from kgverify.audit.budget import exceed_budget
-from kgverify.audit.finding import AuditReport
+from kgverify.audit.report import AuditReport
 from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.profile import Profile, take_profile
+from kgverify.runs.profiling import Profile, take_profile
 from kgverify.audit.properties.step_audit import describe_setting
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, TickLoop

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.audit.environment import describe_environment
-from kgverify.audit.evaluator.subject import lay_out_candidates
-from kgverify.audit.finding import AuditReport, Finding, Unmeasured, describe_error
+from kgverify.runs.machine import describe_environment
+from kgverify.audit.evaluator.audited_tick import lay_out_candidates
+from kgverify.audit.report import AuditReport, Finding, Unmeasured, describe_error
 from kgverify.audit.numerics.precision_ladder import pick
-from kgverify.audit.numerics.states import choice_states
+from kgverify.audit.numerics.choice_states import choice_states
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import FUSED, resolve_device
 from kgverify.engines.compiled.stages.choose import SCORES

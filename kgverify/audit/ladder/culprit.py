@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from kgverify.audit.ladder.ladder import find_deviations
-from kgverify.audit.ladder.observe import DeviceLost
+from kgverify.audit.ladder.climb import find_deviations
+from kgverify.audit.ladder.observation import DeviceLost
 from kgverify.audit.ladder.rungs import EAGER, Rung, watch
-from kgverify.audit.subject import Subject
+from kgverify.audit.audited_function import Subject
 
 PASS: Final = "pass"
 LOWERING: Final = "lowering"

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kgverify.audit.ladder.observe import Observation, observe
-from kgverify.audit.subject import Function, Inputs, Subject, leaves
+from kgverify.audit.ladder.observation import Observation, observe
+from kgverify.audit.audited_function import Function, Inputs, Subject, leaves
 
 
 class Rung(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kgverify.audit.subject import Subject
+from kgverify.audit.audited_function import Subject
 
 
 class Kind(IntEnum):

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
-from kgverify.audit.numerics.values import Look, bits_of, keep
-from kgverify.audit.subject import Inputs, Subject, leaves
+from kgverify.audit.report import Finding, Unmeasured, describe_error
+from kgverify.audit.values import Look, bits_of, keep
+from kgverify.audit.audited_function import Inputs, Subject, leaves
 
 SIZES: Final = (1, 2, 3, 5, 8, 17, 64, 256, 1024)
 MOST_ROWS: Final = 4

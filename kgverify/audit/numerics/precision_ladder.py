@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
+from kgverify.audit.report import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics.products import PrecisionScore, precision_scores
 from kgverify.audit.numerics.report import Flip, Rung
-from kgverify.audit.numerics.states import ChoiceStates
-from kgverify.audit.numerics.values import Look
+from kgverify.audit.numerics.choice_states import ChoiceStates
+from kgverify.audit.values import Look
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
 from kgverify.engines.compiled.stages.precision import estimate_score_error
 from kgverify.engines.policy import Policy

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
+from kgverify.audit.report import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics.batch import batch_size, tile
-from kgverify.audit.numerics.values import (
+from kgverify.audit.values import (
     Difference,
     Look,
     bits_of,
@@ -22,7 +22,7 @@ from kgverify.audit.numerics.values import (
     keep,
     user_line,
 )
-from kgverify.audit.subject import Function, Inputs, Subject
+from kgverify.audit.audited_function import Function, Inputs, Subject
 
 MECHANISM: Final = (
     "atomics and reductions whose order is left open round differently each time; draws from a global generator and"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kgverify.audit.finding import AuditReport
+from kgverify.audit.report import AuditReport
 
 
 class Convention(msgspec.Struct, frozen=True, kw_only=True):

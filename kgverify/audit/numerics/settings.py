@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import torch
 
-from kgverify.audit.environment import read_settings
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
-from kgverify.audit.numerics.values import Difference, Look, differences, keep
+from kgverify.runs.machine import read_settings
+from kgverify.audit.report import Finding, Unmeasured, describe_error
+from kgverify.audit.values import Difference, Look, differences, keep
 from kgverify.engines.compiled.execution.pinned_arithmetic import products_set_to
 
 SETTINGS: Final = ("highest", "high", "medium")

@@ -9,7 +9,7 @@ from kgverify.audit.properties.captured_values import Place, places, restoring
 from kgverify.audit.properties.compiled_run import Call, CompiledRun, copied, joint_inputs, make_call, storage
 from kgverify.audit.properties.notes import Notes
 from kgverify.audit.source_lines import definition_line, return_line
-from kgverify.audit.subject import Subject, is_same_leaf, leaves
+from kgverify.audit.audited_function import Subject, is_same_leaf, leaves
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kgverify.audit.source_lines import code_of, reading_line
-from kgverify.audit.subject import is_same_leaf
+from kgverify.audit.audited_function import is_same_leaf
 
 _DEEPEST: Final = 5
 _MOST: Final = 2000

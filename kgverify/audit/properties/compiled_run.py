@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
 from kgverify.audit.source_lines import stack_line, text_line
-from kgverify.audit.subject import Function, Inputs, Subject, leaves
+from kgverify.audit.audited_function import Function, Inputs, Subject, leaves
 
 _STATIC: Final = "_dynamo_static_input_type"
 _MOST_METRICS: Final = 4096

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from kgverify.audit.properties.captured_values import Place, restoring
 from kgverify.audit.properties.compiled_run import CompileSetting, make_call, quiet_compiler
 from kgverify.audit.properties.notes import Notes
-from kgverify.audit.subject import Function, Subject, same_values
+from kgverify.audit.audited_function import Function, Subject, same_values
 
 AUDIT = "guard-holes"
 _CHANGES: Final = "change in place"
@@ -95,7 +95,7 @@ def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException |
 
 
 def _plain_leaves(output: Any) -> list[Any]:
-    from kgverify.audit.subject import leaves
+    from kgverify.audit.audited_function import leaves
 
     return [leaf for _, leaf in leaves(output) if not isinstance(leaf, Tensor)]
 

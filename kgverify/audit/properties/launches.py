@@ -13,9 +13,9 @@ from kgverify.audit.properties.aliasing import tensors
 from kgverify.audit.properties.captured_values import Place
 from kgverify.audit.properties.compiled_run import CompiledRun
 from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.profile import Profile, take_profile
+from kgverify.runs.profiling import Profile, take_profile
 from kgverify.audit.source_lines import definition_line, text_line
-from kgverify.audit.subject import Function, Inputs, Subject
+from kgverify.audit.audited_function import Function, Inputs, Subject
 
 REPLAYS: Final = "cuda-graphs"
 COPIES: Final = "copied-inputs"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.report import Finding, Unmeasured
 
 
 @dataclass

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kgverify.audit.budget import check_budget, exceed_budget, read_budget
-from kgverify.audit.environment import describe_environment
-from kgverify.audit.finding import AuditReport
+from kgverify.runs.machine import describe_environment
+from kgverify.audit.report import AuditReport
 from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten, find_unstable_addresses
 from kgverify.audit.properties.captured_values import Place, places, restoring
 from kgverify.audit.properties.compiled_run import CompileSetting, joint_inputs, quiet_compiler, run_compiled
-from kgverify.audit.properties.graph_breaks import find_graph_breaks
+from kgverify.audit.properties.compilations import find_graph_breaks
 from kgverify.audit.properties.graph_size import measure_graphs
 from kgverify.audit.properties.guard_holes import find_guard_holes
 from kgverify.audit.properties.launches import (
@@ -30,10 +30,10 @@ from kgverify.audit.properties.launches import (
 )
 from kgverify.audit.properties.notes import Notes
 from kgverify.audit.properties.recompilations import find_recompilations
-from kgverify.audit.properties.scatters import find_scatters
+from kgverify.audit.properties.colliding_writes import find_scatters
 from kgverify.audit.properties.syncs import find_cuda_syncs, find_syncs
 from kgverify.audit.source_lines import definition_line, stack_line
-from kgverify.audit.subject import Function, Inputs, MakeInputs, Subject, make_subject
+from kgverify.audit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import MODES, has_cpp_compiler, resolve_device
 from kgverify.errors import UserError

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kgverify.audit.properties.compiled_run import make_call
 from kgverify.audit.properties.notes import Notes
 from kgverify.audit.source_lines import calling_line
-from kgverify.audit.subject import Function, Subject
+from kgverify.audit.audited_function import Function, Subject
 
 AUDIT = "syncs"
 _MECHANISM = (

@@ -21,7 +21,7 @@ from kgverify.faults.plant import plant_faults
 from kgverify.runs.run import compiled_pipeline
 
 if TYPE_CHECKING:
-    from kgverify.audit.finding import AuditReport
+    from kgverify.audit.report import AuditReport
 
 
 @with_run_options(queries=2, corruptions="4")
@@ -49,7 +49,7 @@ def audit_compile(
     """
     from kgverify.audit.budget import read_budget
     from kgverify.audit.evaluator.engine_loop import audit_loop, reset_compiler
-    from kgverify.audit.evaluator.subject import evaluator_subject
+    from kgverify.audit.evaluator.audited_tick import evaluator_subject
     from kgverify.audit.properties.compiled_run import CompileSetting
     from kgverify.audit.properties.step_audit import audit_subject
     from kgverify.engines.compiled.execution.caches import fresh_caches

@@ -26,7 +26,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from kgverify.audit.ladder.modes import Attribution, Deviating, ModesReport
+    from kgverify.audit.ladder.modes_audit import Attribution, Deviating, ModesReport
 
 RungNames = Annotated[
     list[str] | None,
@@ -65,8 +65,8 @@ def modes(
 
     Compared are outputs, what is left in the arguments, what shares memory with what, and errors, call by call.
     """
-    from kgverify.audit.evaluator.subject import evaluator_subject
-    from kgverify.audit.ladder.modes import audit_modes
+    from kgverify.audit.evaluator.audited_tick import evaluator_subject
+    from kgverify.audit.ladder.modes_audit import audit_modes
     from kgverify.engines.compiled.execution.compilation import resolve_device
     from kgverify.faults.catalogue import find_faults
     from kgverify.faults.plant import plant_faults
@@ -111,7 +111,7 @@ def traps(
 
     Exit code 0, whatever is found: these are facts about torch.
     """
-    from kgverify.audit.ladder.modes import audit_modes
+    from kgverify.audit.ladder.modes_audit import audit_modes
     from kgverify.audit.ladder.traps import TRAPS
     from kgverify.engines.compiled.execution.compilation import resolve_device
 

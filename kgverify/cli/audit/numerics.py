@@ -12,7 +12,7 @@ from kgverify.cli.progress import check_writable, make_result_console, show_phas
 from kgverify.cli.run_options import RunOptions, with_run_options
 
 if TYPE_CHECKING:
-    from kgverify.audit.finding import AuditReport
+    from kgverify.audit.report import AuditReport
 
 
 @with_run_options(policy="two_tower")
@@ -30,8 +30,8 @@ def audit_numerics(
 
     Exit code 0 if nothing was found, 1 if something was.
     """
-    from kgverify.audit.numerics.evaluator import audit_evaluator
-    from kgverify.audit.numerics.text import render_numerics
+    from kgverify.audit.evaluator.numerics import audit_evaluator
+    from kgverify.audit.render import render_numerics
 
     check_writable(json_path)
     run = run_options.build()

@@ -28,7 +28,7 @@ def audit_observer(
     Exit code 0 if they do, 1 if not.
     """
     from kgverify.audit.evaluator.observer import audit_observer as audit
-    from kgverify.audit.numerics.text import render_observer
+    from kgverify.audit.render import render_observer
 
     check_writable(json_path)
     run = run_options.build()

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from kgverify.audit.ladder.culprit import Culprit
-from kgverify.audit.ladder.ladder import Climb
+from kgverify.audit.ladder.climb import Climb
 from kgverify.audit.ladder.rungs import isolated
-from kgverify.audit.ladder.sources import Bundle, NotStandalone, bundle, bundle_arguments
-from kgverify.audit.subject import Inputs, Subject
+from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
+from kgverify.audit.audited_function import Inputs, Subject
 
 MOST_WRITTEN: Final = 20_000
 """Elements of arguments that are written into the file; where there are more, they stand in one beside it."""

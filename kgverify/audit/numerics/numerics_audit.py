@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from kgverify.audit.environment import describe_environment
-from kgverify.audit.finding import AuditReport, Unmeasured, describe_error
+from kgverify.runs.machine import describe_environment
+from kgverify.audit.report import AuditReport, Unmeasured, describe_error
 from kgverify.audit.numerics.batch import audit_batch
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
-from kgverify.audit.numerics.values import Look, check_modes, devices_of, keep
-from kgverify.audit.properties.scatters import audit_scatters
-from kgverify.audit.subject import Function, Inputs, MakeInputs, Subject, make_subject
+from kgverify.audit.values import Look, check_modes, devices_of, keep
+from kgverify.audit.properties.colliding_writes import audit_scatters
+from kgverify.audit.audited_function import Function, Inputs, MakeInputs, Subject, make_subject
 
 
 def audit_numerics(

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kgverify.audit.ladder.observe import DeviceLost, Difference, find_differences
+from kgverify.audit.ladder.observation import DeviceLost, Difference, find_differences
 from kgverify.audit.ladder.rungs import EAGER, RUNGS, Rung, Watched, watch
 from kgverify.audit.properties.syncs import Reads
-from kgverify.audit.subject import Subject
+from kgverify.audit.audited_function import Subject
 from kgverify.errors import UserError
 
 

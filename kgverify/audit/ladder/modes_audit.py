@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from kgverify.audit.environment import describe_environment
-from kgverify.audit.finding import SCHEMA_VERSION
+from kgverify.runs.machine import describe_environment
+from kgverify.audit.report import SCHEMA_VERSION
 from kgverify.audit.ladder.culprit import Culprit, find_culprit
-from kgverify.audit.ladder.ladder import Climb, Ladder, climb, find_smallest_part
+from kgverify.audit.ladder.climb import Climb, Ladder, climb, find_smallest_part
 from kgverify.audit.ladder.rungs import RUNGS, Rung
-from kgverify.audit.ladder.standalone import Reproducer, write_reproducer
-from kgverify.audit.subject import Subject
+from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
+from kgverify.audit.audited_function import Subject
 from kgverify.comparison.result import Verdict
 
 MOST_LISTED = 20

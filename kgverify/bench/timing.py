@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from kgverify.bench.agreement import join_agreements
 from kgverify.bench.result import Agreement, Measurement, State
-from kgverify.bench.sizes import LEAST_REPEATS
+from kgverify.bench.plan import LEAST_REPEATS
 from kgverify.engines.protocol import Progress, no_progress
 
 Given = TypeVar("Given")

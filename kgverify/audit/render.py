@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kgverify.audit.evaluator.observer import ObserverReport
-from kgverify.audit.finding import AuditReport, Finding, Unmeasured
+from kgverify.audit.report import AuditReport, Finding, Unmeasured
 from kgverify.audit.numerics.report import Convention, NumericsReport, Rung
 
 MOST_SHOWN = 5

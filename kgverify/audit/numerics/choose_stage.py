@@ -7,9 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
+from kgverify.audit.report import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics.report import Convention
-from kgverify.audit.numerics.values import Look, in_mode
+from kgverify.audit.values import Look, in_mode
 from kgverify.engines.compiled.stages.choose import choose
 from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices
 

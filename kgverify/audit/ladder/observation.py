@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kgverify.audit.finding import describe_error
-from kgverify.audit.subject import Function, Inputs, leaves
+from kgverify.audit.report import describe_error
+from kgverify.audit.audited_function import Function, Inputs, leaves
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kgverify.audit.finding import Finding, Unmeasured
+from kgverify.audit.report import Finding, Unmeasured
 from kgverify.audit.source_lines import calling_line
-from kgverify.audit.subject import Function, leaves
+from kgverify.audit.audited_function import Function, leaves
 from kgverify.errors import UserError
 
 MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune")

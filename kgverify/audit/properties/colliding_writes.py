@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.finding import Finding
-from kgverify.audit.numerics.values import Difference, Look, bits_of, differences, keep, user_line
+from kgverify.audit.report import Finding
+from kgverify.audit.values import Difference, Look, bits_of, differences, keep, user_line
 from kgverify.audit.properties.captured_values import Place, restoring
 from kgverify.audit.properties.compiled_run import make_call
 from kgverify.audit.properties.notes import Notes
 from kgverify.audit.source_lines import calling_line
-from kgverify.audit.subject import Subject
+from kgverify.audit.audited_function import Subject
 
 AUDIT = "duplicate-scatters"
 MOST_ELEMENTS: Final = 1 << 30

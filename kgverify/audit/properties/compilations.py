@@ -1,6 +1,6 @@
 """Graph breaks: where the compiler gave up and Python runs in between."""
 
-from kgverify.audit.finding import describe_error, first_line
+from kgverify.audit.report import describe_error, first_line
 from kgverify.audit.properties.compiled_run import CompiledRun
 from kgverify.audit.properties.notes import Notes
 from kgverify.audit.source_lines import definition_line, text_line

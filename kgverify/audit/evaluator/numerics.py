@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.audit.environment import describe_environment
-from kgverify.audit.evaluator.subject import evaluator_subject
+from kgverify.runs.machine import describe_environment
+from kgverify.audit.evaluator.audited_tick import evaluator_subject
 from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.order import audit_choose, audit_conventions
+from kgverify.audit.numerics.choose_stage import audit_choose, audit_conventions
 from kgverify.audit.numerics.precision_ladder import climb_ladder
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.report import NumericsReport
 from kgverify.audit.numerics.settings import audit_settings
-from kgverify.audit.numerics.states import ChoiceStates, choice_states
-from kgverify.audit.numerics.values import Look, check_modes
-from kgverify.audit.properties.scatters import audit_scatters
-from kgverify.audit.subject import Subject
+from kgverify.audit.numerics.choice_states import ChoiceStates, choice_states
+from kgverify.audit.values import Look, check_modes
+from kgverify.audit.properties.colliding_writes import audit_scatters
+from kgverify.audit.audited_function import Subject
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import on_device, resolve_device
 from kgverify.engines.compiled.execution.layout import choose_layout

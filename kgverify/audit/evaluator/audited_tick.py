@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kgverify.audit.subject import Inputs, Subject, copy_inputs
+from kgverify.audit.audited_function import Inputs, Subject, copy_inputs
 from kgverify.engines.compiled.execution.compilation import on_device, resolve_device
 from kgverify.engines.compiled.execution.layout import choose_layout
 from kgverify.engines.compiled.probe import watch_stages
