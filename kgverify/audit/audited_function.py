@@ -1,13 +1,12 @@
-"""What is audited: a function of tensors, and how its inputs are made."""
+"""A function under audit, how its arguments are made, and how it is compiled."""
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from torch import Tensor
-from torch.utils import _pytree as pytree
+import torch
 
 from kgverify.errors import UserError
 
@@ -19,15 +18,17 @@ Inputs: TypeAlias = tuple[Any, ...]
 MakeInputs: TypeAlias = Callable[[int], Inputs]
 """(number of the call, from 0) -> its arguments; the same number always gives equal ones."""
 
+COMPILE_MODES: Final = ("default", "reduce-overhead", "max-autotune")
+
 
 @dataclass(frozen=True)
 class Subject:
     """A function under audit.
 
-    make_inputs: the arguments of a call. Calls made with one number must find equal arguments
+    make_inputs: makes the arguments of a call; calls made with one number must find equal arguments
     parts:       functions that it is composed of, each a subject by itself, from the first called to the last
-    calls:       as many calls are made of it as have different arguments worth comparing
-    read:        of what it returns, what a caller reads; the rest may hold anything
+    calls:       the number of calls with different arguments worth comparing
+    read:        picks from its result what a caller reads; the rest may hold anything
     """
 
     name: str
@@ -38,48 +39,61 @@ class Subject:
     read: Callable[[Any], Any] = lambda output: output
 
     def inputs(self, call: int) -> Inputs:
-        """The arguments of a call, which share no memory with those of any other. UserError where they are no tuple."""
-        inputs = self.make_inputs(call)
-        if not isinstance(inputs, tuple):
-            raise UserError(
-                f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
-                where=self.name,
-                fix="return (argument,) where there is one",
-            )
-        return copy_inputs(inputs)
+        """Make the arguments of a call, which share no memory with those of any other."""
+        return self.joint_inputs(range(call, call + 1))[0]
+
+    def joint_inputs(self, calls: range) -> list[Inputs]:
+        """Make copies of the arguments of several calls, which share memory as their originals do.
+
+        UserError where `make_inputs` does not return a tuple.
+        """
+        made = [self.make_inputs(call) for call in calls]
+        for inputs in made:
+            if not isinstance(inputs, tuple):
+                raise UserError(
+                    f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
+                    where=self.name,
+                    fix="return (argument,) where there is one",
+                )
+        return copy.deepcopy(made)
 
 
 def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs] | MakeInputs) -> Subject:
-    """A subject of a function whose `make_inputs` takes the number of the call, or nothing."""
+    """Describe a function for an audit.
+
+    Args:
+        name: its name in the report; the function's own if empty.
+        function: any function of tensors and plain values.
+        make_inputs: returns the arguments of a call, a tuple; takes the number of the call, from 0, or nothing.
+
+    Returns:
+        The subject, which `audit_modes` takes.
+    """
+    name = name or getattr(function, "__name__", type(function).__name__)
     if inspect.signature(make_inputs).parameters:
         return Subject(name, function, make_inputs)  # type: ignore[arg-type]
     return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
 
 
-def copy_inputs(inputs: Inputs) -> Inputs:
-    """The same values in memory of their own; what shared memory shares it again."""
-    return copy.deepcopy(inputs)
+def check_modes(modes: Sequence[str], known: Sequence[str] = ("eager", *COMPILE_MODES)) -> None:
+    """Raise UserError for an unknown mode."""
+    for mode in modes:
+        if mode not in known:
+            raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose one of {', '.join(known)}")
 
 
-def leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Every leaf of nested containers with its path, such as `[0].goal`, in order."""
-    return [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(tree)[0]]
+def compile_in_mode(function: Function, mode: str) -> Function:
+    """Compile a function in a mode of `torch.compile`; `eager` leaves it unchanged.
 
+    A function that cannot be compiled raises, even where TORCHDYNAMO_SUPPRESS_ERRORS is set: an eager run would be taken for a
+    compiled one.
+    """
+    if mode == "eager":
+        return function
+    compiled = torch.compile(function, dynamic=False, mode=mode)
 
-def same_values(first: Any, second: Any) -> bool:
-    """Whether two outputs hold the same leaves, by value; NaN is equal to NaN."""
-    ones, others = leaves(first), leaves(second)
-    if [path for path, _ in ones] != [path for path, _ in others]:
-        return False
-    return all(is_same_leaf(one, other) for (_, one), (_, other) in zip(ones, others, strict=True))
+    def call(*arguments: Any) -> Any:
+        with torch._dynamo.config.patch(suppress_errors=False):
+            return compiled(*arguments)
 
-
-def is_same_leaf(one: Any, other: Any) -> bool:
-    """Whether two leaves are equal, of tensors shape, type, device and values; NaN is equal to NaN."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
-            return False
-        return bool(((one == other) | ((one != one) & (other != other))).all())
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return False
-    return bool(one == other) or one != one
+    return call

@@ -1,5 +1,6 @@
-"""The audits of numerics and of observers as a person reads them in a terminal."""
+"""The report of an audit as text in a terminal."""
 
+import math
 from collections.abc import Iterator
 
 from rich.console import RenderableType
@@ -7,51 +8,41 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kgverify.audit.evaluator.observer import ObserverReport
-from kgverify.audit.report import AuditReport, Finding, Unmeasured
-from kgverify.audit.numerics.report import Convention, NumericsReport, Rung
+from kgverify.audit.report import AuditReport, Cell, Finding, Section
+from kgverify.comparison.result import Verdict
 
-MOST_SHOWN = 5
-"""Flips of each precision that are shown; JSON has all that are listed."""
-
-
-def render_numerics(report: NumericsReport) -> Iterator[RenderableType]:
-    """The report, in reading order."""
-    yield render_verdict(report)
-    if report.conventions:
-        yield _render_conventions(report.conventions)
-    if report.rungs:
-        yield _render_rungs(report.rungs)
-        yield from _render_flips(report.rungs)
-    yield _render_measures(report)
-    yield from render_unmeasured(report.unmeasured)
+MOST_SHOWN = 12
+"""Rows of a section, and lines of a detail, that are shown; JSON has all."""
 
 
-def render_observer(report: ObserverReport) -> Iterator[RenderableType]:
-    """The report, in reading order."""
-    yield render_verdict(report)
-    table = Table(
-        box=None, padding=(0, 2, 0, 0), title="\nends, against eager with its steps recorded", title_justify="left"
-    )
-    for column in ("mode", "recording", "end otherwise", "rounded otherwise", "after a close choice"):
-        table.add_column(column)
-    for each in report.builds:
-        counts = (each.num_differing, each.num_rounded, each.num_close)
-        cells = [f"raises {each.error}", "", ""] if each.error else [f"{count:,}" for count in counts]
-        table.add_row(each.mode, each.how, *map(escape, cells))
-    yield table
-    yield Text(f"\n{report.measures['candidates']:,.0f} candidates")
-    yield from render_unmeasured(report.unmeasured)
+def render_audit(report: AuditReport) -> Iterator[RenderableType]:
+    """Yield the parts of the report, in reading order."""
+    yield _render_verdict(report)
+    for section in report.sections.values():
+        yield from _render_section(section)
+    yield from _render_measures(report)
+    for name, lines in report.details.items():
+        if lines:
+            more = [f"and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
+            yield Text("\n  ".join((f"{name.replace('_', ' ')}:", *lines[:MOST_SHOWN], *more)))
+    for overrun in report.overruns:
+        yield Text(f"over budget: {overrun.key}: {overrun.measured:g}, allowed {overrun.allowed:g}", style="red")
+    for each in report.unmeasured:
+        yield Text(f"not measured: {each.audit}: {each.reason}", style="yellow")
+    yield Text(f"environment: {', '.join(f'{key} {value}' for key, value in report.environment.items())}")
 
 
-def render_verdict(report: AuditReport) -> RenderableType:
-    """`clean` or how many findings, and each of them."""
+def _render_verdict(report: AuditReport) -> Text:
     num = len(report.findings)
-    if not num:
-        verdict = Text("clean", style="bold green").append(f"   {report.subject}", style="default")
+    if report.verdict is Verdict.INCONCLUSIVE:
+        verdict = Text("inconclusive", style="bold yellow")
+    elif report.is_clean:
+        verdict = Text("clean", style="bold green")
     else:
-        findings = "1 finding" if num == 1 else f"{num} findings"
-        verdict = Text(findings, style="bold red").append(f"   {report.subject}", style="default")
+        verdict = Text("1 finding" if num == 1 else f"{num} findings", style="bold red")
+        if report.overruns:
+            verdict.append(f", {len(report.overruns)} over budget")
+    verdict.append(f"   {report.subject}", style="default")
     for finding in report.findings:
         verdict.append_text(_render_finding(finding))
     return verdict
@@ -64,47 +55,52 @@ def _render_finding(finding: Finding) -> Text:
     return text.append(f"  fix: {finding.remedy}", style="not bold")
 
 
-def _render_conventions(conventions: tuple[Convention, ...]) -> RenderableType:
-    table = Table("operation", "situation", "eager", "compiled", "`choose` relies on", box=None, padding=(0, 2, 0, 0))
-    table.title, table.title_justify = "\nwhere scores leave a choice open", "left"
-    for each in conventions:
-        table.add_row(each.operation, each.situation, each.eager, each.compiled or "not looked at", each.relies)
-    return table
+def _render_section(section: Section) -> Iterator[RenderableType]:
+    table = Table(box=None, padding=(0, 2, 0, 0), title=f"\n{section.title}", title_justify="left")
+    for name, cell in section.rows[0].items():
+        is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
+        table.add_column(name.removeprefix("num_").replace("_", " "), justify="right" if is_number else "left")
+    for row in section.rows[:MOST_SHOWN]:
+        table.add_row(*map(_show_cell, row.values()))
+    yield table
+    if len(section.rows) > MOST_SHOWN:
+        yield Text(f"and {len(section.rows) - MOST_SHOWN} more")
 
 
-def _render_rungs(rungs: tuple[Rung, ...]) -> RenderableType:
-    columns = ("precision", "how", "declared error", "largest seen", "choices", "close", "flips", "beyond 2x")
-    table = Table(box=None, padding=(0, 2, 0, 0), title="\nprecisions, against float64 (nats)", title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 2 else "right")
-    for each in rungs:
-        numbers = (each.num_choices, each.num_close, each.num_flips, each.num_beyond)
-        errors = (f"{each.score_error:.2g}", f"{each.largest_error:.2g}")
-        table.add_row(each.precision, each.how, *errors, *(f"{number:,}" for number in numbers))
-    return table
+def _show_cell(cell: Cell) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, str):
+        return escape(cell)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
 
 
-def _render_flips(rungs: tuple[Rung, ...]) -> Iterator[RenderableType]:
-    for rung in rungs:
-        if not rung.flips:
-            continue
-        table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
-        table.title = f"\nflips in {rung.precision} ({rung.how}), the largest gaps first"
-        for column in ("candidate", "step", "gap", "bound", "chosen", "instead of"):
-            table.add_column(column, overflow="fold")
-        for flip in rung.flips[:MOST_SHOWN]:
-            gap, bound = f"{flip.gap:.3g}", f"{flip.bound:.3g}"
-            table.add_row(str(flip.candidate), str(flip.step), gap, bound, escape(flip.chosen), escape(flip.exact))
-        yield table
+def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
+    """Render all measures in a table, and those of stages in a second one."""
+    if not report.measures:
+        return
+    table = Table("measure", "", title=f"{report.subject}: measures", row_styles=("", "dim"))
+    rows: dict[str, dict[str, str]] = {}
+    for key, value in report.measures.items():
+        if key.startswith("stages."):
+            _, stage, measure = key.split(".")
+            rows.setdefault(stage, {})[measure] = _show_measure(key, value)
+        else:
+            table.add_row(escape(key.replace("_", " ")), _show_measure(key, value))
+    yield table
+    if rows:
+        columns = list(dict.fromkeys(measure for row in rows.values() for measure in row))
+        stages = Table("stage", *(column.replace("_", " ") for column in columns), title="each stage by itself")
+        for stage, row in rows.items():
+            stages.add_row(escape(stage), *(row.get(column, "") for column in columns))
+        yield stages
 
 
-def _render_measures(report: NumericsReport) -> RenderableType:
-    measures = ", ".join(f"{name} {value:,.6g}" for name, value in report.measures.items() if "flips" not in name)
-    settings = ", ".join(f"{name} {value}" for name, value in report.environment.items())
-    return Text(f"\nmeasured: {measures}\nunder: {settings}")
-
-
-def render_unmeasured(unmeasured: tuple[Unmeasured, ...]) -> Iterator[RenderableType]:
-    """What was not looked at, and why."""
-    for each in unmeasured:
-        yield Text(f"not looked at: {each.audit}: {each.reason}", style="yellow")
+def _show_measure(key: str, value: float) -> str:
+    if "seconds" in key:
+        return f"{value:.2f} s" if value >= 0.1 else f"{value * 1e3:.3f} ms"
+    if "bytes" in key:
+        return f"{value / 1e6:,.2f} MB"
+    if "difference" in key or "error" in key:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if math.isclose(value, round(value)) else f"{value:,.2f}"

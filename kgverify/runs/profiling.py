@@ -1,4 +1,4 @@
-"""What a profiler sees of some calls: launches, replays of captured graphs, copies, waits, time and memory."""
+"""A profile of torch work: launches, replays of captured graphs, copies, waits, time and memory. torch is imported on demand."""
 
 import json
 import os
@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from torch.profiler import ProfilerActivity, profile, record_function
-
-_REGION: Final = "kgverify: calls under audit"
+_REGION: Final = "kgverify: profiled work"
 _LAUNCHES: Final = (
     "cudaLaunchKernel",
     "cuLaunchKernel",
@@ -26,32 +23,39 @@ _LAUNCHES: Final = (
 _REPLAYS: Final = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 _WAITS: Final = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize", "CtxSynchronize")
 _READS: Final = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"}
+_ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Profile:
-    """Of all calls together; times in seconds, memory in bytes.
+    """The sums over all profiled calls; times in seconds, memory in bytes.
 
-    num_launches: of single kernels by the host; num_replays: of captured graphs
-    num_kernels:  that ran on the device, from either
-    waits:        of the host for the device, by what it called
-    copies:       on or with the device, by direction
-    num_reads:    operations that need values on the host
+    num_launches:          kernels that the host launched one by one
+    num_replays:           captured graphs that it launched
+    num_kernels:           kernels that ran on the device, from either
+    num_device_operations: kernels, copies and fills on the device
+    num_reads:             operations that need values on the host
+    waits:                 how often the host waited for the device, by the function it called
+    copies:                on, from or to the device, by direction
     """
 
-    num_launches: int
-    num_replays: int
-    num_kernels: int
-    device_seconds: float
-    wall_seconds: float
-    peak_memory: int
-    num_reads: int
+    num_launches: int = 0
+    num_replays: int = 0
+    num_kernels: int = 0
+    num_device_operations: int = 0
+    num_reads: int = 0
+    device_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    peak_memory: int = 0
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
 
 
 def take_profile(work: Callable[[], Any], *, is_cuda: bool) -> Profile:
-    """Profile some work. What is launched before or after it, and waits for its end, does not count."""
+    """Profile some work. Launches before or after it, and the final wait for the device, do not count."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     if is_cuda:
         torch.cuda.synchronize()
@@ -67,13 +71,15 @@ def take_profile(work: Callable[[], Any], *, is_cuda: bool) -> Profile:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    peak = torch.cuda.max_memory_allocated() if is_cuda else _peak(events)
-    return _read(events, wall, peak)
+    found = _count_events(events)
+    found.wall_seconds = wall
+    found.peak_memory = torch.cuda.max_memory_allocated() if is_cuda else _find_peak(events)
+    return found
 
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """What the profiler's own library writes is no part of a result."""
+    """Discard what the profiler's own library writes."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -85,31 +91,29 @@ def _silent_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _read(events: list[dict[str, Any]], wall: float, peak: int) -> Profile:
+def _count_events(events: list[dict[str, Any]]) -> Profile:
     region = next(e for e in events if e.get("name") == _REGION and e.get("cat") == "user_annotation")
     first, last = float(region["ts"]), float(region["ts"]) + float(region["dur"])
-    launches = replays = kernels = reads = 0
-    seconds = 0.0
-    waits: Counter[str] = Counter()
-    copies: Counter[str] = Counter()
+    found = Profile()
     for event in events:
         name, kind = str(event.get("name", "")), event.get("cat")
-        if kind in ("kernel", "gpu_memcpy", "gpu_memset"):
-            seconds += float(event.get("dur", 0)) * 1e-6
-            kernels += kind == "kernel"
+        if kind in _ON_DEVICE:
+            found.num_device_operations += 1
+            found.device_seconds += float(event.get("dur", 0)) * 1e-6
+            found.num_kernels += kind == "kernel"
             if kind == "gpu_memcpy":
-                copies[" ".join(name.split()[:2])] += 1
+                found.copies[" ".join(name.split()[:2])] += 1
         elif kind in ("cuda_runtime", "cuda_driver", "cpu_op") and first <= float(event.get("ts", 0)) <= last:
-            launches += name.startswith(_LAUNCHES)
-            replays += name.startswith(_REPLAYS)
-            reads += name in _READS
+            found.num_launches += name.startswith(_LAUNCHES)
+            found.num_replays += name.startswith(_REPLAYS)
+            found.num_reads += name in _READS
             if name.endswith(_WAITS) and kind != "cpu_op":
-                waits[name] += 1
-    return Profile(launches, replays, kernels, seconds, wall, peak, reads, waits, copies)
+                found.waits[name] += 1
+    return found
 
 
-def _peak(events: list[dict[str, Any]]) -> int:
-    """The most memory that was held at one time of what was taken since the start."""
+def _find_peak(events: list[dict[str, Any]]) -> int:
+    """Return the most memory held at one time, of what was allocated since the start."""
     held = most = 0
     for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"])):
         held += int(event["args"].get("Bytes", 0))

@@ -10,11 +10,11 @@ import torch
 from planted_stages import plant
 from torch import Tensor
 
-from kgverify.audit.evaluator.audited_tick import evaluator_subject
+from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.ladder.culprit import PASS, find_culprit
 from kgverify.audit.ladder.climb import climb, find_smallest_part
 from kgverify.audit.ladder.modes_audit import ModesReport, audit_modes
-from kgverify.audit.ladder.observation import find_differences, observe
+from kgverify.audit.ladder.observation import compare_observations, observe
 from kgverify.audit.ladder.rungs import RUNGS, Rung
 from kgverify.audit.ladder.source_bundle import NotStandalone, bundle
 from kgverify.audit.ladder.reproducer import write_reproducer
@@ -125,13 +125,13 @@ def test_the_part_that_deviates_by_itself_is_named() -> None:
 
 def test_a_stage_of_the_evaluator_with_an_idiom_in_it_is_named() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
-    subject = evaluator_subject(run, device="cpu", slots=8, stages=plant("rotate-at-once"))
+    subject = build_tick_subject(run, device="cpu", slots=8, stages=plant("rotate-at-once"))
     assert find_smallest_part(subject, BY_NAME["aot-eager"]).name == "recycle"  # type: ignore[union-attr]
 
 
 def test_the_evaluators_own_tick_deviates_nowhere_below_inductor() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
-    subject = evaluator_subject(run, device="cpu", slots=8)
+    subject = build_tick_subject(run, device="cpu", slots=8)
     assert set(subject.parts) >= {"select", "match_facts", "resolve", "choose", "advance", "recycle"}
     report = audit_modes(subject, rungs=BELOW_INDUCTOR)
     assert report.verdict is Verdict.AGREE, report.rungs
@@ -158,14 +158,14 @@ def test_an_output_that_shares_memory_is_no_copy() -> None:
     shared = observe(lambda x: x.view(-1), (torch.zeros(2, 2),))
     copied = observe(lambda x: x.view(-1).clone(), (torch.zeros(2, 2),))
     assert shared.aliases == {"output": "argument[0]"}
-    assert [each.kind for each in find_differences(shared, copied)] == ["aliasing"]
-    assert not find_differences(shared, shared)
+    assert [each.kind for each in compare_observations(shared, copied)] == ["aliasing"]
+    assert not compare_observations(shared, shared)
 
 
 def test_an_error_that_only_one_side_raises_is_a_difference() -> None:
     fails = observe(lambda x: x.view(5), (torch.zeros(2, 2),))
-    assert [each.kind for each in find_differences(fails, observe(torch.neg, (torch.zeros(2, 2),)))] == ["error"]
-    assert not find_differences(fails, fails)
+    assert [each.kind for each in compare_observations(fails, observe(torch.neg, (torch.zeros(2, 2),)))] == ["error"]
+    assert not compare_observations(fails, fails)
 
 
 def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
@@ -173,10 +173,10 @@ def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
         return observe(lambda x: x, (value,))
 
     one = torch.tensor([1.0, float("nan")])
-    assert not find_differences(given(one), given(one + 1e-7))  # type: ignore[arg-type]
-    assert find_differences(given(one), given(one + 1e-3))  # type: ignore[arg-type]
-    assert find_differences(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1])))  # type: ignore[arg-type]
-    assert find_differences(given(torch.tensor([1])), given(torch.tensor([1.0])))  # type: ignore[arg-type]
+    assert not compare_observations(given(one), given(one + 1e-7))  # type: ignore[arg-type]
+    assert compare_observations(given(one), given(one + 1e-3))  # type: ignore[arg-type]
+    assert compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1])))  # type: ignore[arg-type]
+    assert compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0])))  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_written_down_is_said() -> None:

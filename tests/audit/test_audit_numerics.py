@@ -15,7 +15,7 @@ from kgverify.audit.numerics.batch import audit_batch
 from kgverify.audit.numerics.numerics_audit import audit_numerics
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
-from kgverify.audit.properties.colliding_writes import audit_scatters
+from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.audit.audited_function import Function, Subject
 from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
@@ -138,7 +138,7 @@ def copy_rows(place: Tensor, values: Tensor) -> Tensor:
 )
 def test_a_place_that_is_written_twice_and_read_is_told_with_its_line(function: Function, line: str):
     place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
-    look = audit_scatters(lambda: function(place, values), "f")
+    look = audit_colliding_writes(lambda: function(place, values), "f")
     (finding,) = look.findings
     assert finding.where.endswith(line_of(function, line))
     assert look.measures["scatters_repeated"] == look.measures["scatters_read"] == 1
@@ -147,14 +147,14 @@ def test_a_place_that_is_written_twice_and_read_is_told_with_its_line(function: 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]])
 def test_equal_values_at_one_place_are_no_finding(values: list[float]):
     place = torch.tensor([0, 2, 0])
-    look = audit_scatters(lambda: scatter_twice(place, torch.tensor(values)), "f")
+    look = audit_colliding_writes(lambda: scatter_twice(place, torch.tensor(values)), "f")
     assert not look.findings
     assert look.measures["scatters"] == 1
 
 
 def test_a_sink_that_nothing_reads_is_counted_and_no_finding():
     place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
-    look = audit_scatters(lambda: scatter_to_sink(place, values), "f")
+    look = audit_colliding_writes(lambda: scatter_to_sink(place, values), "f")
     assert not look.findings
     assert look.measures["scatters_repeated"] == 1
 

@@ -1,4 +1,4 @@
-"""Determinism and precision of the compiled evaluator, on the states that a run really comes to."""
+"""The audit of determinism and precision of the compiled evaluator, on the states that a run reaches."""
 
 from functools import partial
 from typing import Final
@@ -7,18 +7,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.runs.machine import describe_environment
-from kgverify.audit.evaluator.audited_tick import evaluator_subject
+from kgverify.audit.audited_function import Subject, check_modes
+from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.choose_stage import audit_choose, audit_conventions
-from kgverify.audit.numerics.precision_ladder import climb_ladder
+from kgverify.audit.numerics.choice_states import ChoiceStates, collect_choice_states
+from kgverify.audit.numerics.choose_stage import audit_choose
+from kgverify.audit.numerics.precision_ladder import climb_precisions
 from kgverify.audit.numerics.repetition import audit_repetition
-from kgverify.audit.numerics.report import NumericsReport
 from kgverify.audit.numerics.settings import audit_settings
-from kgverify.audit.numerics.choice_states import ChoiceStates, choice_states
-from kgverify.audit.values import Look, check_modes
-from kgverify.audit.properties.colliding_writes import audit_scatters
-from kgverify.audit.audited_function import Subject
+from kgverify.audit.properties.colliding_writes import audit_colliding_writes
+from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import on_device, resolve_device
 from kgverify.engines.compiled.execution.layout import choose_layout
@@ -28,14 +26,15 @@ from kgverify.engines.compiled.state import PAD
 from kgverify.program.atoms import decode_variable, is_variable
 from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
+from kgverify.runs.machine import describe_environment
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run
 
 SLOTS: Final = {"cpu": 64, "cuda": 4096}
 WATCHED: Final = 64
-"""Candidates that are proved under the watch over scatters, and under each setting."""
+"""Candidates that are proved while writes are watched, and under each setting."""
 ROWS: Final = 2048
-"""Scores that are made alone and in batches."""
+"""Scores that are computed alone and in batches."""
 
 
 def audit_evaluator(
@@ -47,64 +46,54 @@ def audit_evaluator(
     most_flips: int = 20,
     stages: Stages | None = None,
     phase: Phase = silent_phase,
-) -> NumericsReport:
-    """Every audit of numerics on the evaluator.
+) -> AuditReport:
+    """Run every audit of numerics on the evaluator.
 
-    mode:       of `torch.compile`, that is looked at beside eager; None for eager alone
+    mode:       of `torch.compile`, examined beside eager; None for eager alone
     most_flips: listed of each precision
-    stages:     instead of the evaluator's own
-    UserError where the run has no candidates, or for a mode that is none.
+    stages:     replace the evaluator's own
+    UserError where the run has no candidates, or for an unknown mode.
     """
     on = resolve_device(device)
-    modes = ("eager",) if mode in (None, "eager") else ("eager", str(mode))
+    compiled = None if mode in (None, "eager") else str(mode)
+    modes = ("eager",) if compiled is None else ("eager", compiled)
     check_modes(modes)
-    compiled = None if len(modes) == 1 else modes[1]
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
+    report = ReportBuilder()
     with phase("ties and NaN", 0), on_device(on, has_products=True):
-        conventions, look = audit_conventions(on, mode=compiled)
-        look = look.join(audit_choose(stages.choose, device=on, mode=compiled))
+        audit_choose(report, stages.choose, device=on, mode=compiled)
     with phase("the same input twice", 0), on_device(on, has_products=True):
-        subject = evaluator_subject(run, device=device, slots=SLOTS[on.type], stages=stages)
-        look = look.join(audit_repetition(subject, modes=modes, repetitions=repetitions, batch_axis=None))
-    engine = _build_engine(run, on, stages)
+        subject = build_tick_subject(run, device=device, slots=SLOTS[on.type], stages=stages)
+        audit_repetition(subject, report, modes=modes, repetitions=repetitions, batch_axis=None)
+    # Eager, so that every operation can be watched and its line found.
+    layout = choose_layout(run.limits, slots=SLOTS[on.type])
+    engine = CompiledEngine(
+        run.graph.program, run.limits, run.policy, mode="eager", device=on.type, layout=layout, stages=stages
+    )
     drawn = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     few = drawn.take(slice(0, WATCHED))
-    with phase("scatters", 0):
-        look = look.join(audit_scatters(partial(engine.prove, few), "a run"))
+    with phase("colliding writes", 0):
+        audit_colliding_writes(partial(engine.prove, few), "a run", report)
     with phase("settings of products", 0):
-        look = look.join(audit_settings(lambda: engine.evaluate(few).results, "a run", device=on, is_pinned=True))
+        audit_settings(lambda: engine.evaluate(few).results, "a run", report, device=on, is_pinned=True)
     with phase("proving", len(drawn.query)) as progress:
         columns = engine.prove(drawn, progress)
-    states = choice_states(columns, run.limits.max_atoms)
+    states = collect_choice_states(columns, run.limits.max_atoms)
+    error = engine.info.score_error
     with phase("batch sizes", 0), on_device(on, has_products=True):
-        look = look.join(audit_score_batches(run, states, stages, on, engine.info.score_error))
+        audit_score_batches(run, states, stages, report, on, error)
     with phase("precisions", 0):
         name = partial(name_goal, run.graph.program)
-        rungs, of_ladder = climb_ladder(
-            run.policy, states, on, name, max_atoms=run.limits.max_atoms, most_flips=most_flips
-        )
-    look = look.join(of_ladder)
-    return NumericsReport(
-        subject=f"compiled evaluator on {run.graph.name}",
-        findings=look.findings,
-        unmeasured=look.unmeasured,
-        measures=look.measures | {"candidates": float(len(drawn.query)), "choices": float(len(states.goal))},
-        environment=describe_environment(on.type, modes=", ".join(modes), score_error=f"{engine.info.score_error:.3g}"),
-        conventions=conventions,
-        rungs=rungs,
-    )
+        climb_precisions(run.policy, states, on, name, report, max_atoms=run.limits.max_atoms, most_flips=most_flips)
+    report.measures |= {"candidates": float(len(drawn.query)), "choices": float(len(states.goal))}
+    environment = describe_environment(on.type, modes=", ".join(modes), score_error=f"{error:.3g}")
+    return report.build(f"compiled evaluator on {run.graph.name}", environment)
 
 
-def _build_engine(run: Run, device: torch.device, stages: Stages) -> CompiledEngine:
-    """Eager, so that every operation can be watched and its line told."""
-    layout = choose_layout(run.limits, slots=SLOTS[device.type])
-    return CompiledEngine(
-        run.graph.program, run.limits, run.policy, mode="eager", device=device.type, layout=layout, stages=stages
-    )
-
-
-def audit_score_batches(run: Run, states: ChoiceStates, stages: Stages, device: torch.device, error: float) -> Look:
-    """The scores of states of a run, alone and in larger batches, against their declared error."""
+def audit_score_batches(
+    run: Run, states: ChoiceStates, stages: Stages, report: ReportBuilder, device: torch.device, error: float
+) -> None:
+    """Compare the scores of states of a run, alone and in larger batches, with their declared error."""
     parameters = build_parameters(run.policy, device, torch.float32)
     num = min(ROWS, len(states.resolvent))
     goals = torch.as_tensor(states.goal[states.slot[:num]], device=device)
@@ -114,13 +103,12 @@ def audit_score_batches(run: Run, states: ChoiceStates, stages: Stages, device: 
         slot = torch.arange(len(goals), device=goals.device)
         return stages.score(parameters, goals, resolvents, slot)
 
-    subject = Subject("score", score, lambda call: (goals, resolvents), calls=1)
-    look = audit_batch(subject, error=error)
-    return look._replace(measures=look.measures | {"score_error": error})
+    audit_batch(Subject("score", score, lambda call: (goals, resolvents), calls=1), report, error=error)
+    report.measures["score_error"] = error
 
 
 def name_goal(program: Program, atoms: NDArray[np.int32]) -> str:
-    """A padded goal as a person reads it."""
+    """Write a padded goal as readable text."""
     symbols = program.symbols
 
     def argument(value: int) -> str:

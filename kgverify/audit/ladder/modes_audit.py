@@ -1,72 +1,24 @@
-"""Is it the compiler? A subject on every rung; where one deviates, the smallest part that does, what repairs it, a reproducer."""
+"""The audit of compile modes: the first rung that deviates, the smallest part that does, the cause, and a reproducer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
-import msgspec
 import torch
 
-from kgverify.runs.machine import describe_environment
-from kgverify.audit.report import SCHEMA_VERSION
-from kgverify.audit.ladder.culprit import Culprit, find_culprit
-from kgverify.audit.ladder.climb import Climb, Ladder, climb, find_smallest_part
-from kgverify.audit.ladder.rungs import RUNGS, Rung
-from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
 from kgverify.audit.audited_function import Subject
-from kgverify.comparison.result import Verdict
+from kgverify.audit.ladder.climb import Climb, Deviation, climb, find_smallest_part
+from kgverify.audit.ladder.culprit import find_culprit
+from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
+from kgverify.audit.ladder.rungs import RUNGS, Rung
+from kgverify.audit.report import AuditReport, Cell, ReportBuilder
+from kgverify.runs.machine import describe_environment
 
-MOST_LISTED = 20
+AUDIT: Final = "modes"
+MOST_LISTED: Final = 20
 """Deviations of a rung that a report holds."""
 
-
-class Deviating(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that differs from eager's. kind and where: as of `Difference`"""
-
-    call: str
-    kind: str
-    where: str
-    detail: str
-
-
-class RungReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A rung. num_deviations: of all calls; the first of them are listed"""
-
-    name: str
-    adds: str
-    num_calls: int
-    num_deviations: int
-    deviations: tuple[Deviating, ...]
-    seconds: float
-
-
-class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a deviation comes from.
-
-    part:       the smallest that shows it by itself; empty where only the whole does
-    left_out:   without these passes, lowerings or switches it is right; empty where none was found
-    is_complete: whether there was time to try everything
-    """
-
-    rung: str
-    part: str
-    left_out: tuple[str, ...]
-    num_tried: int
-    is_complete: bool
-    reproducer: str = ""
-    reproducer_shows: bool = False
-    reproducer_problem: str = ""
-
-
-class ModesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject on the ladder. unsteady: how eager differs from itself; then nothing is said of the rungs."""
-
-    subject: str
-    verdict: Verdict
-    rungs: tuple[RungReport, ...]
-    unsteady: tuple[Deviating, ...] = ()
-    attribution: Attribution | None = None
-    environment: dict[str, str] = {}
-    schema_version: int = SCHEMA_VERSION
+Announce = Callable[[str], None]
 
 
 def audit_modes(
@@ -76,77 +28,107 @@ def audit_modes(
     reproducer: Path | None = None,
     seconds: float = 120.0,
     repetitions: int = 2,
-    phase: Callable[[str], None] = lambda what: None,
-) -> ModesReport:
-    """Climb, and explain the first rung that deviates.
+    announce: Announce = lambda what: None,
+) -> AuditReport:
+    """Run a function in eager and on every rung of the compiler, and explain the first rung that deviates.
 
-    reproducer: the Python file that is written then. seconds: for the search for what repairs. phase: told of what is done next
+    Args:
+        subject: the function with its arguments; `make_subject` makes one.
+        rungs: the ways to run it that are compared with eager.
+        reproducer: the Python file to write if a rung deviates.
+        seconds: time limit of the search for the pass, lowering or switch that causes the deviation.
+        repetitions: the number of times that the first call is repeated on equal arguments.
+        announce: receives the name of the work that begins.
+
+    Returns:
+        A report with the sections `rungs`, `deviations`, and, where a rung deviates, `attribution`; INCONCLUSIVE with
+        the section `unsteady` where eager differs from itself.
+
+    Raises:
+        UserError: for a function that raises in eager.
     """
     ladder = climb(
-        subject, rungs=rungs, repetitions=repetitions, begin=lambda name: phase(f"{subject.name} on rung {name}")
+        subject, rungs=rungs, repetitions=repetitions, begin=lambda name: announce(f"{subject.name} on rung {name}")
     )
-    attribution = None
+    report = ReportBuilder()
+    report.add_section("unsteady", "how eager differs from itself", _list_deviations("eager", ladder.unsteady))
+    report.add_section(
+        "rungs",
+        "rungs, against eager",
+        (
+            {
+                "name": each.rung.name,
+                "adds": each.rung.adds,
+                "calls": each.num_calls,
+                "deviations": len(each.deviations),
+                "seconds": each.seconds,
+            }
+            for each in ladder.climbs
+        ),
+    )
+    listed = [row for each in ladder.climbs for row in _list_deviations(each.rung.name, each.deviations)]
+    report.add_section("deviations", "deviations", listed)
+    if ladder.unsteady:
+        report.skip(AUDIT, "eager differs from itself; seed the random numbers inside of the function")
     if ladder.first is not None:
-        attribution = _attribute(subject, ladder.first, reproducer, seconds, phase)
-    return _report(ladder, attribution)
+        _attribute(subject, ladder.first, reproducer, seconds, announce, report)
+    environment = describe_environment(
+        "cuda" if torch.cuda.is_available() else "cpu", caches="graphs compiled anew, kernels kept by source"
+    )
+    return report.build(subject.name, environment, is_conclusive=bool(ladder.climbs) and not ladder.unsteady)
+
+
+def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[str, Cell]]:
+    rows: list[dict[str, Cell]] = []
+    for call, found in list(deviations)[:MOST_LISTED]:
+        rows.append({"rung": rung, "call": call, "kind": found.kind, "where": found.where, "detail": found.detail})
+    return rows
 
 
 def _attribute(
-    subject: Subject, first: Climb, path: Path | None, seconds: float, phase: Callable[[str], None]
-) -> Attribution:
-    if first.is_lost:
-        # Nothing more can be run in this process.
-        return Attribution(rung=first.rung.name, part="", left_out=(), num_tried=0, is_complete=False)
-    part = find_smallest_part(subject, first.rung, lambda name: phase(f"{name} alone on rung {first.rung.name}"))
-    smallest = part or subject
-    at = first
-    if part is not None:
-        of_part = climb(part, rungs=(first.rung,)).first
-        at = of_part or first
-    culprit: Culprit = find_culprit(
-        smallest, first.rung, seconds=seconds, tell=lambda num: phase(f"{smallest.name}: attempt {num} to repair it")
+    subject: Subject, first: Climb, path: Path | None, seconds: float, announce: Announce, report: ReportBuilder
+) -> None:
+    """Report the first rung that deviates, with the smallest part that shows it and what repairs it."""
+    name = first.rung.name
+    part, left_out, tried, written = None, "", "no attempt, as the device was lost", Reproducer(None, False)
+    num_tried, is_complete = 0, False
+    # After a lost device nothing more runs in this process.
+    if not first.is_lost:
+        part = find_smallest_part(subject, first.rung, lambda of: announce(f"{of} alone on rung {name}"))
+        smallest = part or subject
+        culprit = find_culprit(
+            smallest,
+            first.rung,
+            seconds=seconds,
+            tell=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
+        )
+        left_out, num_tried, is_complete = " and ".join(map(str, culprit.items)), culprit.num_tried, culprit.is_complete
+        tried = f"{num_tried} attempts" + ("" if is_complete else ", then the time limit was reached: --seconds")
+        if path is not None:
+            announce(f"a reproducer of {smallest.name}")
+            shown = climb(part, rungs=(first.rung,)).first if part is not None else None
+            written = write_reproducer(smallest, shown or first, path, culprit)
+    report.add_section(
+        "attribution",
+        "attribution",
+        [
+            {
+                "rung": name,
+                "part": part.name if part is not None else "",
+                "left_out": left_out,
+                "num_tried": num_tried,
+                "is_complete": is_complete,
+                "reproducer": "" if written.path is None else str(written.path),
+                "reproducer_shows": written.shows,
+                "reproducer_problem": written.why,
+            }
+        ],
     )
-    written = Reproducer(None, False)
-    if path is not None:
-        phase(f"a reproducer of {smallest.name}")
-        written = write_reproducer(smallest, at, path, culprit)
-    return Attribution(
-        rung=first.rung.name,
-        part="" if part is None else part.name,
-        left_out=tuple(map(str, culprit.items)),
-        num_tried=culprit.num_tried,
-        is_complete=culprit.is_complete,
-        reproducer="" if written.path is None else str(written.path),
-        reproducer_shows=written.shows,
-        reproducer_problem=written.why,
-    )
-
-
-def _report(ladder: Ladder, attribution: Attribution | None) -> ModesReport:
-    verdict = Verdict.AGREE if ladder.first is None else Verdict.DIVERGE
-    return ModesReport(
-        subject=ladder.subject,
-        verdict=Verdict.INCONCLUSIVE if ladder.unsteady or not ladder.climbs else verdict,
-        rungs=tuple(
-            RungReport(
-                name=each.rung.name,
-                adds=each.rung.adds,
-                num_calls=each.num_calls,
-                num_deviations=len(each.deviations),
-                deviations=tuple(
-                    Deviating(call=call, kind=found.kind, where=found.where, detail=found.detail)
-                    for call, found in each.deviations[:MOST_LISTED]
-                ),
-                seconds=each.seconds,
-            )
-            for each in ladder.climbs
-        ),
-        unsteady=tuple(
-            Deviating(call=call, kind=found.kind, where=found.where, detail=found.detail)
-            for call, found in ladder.unsteady[:MOST_LISTED]
-        ),
-        attribution=attribution,
-        environment=describe_environment(
-            "cuda" if torch.cuda.is_available() else "cpu", caches="graphs compiled anew, kernels kept by source"
-        ),
+    call, found = first.deviations[0]
+    report.find(
+        AUDIT,
+        mechanism=f"the rung {name} adds: {first.rung.adds}",
+        finding=f"first deviation on rung {name}, {call}: {found.kind} {found.where}: {found.detail}",
+        where=part.name if part is not None else f"{subject.name}: no stage shows it by itself",
+        remedy=f"it is right without {left_out}" if left_out else f"nothing that was left out repairs it ({tried})",
     )

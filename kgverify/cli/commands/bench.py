@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kgverify.bench.compare import compare_runs
+from kgverify.bench.plan import FOR_GPUS, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import BenchResult, encode_result, read_result
-from kgverify.bench.plan import FOR_GPUS, find_size
 from kgverify.bench.spread import LEAST_BAND
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import options
