@@ -1,4 +1,4 @@
-"""Calls that are timed: two to warm up, then the steady state; every one is checked before its time counts."""
+"""Timed calls: two to warm up, then the steady state; each result is checked before its time counts."""
 
 import gc
 import time
@@ -6,25 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from kgverify.bench.agreement import join_agreements
-from kgverify.bench.result import Agreement, Measurement, State
 from kgverify.bench.plan import LEAST_REPEATS
+from kgverify.bench.result import Agreement, Measurement, State
 from kgverify.engines.protocol import Progress, no_progress
 
-Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 WARM_UP: int = 2
-"""Calls before the steady state: the first compiles, and the second may once more, for what the first left behind."""
+"""Calls before the steady state: the first compiles, and the second may compile again, for the state the first left."""
 
 Check = Callable[[Any], Sequence[Agreement]]
-"""What a call gave, beside what was expected."""
+"""Compares the result of a call with what is expected."""
 
 
 @dataclass
-class Sheet:
-    """What has been noted of one that is being measured; `close` makes a measurement of it at any time.
+class Stopwatch:
+    """The times and facts of one measurement so far; `close` makes the measurement at any time.
 
-    Of one that is not right all that tells its speed is left out.
+    A measurement that is not right has no times.
     """
 
     name: str
@@ -41,25 +43,26 @@ class Sheet:
     agreements: dict[str, Agreement] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
 
-    def note_agreements(self, agreements: Sequence[Agreement]) -> bool:
-        """Whether nothing differs in them."""
+    def add_agreements(self, agreements: Sequence[Agreement]) -> bool:
+        """Add the agreements of a call; return whether nothing differs in them."""
         for each in agreements:
             self.agreements[each.against] = join_agreements(self.agreements.get(each.against), each)
         return not any(each.num_differing for each in agreements)
 
     def close(self, state: State, reason: str = "") -> Measurement:
-        """What there is of it."""
-        agreements = tuple(self.agreements.values())
-        if state not in (State.TIMED, State.INTERRUPTED):
-            return Measurement(
-                name=self.name, state=state, reason=reason, num_units=self.num_units, agreements=agreements
-            )
-        warm_up = [*self.warm_up, None, None]
-        return Measurement(
+        """Make the measurement of everything so far."""
+        found = Measurement(
             name=self.name,
             state=state,
             reason=reason,
             num_units=self.num_units,
+            agreements=tuple(self.agreements.values()),
+        )
+        if state not in (State.TIMED, State.INTERRUPTED):
+            return found
+        warm_up = [*self.warm_up, None, None]
+        return msgspec.structs.replace(
+            found,
             build_seconds=self.build_seconds,
             first_seconds=warm_up[0],
             second_seconds=warm_up[1],
@@ -70,68 +73,65 @@ class Sheet:
             launches=self.launches,
             device_seconds=self.device_seconds,
             peak_bytes=self.peak_bytes,
-            agreements=agreements,
             unmeasured=self.unmeasured,
         )
 
+    def time_build(self, build: Callable[[], Result], wait: Callable[[], None]) -> Result:
+        """Build something, and keep its seconds."""
+        built, self.build_seconds = time_call(build, wait)
+        return built
 
-class Differs(Exception):
-    """A call gave something else than was expected; what, and which call."""
+    def time_warm_up(
+        self, call: Callable[[], Any], check: Check, wait: Callable[[], None], progress: Progress = no_progress
+    ) -> None:
+        """Time the first two calls. WrongResult where one is not right."""
+        for _ in range(WARM_UP):
+            self._time_checked(self.warm_up, call, check, wait)
+            progress(1)
+
+    def time_steady(
+        self,
+        call: Callable[[], Any],
+        check: Check,
+        wait: Callable[[], None],
+        *,
+        repeats: int,
+        seconds: float,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Time repeated calls, with a time limit that applies after `LEAST_REPEATS`. WrongResult where one is not right."""
+        gc.collect()
+        for number in range(repeats):
+            if number >= LEAST_REPEATS and sum(self.samples) >= seconds:
+                progress(repeats - number)
+                return
+            self._time_checked(self.samples, call, check, wait)
+            progress(1)
+
+    def _time_checked(
+        self, times: list[float], call: Callable[[], Any], check: Check, wait: Callable[[], None]
+    ) -> None:
+        result, took = time_call(call, wait)
+        number = len(self.warm_up) + len(self.samples) + 1
+        if not self.add_agreements(check(result)):
+            raise WrongResult(f"call {number} differs")
+        times.append(took)
 
 
-def time_build(sheet: Sheet, build: Callable[[], Given], wait: Callable[[], None]) -> Given:
-    """What is built; its seconds are noted."""
-    built, sheet.build_seconds = time_call(build, wait)
-    return built
+class WrongResult(Exception):
+    """The result of a call differs from the expected one. The message names the call."""
 
 
-def time_warm_up(
-    sheet: Sheet, call: Callable[[], Any], check: Check, wait: Callable[[], None], progress: Progress = no_progress
-) -> None:
-    """The first two calls. Differs where one is not right."""
-    for _ in range(WARM_UP):
-        _take(sheet, sheet.warm_up, call, check, wait)
-        progress(1)
-
-
-def time_steady(
-    sheet: Sheet,
-    call: Callable[[], Any],
-    check: Check,
-    wait: Callable[[], None],
-    *,
-    repeats: int,
-    seconds: float,
-    progress: Progress = no_progress,
-) -> None:
-    """So many calls; past so many seconds of them no further one is begun, if there are `LEAST_REPEATS`. Differs as above."""
-    gc.collect()
-    for number in range(repeats):
-        if number >= LEAST_REPEATS and sum(sheet.samples) >= seconds:
-            progress(repeats - number)
-            return
-        _take(sheet, sheet.samples, call, check, wait)
-        progress(1)
-
-
-def time_call(call: Callable[[], Given], wait: Callable[[], None]) -> tuple[Given, float]:
-    """What it gives, and its seconds, in which no garbage is looked for."""
+def time_call(call: Callable[[], Result], wait: Callable[[], None]) -> tuple[Result, float]:
+    """Return the result of a call and its seconds, during which no garbage is collected."""
     wait()
     is_enabled = gc.isenabled()
     gc.disable()
     try:
         began = time.perf_counter()
-        given = call()
+        result = call()
         wait()
-        return given, time.perf_counter() - began
+        return result, time.perf_counter() - began
     finally:
         if is_enabled:
             gc.enable()
-
-
-def _take(sheet: Sheet, times: list[float], call: Callable[[], Any], check: Check, wait: Callable[[], None]) -> None:
-    given, took = time_call(call, wait)
-    number = len(sheet.warm_up) + len(sheet.samples) + 1
-    if not sheet.note_agreements(check(given)):
-        raise Differs(f"call {number} differs")
-    times.append(took)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / "benchmarks"), str(_ROOT / "tests" / "bench")]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -51,7 +51,7 @@ def audit_repetition(
     calls = sorted({0, subject.calls // 2, subject.calls - 1})
     if large is None and "cuda" in list_device_types(inputs):
         large = LARGE
-    variants = [("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls]
+    variants: list[tuple[str, Callable[[], Inputs]]] = [("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls]
     if large is not None and batch_axis is not None and batch_size(inputs, batch_axis, batched):
         sizes = [leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
         factor = -(-large // max(1, *sizes, 1))
