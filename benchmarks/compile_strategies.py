@@ -218,17 +218,18 @@ class _Race:
     def _measure(self, watch: Stopwatch, strategy: Strategy) -> Measurement:
         if watch.name != EAGER and self._device.type == "cpu" and not has_cpp_compiler():
             return watch.close(State.ABSENT, "it needs a C++ compiler and none is on the PATH")
-        try:
-            with fresh_caches() if watch.name != EAGER else nullcontext():
+        # Errors must not pass through it: torch would keep its folder.
+        with fresh_caches() if watch.name != EAGER else nullcontext():
+            try:
                 return self._time(watch, strategy)
-        except WrongResult as differs:
-            if self._score_error and find_smallest_gap(self._search) <= 2 * self._score_error:
-                return watch.close(State.UNDECIDED, f"{differs}, where two scores are closer than their error")
-            return watch.close(State.WRONG, str(differs))
-        except UserError as error:
-            return watch.close(State.ABSENT, error.message)
-        except Exception as error:
-            return watch.close(State.ABSENT, f"torch cannot: {describe_error(error)}")
+            except WrongResult as wrong:
+                if self._score_error and find_smallest_gap(self._search) <= 2 * self._score_error:
+                    return watch.close(State.UNDECIDED, f"{wrong}, where two scores are closer than their error")
+                return watch.close(State.WRONG, str(wrong))
+            except UserError as error:
+                return watch.close(State.ABSENT, error.message)
+            except Exception as error:
+                return watch.close(State.ABSENT, f"torch cannot: {describe_error(error)}")
 
     def _time(self, watch: Stopwatch, strategy: Strategy) -> Measurement:
         forget(self._device)

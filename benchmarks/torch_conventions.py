@@ -71,7 +71,7 @@ def observe_rule(values: Tensor, index: Tensor) -> str:
 
 
 def find_conventions(device: torch.device, mode: str) -> dict[tuple[str, str], str]:
-    """Return the rule of each operation in each situation that holds for all shapes; `none` where there is none."""
+    """Return the rule of each operation in each situation that holds for all shapes; `none` without such a rule."""
     shapes = SHAPES + (LARGE_SHAPES if device.type == "cuda" else ())
     given = {name: [make(shape, device) for shape in shapes] for name, make in SITUATIONS.items()}
 

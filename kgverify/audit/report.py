@@ -70,7 +70,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no finding and no measure beyond the budget."""
+        """True if there is no finding and no measure beyond the budget."""
         return not self.findings and not self.overruns
 
 

@@ -88,7 +88,7 @@ def find_differences(first: Any, second: Any) -> Iterator[Difference]:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Whether two nested values have the same leaves, bit for bit."""
+    """Return whether two nested values have the same leaves, bit for bit."""
     return next(find_differences(first, second), None) is None
 
 

@@ -72,12 +72,12 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_compared(self) -> bool:
-        """Whether there is at least one ratio."""
+        """True if there is at least one ratio."""
         return any(row.change is not Change.UNKNOWN for row in self.rows)
 
     @property
     def is_slower(self) -> bool:
-        """Whether something is slower, beyond its band."""
+        """True if a mode is slower, beyond its band."""
         return any(row.change is Change.SLOWER for row in self.rows)
 
 

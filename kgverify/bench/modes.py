@@ -127,7 +127,10 @@ class _Bench:
             for name in names:
                 watch = Stopwatch(name, self._num)
                 try:
-                    measurements.append(self._measure(watch))
+                    is_fresh = self._plan.has_fresh_cache and name not in (REFERENCE, EAGER)
+                    # Errors must not pass through it: torch would keep its folder.
+                    with fresh_caches() if is_fresh else nullcontext():
+                        measurements.append(self._measure(watch))
                 except KeyboardInterrupt:
                     measurements.append(watch.close(State.INTERRUPTED, "interrupted"))
                     is_complete = False
@@ -219,10 +222,7 @@ class _Bench:
                 self._expected[EAGER] = self._expect(ends, error)
             return compared
 
-        with (
-            fresh_caches() if self._plan.has_fresh_cache and mode != EAGER else nullcontext(),
-            self._phase(mode, self._num_calls) as progress,
-        ):
+        with self._phase(mode, self._num_calls) as progress:
             engine = watch.time_build(lambda: self._build(mode, self._layout), wait)
             watch.time_warm_up(prove, check, wait, progress)
             if not watch.agreements:

@@ -29,7 +29,7 @@ def forget(device: torch.device) -> None:
 
 
 class Compiled(NamedTuple):
-    """The compilations of torch. seconds: by its clock, None if there were none; cache: `miss`, `hit`, `bypass`, or several."""
+    """The compilations of torch. seconds: by its clock, None without any; cache: `miss`, `hit`, `bypass`, or several."""
 
     seconds: float | None
     cache: str

@@ -130,7 +130,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether no measurement is wrong or failed."""
+        """True if no measurement is wrong or failed."""
         return not any(each.state in (State.WRONG, State.FAILED) for each in self.measurements)
 
     def find(self, name: str) -> Measurement | None:

@@ -29,7 +29,7 @@ def test_every_block_is_of_a_kind_that_a_test_here_executes():
 def test_a_script_of_the_page_prints_what_it_shows(
     script: str, printed: str, tmp_path: Path, capsys: Any, monkeypatch: Any
 ):
-    # A file, since a line is told of it.
+    # A file, since findings name its lines.
     path = tmp_path / "step.py"
     path.write_text(script, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("step_of_the_page", path)
@@ -48,15 +48,15 @@ def test_the_budget_of_the_page_is_one():
 
 
 def test_every_audit_has_its_row():
-    told = set()
+    named = set()
     for path in (ROOT / "kgverify" / "audit").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        told |= set(
+        named |= set(
             re.findall(
-                r'^(?:AUDIT|FALLBACK|OVERWRITTEN|ADDRESSES|REPLAYS|COPIES)(?:: Final)? = "([\w-]+)"$',
+                r'^(?:AUDIT|BREAKS|RECOMPILATIONS|FALLBACK|OVERWRITTEN|ADDRESSES|REPLAYS|COPIES)(?:: Final)? = "([\w-]+)"$',
                 text,
                 re.MULTILINE,
             )
         )
-    assert told & AUDITS == AUDITS
+    assert named & AUDITS == AUDITS
     assert {"graph-breaks", "recompilations", "guard-holes", "syncs", "copied-inputs", "cuda-graphs"} <= AUDITS

@@ -153,7 +153,7 @@ def test_a_function_that_fails_in_eager_is_reported_with_its_error() -> None:
         climb(make_subject("product", torch.mm, lambda: (torch.zeros(2, 3), torch.zeros(2, 3))))
 
 
-def test_arguments_that_are_no_tuple_are_refused() -> None:
+def test_arguments_other_than_a_tuple_are_refused() -> None:
     with pytest.raises(UserError, match="expected a tuple of arguments"):
         climb(make_subject("one", torch.neg, lambda: torch.zeros(2)))  # type: ignore[arg-type, return-value]
 

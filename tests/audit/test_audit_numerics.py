@@ -1,4 +1,4 @@
-"""Determinism of functions of tensors: planted faults are found at their lines, and sound functions are left in peace."""
+"""Determinism of functions of tensors: planted faults are found at their lines, and sound functions have no findings."""
 
 import inspect
 import re
@@ -30,7 +30,7 @@ def rows(call: int = 0) -> tuple[Tensor]:
 
 
 def line_of(function: Function, text: str) -> str:
-    """Where the text stands in the function: `this file:line`."""
+    """The line of the function that contains the text: `this file:line`."""
     source, first = inspect.getsourcelines(function)
     (offset,) = [i for i, line in enumerate(source) if text in line]
     return f"{__file__.rpartition('/')[2]}:{first + offset}"
@@ -61,13 +61,13 @@ def noisy(x: Tensor) -> Tensor:
     return z.sum(1)
 
 
-def test_a_draw_from_the_global_generator_is_told_with_its_line():
+def test_a_draw_from_the_global_generator_is_reported_with_its_line():
     (finding,) = report_of(audit_repetition, Subject("noisy", noisy, rows), modes=("eager",)).findings
     assert finding.where.endswith(line_of(noisy, "torch.rand"))
     assert "differ" in finding.finding
 
 
-def test_a_function_that_remembers_its_calls_is_told_though_every_operation_repeats_itself():
+def test_a_function_that_remembers_its_calls_is_found_though_every_operation_repeats_itself():
     calls = torch.zeros(1)
 
     def remembering(x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def test_arguments_are_made_large_along_the_batch_axis():
     assert "25 times as large" in finding.finding
 
 
-def test_a_mode_that_cannot_be_compiled_is_not_taken_for_fine():
+def test_a_mode_that_cannot_be_compiled_is_not_clean():
     def unsupported(x: Tensor) -> Tensor:
         raise ValueError("not in this mode")
 
@@ -137,7 +137,7 @@ def copy_rows(place: Tensor, values: Tensor) -> Tensor:
         (copy_rows, "index_copy_"),
     ],
 )
-def test_a_place_that_is_written_twice_and_read_is_told_with_its_line(function: Function, line: str):
+def test_an_element_that_is_written_twice_and_read_is_reported_with_its_line(function: Function, line: str):
     place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
     report = report_of(audit_colliding_writes, lambda: function(place, values), "f")
     (finding,) = report.findings
@@ -146,14 +146,14 @@ def test_a_place_that_is_written_twice_and_read_is_told_with_its_line(function: 
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]])
-def test_equal_values_at_one_place_are_no_finding(values: list[float]):
+def test_equal_values_in_one_element_are_not_a_finding(values: list[float]):
     place = torch.tensor([0, 2, 0])
     report = report_of(audit_colliding_writes, lambda: scatter_twice(place, torch.tensor(values)), "f")
     assert not report.findings
     assert report.measures["scatters"] == 1
 
 
-def test_a_sink_that_nothing_reads_is_counted_and_no_finding():
+def test_a_sink_that_nothing_reads_is_counted_without_a_finding():
     place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
     report = report_of(audit_colliding_writes, lambda: scatter_to_sink(place, values), "f")
     assert not report.findings
@@ -177,7 +177,7 @@ def test_a_decision_may_not_depend_on_the_batch():
     assert "not rounded" in finding.finding
 
 
-def test_rounding_within_the_declared_error_is_no_finding_and_beyond_it_is():
+def test_only_rounding_beyond_the_declared_error_is_a_finding():
     def drifting(x: Tensor) -> Tensor:
         return x.sum(1) + 1e-4 * len(x)
 
@@ -202,7 +202,7 @@ def test_arguments_without_a_batch_axis_are_left_whole():
     assert not report.unmeasured
 
 
-def test_a_batch_of_one_cannot_be_looked_at():
+def test_a_batch_of_one_cannot_be_examined():
     report = report_of(audit_batch, Subject("layer", layer, lambda call: (torch.zeros(1, 8),)))
     assert "batch of 1" in report.unmeasured[0].reason
 

@@ -1,4 +1,4 @@
-"""The evaluator's own arithmetic: nothing is found in it as it is, and what is planted in a stage is."""
+"""The evaluator's arithmetic: it has no findings, and faults planted in a stage are found."""
 
 import inspect
 import json
@@ -80,18 +80,18 @@ def choose_passing_over_nan(kind: Tensor, num_resolvents: Tensor, score: Tensor)
 
 
 @pytest.mark.parametrize(
-    ("stage", "told"),
+    ("stage", "says"),
     [
         (choose_by_topk, "planted steps differ"),
         (choose_last, "planted steps differ"),
         (choose_passing_over_nan, "are NaN"),
     ],
 )
-def test_a_choose_that_relies_on_another_order_is_found(stage, told: str):
+def test_a_choose_that_relies_on_another_order_is_found(stage, says: str):
     look = ReportBuilder()
     audit_choose(look, stage, device=CPU, mode=None)
     (finding,) = look.findings
-    assert told in finding.finding
+    assert says in finding.finding
     assert finding.where == "choose"
 
 

@@ -1,4 +1,4 @@
-"""A build that records its steps and one that does not end alike; where they do not, the one that is wrong is named."""
+"""Builds that record their steps and builds that do not end alike; otherwise the wrong one is named."""
 
 import json
 from pathlib import Path
@@ -115,7 +115,7 @@ def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Deriv
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_miscompiled_stage_that_recording_hides_is_found():
-    """On a CPU recording runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""
+    """Recording on a CPU runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""
     stages = build_stages(SCORES["shortest"])._replace(recycle=shift_in_place)
     report = audit_observer(RUN, modes=("default",), device="cpu", slots=4, stages=stages)
     (finding,) = report.findings

@@ -1,4 +1,4 @@
-"""What all tests of the folder share."""
+"""Fixtures of the folder."""
 
 from collections.abc import Iterator
 

@@ -26,7 +26,7 @@ TICKS = (0, 1, 2, 5, 9, 14)
 
 
 def lay_out_candidates(run: Run, slots: int) -> tuple[CandidateSet, Layout]:
-    """Draw the candidates of a run and choose the sizes to prove them in, with a limit on slots. UserError if there are none."""
+    """Draw the candidates of a run, and choose sizes with at most `slots` slots. UserError for a run without candidates."""
     candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     num = len(candidates.query)
     if num == 0:

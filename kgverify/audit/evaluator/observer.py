@@ -35,7 +35,7 @@ AUDIT: Final = "observer"
 RECORDED, UNRECORDED, DIGESTS = "with its steps recorded", "without", "with digests"
 MODES: Final = {"cpu": ("eager", "default"), "cuda": ("eager", "default", "reduce-overhead", FUSED)}
 TICKS_ALLOWED: Final = 4
-"""How many times the ticks of the eager evaluator a build may take before it counts as endless."""
+"""A build that takes more than this many times the ticks of the eager evaluator counts as endless."""
 
 
 class Endless(InternalError):
@@ -49,7 +49,7 @@ class Build(NamedTuple):
     num_differing: candidates that end otherwise, by more than rounding explains; first: a description of the first one
     num_rounded:   candidates that end alike, but not bit for bit, as other kernels round products differently
     num_close:     candidates that end otherwise after a choice that was closer than twice the scores' error
-    error:         the error that it raised; empty for none
+    error:         the error that it raised; empty if there was no error
     """
 
     mode: str
@@ -62,7 +62,7 @@ class Build(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether it ended as the eager evaluator did."""
+        """True if it ended as the eager evaluator did."""
         return not self.num_differing and not self.error
 
 

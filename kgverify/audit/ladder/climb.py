@@ -85,7 +85,7 @@ def find_deviations(expected: Watched, actual: Watched) -> list[Deviation]:
 
 
 def deviates(subject: Subject, rung: Rung) -> bool:
-    """Whether a subject deviates on this rung."""
+    """Return whether a subject deviates on this rung."""
     expected = watch(subject, EAGER)
     return bool(find_deviations(expected, watch(subject, rung, expected)))
 

@@ -97,13 +97,13 @@ class Culprit(NamedTuple):
 
 
 def find_culprit(
-    subject: Subject, rung: Rung, *, seconds: float = 120.0, tell: Callable[[int], None] = lambda num: None
+    subject: Subject, rung: Rung, *, seconds: float = 120.0, announce: Callable[[int], None] = lambda num: None
 ) -> Culprit:
     """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
-    seconds: time limit, after which no attempt begins. tell: receives the number of each attempt.
+    seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
     """
-    search = _Search(subject, rung, time.monotonic() + seconds, tell)
+    search = _Search(subject, rung, time.monotonic() + seconds, announce)
     items = list_items(subject, rung)
     of_kind = {kind: [item for item in items if item.kind == kind] for kind in (PASS, SWITCH, LOWERING, DECOMPOSITION)}
     groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], items]
@@ -160,22 +160,22 @@ def leaving_out(items: Sequence[Item]) -> Iterator[None]:
 class _Search:
     """The attempts to repair a subject on a rung; an attempt that fails to compile repairs nothing."""
 
-    def __init__(self, subject: Subject, rung: Rung, deadline: float, tell: Callable[[int], None]) -> None:
-        self._subject, self._rung, self._deadline, self._tell = subject, rung, deadline, tell
+    def __init__(self, subject: Subject, rung: Rung, deadline: float, announce: Callable[[int], None]) -> None:
+        self._subject, self._rung, self._deadline, self._announce = subject, rung, deadline, announce
         self._expected = watch(subject, EAGER)
         self._known: dict[frozenset[Item], bool] = {}
         self._is_complete = True
         self.has_failed = False
 
     def repairs(self, items: Sequence[Item]) -> bool:
-        """Whether leaving out these items repairs the subject."""
+        """Return whether leaving out these items repairs the subject."""
         key = frozenset(items)
         if key in self._known:
             return self._known[key]
         if time.monotonic() > self._deadline:
             self._is_complete = False
             return False
-        self._tell(len(self._known) + 1)
+        self._announce(len(self._known) + 1)
         try:
             with leaving_out(items):
                 actual = watch(self._subject, self._rung, self._expected)

@@ -100,7 +100,7 @@ def _attribute(
             smallest,
             first.rung,
             seconds=seconds,
-            tell=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
+            announce=lambda num: announce(f"{smallest.name}: attempt {num} to repair it"),
         )
         left_out, num_tried, is_complete = " and ".join(map(str, culprit.items)), culprit.num_tried, culprit.is_complete
         tried = f"{num_tried} attempts" + ("" if is_complete else ", then the time limit was reached: --seconds")

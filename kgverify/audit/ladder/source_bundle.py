@@ -212,7 +212,7 @@ def _import_of(value: Any, name: str) -> str | None:
 
 
 def _is_installed(value: Any) -> bool:
-    """Whether a value comes with Python or an installed package other than kgverify, which a reproducer does not import."""
+    """Return whether a value comes with Python or an installed package other than kgverify."""
     module = value if isinstance(value, types.ModuleType) else sys.modules.get(getattr(value, "__module__", ""))
     if module is None:
         return False

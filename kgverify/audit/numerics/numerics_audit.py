@@ -34,7 +34,7 @@ def audit_numerics(
     Args:
         fn: any function of tensors and plain values.
         make_inputs: returns the arguments of a call, a tuple, the same each time; takes the number of the call, or nothing.
-        batch_axis: of arguments and results; None where there is none.
+        batch_axis: of arguments and results; None if they have no batch axis.
         batched: the numbers of the arguments that have the axis; every tensor as long as the first one if not given.
         name: the name in the report; the function's own if not given.
         modes: `eager`, and modes of `torch.compile`.

@@ -51,7 +51,9 @@ def audit_repetition(
     calls = sorted({0, subject.calls // 2, subject.calls - 1})
     if large is None and "cuda" in list_device_types(inputs):
         large = LARGE
-    variants: list[tuple[str, Callable[[], Inputs]]] = [("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls]
+    variants: list[tuple[str, Callable[[], Inputs]]] = [
+        ("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls
+    ]
     if large is not None and batch_axis is not None and batch_size(inputs, batch_axis, batched):
         sizes = [leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
         factor = -(-large // max(1, *sizes, 1))
@@ -74,7 +76,7 @@ def _differs(
     repetitions: int,
     report: ReportBuilder,
 ) -> bool:
-    """Whether repeated calls differ or fail, which is reported."""
+    """Return whether repeated calls differ or fail, which is reported."""
     try:
         results = [_call(function, make()) for _ in range(repetitions)]
     except Exception as error:  # The user's function and the compiler may raise anything.

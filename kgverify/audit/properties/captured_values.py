@@ -42,7 +42,7 @@ class CapturedValue:
 
     @property
     def is_settable(self) -> bool:
-        """Whether another value can be put there."""
+        """True if another value can be put there."""
         return self.set is not _refuse
 
     def get(self) -> Any:
@@ -80,7 +80,7 @@ class _Walk:
         self._alive: list[Any] = []
 
     def _is_first_visit(self, value: Any) -> bool:
-        """Whether the walk meets a value for the first time, and has room for it; marks it as met."""
+        """Return whether the walk meets a value for the first time, and has room for it; marks it as met."""
         if id(value) in self._seen or len(self.found) >= _MOST:
             return False
         self._seen.add(id(value))

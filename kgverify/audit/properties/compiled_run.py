@@ -37,7 +37,7 @@ class CompileSetting:
 
     @property
     def asks_for_graphs(self) -> bool:
-        """Whether this mode captures CUDA graphs."""
+        """True if this mode captures CUDA graphs."""
         return bool(self.all_options().get("triton.cudagraphs", False))
 
     def all_options(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Compilation:
 
     @property
     def is_past_limit(self) -> bool:
-        """Whether the compiler gave up because the frame had been compiled too often."""
+        """True if the compiler gave up because the frame had been compiled too often."""
         return "limit" in self.fail_reason and "recompil" in self.fail_reason.lower()
 
 
