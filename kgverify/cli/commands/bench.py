@@ -54,7 +54,9 @@ def bench(
     ] = None,
     source: GraphOptions,
     queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None,
-    corruptions: Annotated[str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")] = None,
+    corruptions: Annotated[
+        str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Candidates that the reference proves; replaces the number of the size.")
@@ -67,13 +69,9 @@ def bench(
         float | None,
         typer.Option(min=0, help="Time limit of the steady state; replaces that of the size."),
     ] = None,
-    fresh_cache: Annotated[
-        bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk.")
-    ] = False,
+    fresh_cache: Annotated[bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk.")] = False,
     fault: options.Faults = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")
-    ] = None,
+    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")] = None,
     across: Annotated[
         list[str] | None,
         typer.Option(
