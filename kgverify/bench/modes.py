@@ -292,7 +292,7 @@ def measure_launches(watch: Stopwatch, call: Callable[[], Any], device: torch.de
         watch.unmeasured["launches"] = "there are no kernel launches on a CPU"
         return
     try:
-        seen = take_profile(call, is_cuda=True)
+        seen = take_profile(call, is_cuda=True, has_host=False)
     except RuntimeError as error:
         watch.unmeasured["launches"] = describe_error(error)
         return

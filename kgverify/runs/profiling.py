@@ -1,6 +1,7 @@
 """A profile of torch work: launches, replays of captured graphs, copies, waits, time and memory. torch is imported on demand."""
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -51,12 +52,17 @@ class Profile:
     copies: Counter[str] = field(default_factory=Counter)
 
 
-def take_profile(work: Callable[[], Any], *, is_cuda: bool) -> Profile:
-    """Profile some work. Launches before or after it, and the final wait for the device, do not count."""
+def take_profile(work: Callable[[], Any], *, is_cuda: bool, has_host: bool = True) -> Profile:
+    """Profile some work. Launches before or after it, and the final wait for the device, do not count.
+
+    has_host: whether to record operations of the host; without them a profile of the device alone is much smaller
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    activities = [ProfilerActivity.CUDA] if is_cuda else []
+    if has_host:
+        activities.append(ProfilerActivity.CPU)
     if is_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -92,7 +98,8 @@ def _silent_stderr() -> Iterator[None]:
 
 
 def _count_events(events: list[dict[str, Any]]) -> Profile:
-    region = next(e for e in events if e.get("name") == _REGION and e.get("cat") == "user_annotation")
+    regions = (e for e in events if e.get("name") == _REGION and e.get("cat") == "user_annotation")
+    region = next(regions, {"ts": 0.0, "dur": math.inf})
     first, last = float(region["ts"]), float(region["ts"]) + float(region["dur"])
     found = Profile()
     for event in events:

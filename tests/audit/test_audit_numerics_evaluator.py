@@ -13,7 +13,13 @@ from kgverify.audit.evaluator.numerics import audit_evaluator, audit_score_batch
 from kgverify.audit.numerics.choice_states import ChoiceStates, collect_choice_states
 from kgverify.audit.numerics.choose_stage import audit_choose
 from kgverify.audit.numerics.precision_ladder import climb_precisions, compare_choices, find_choices, score_states
-from kgverify.audit.numerics.products import PrecisionScore, narrow_product, round_mantissa, score_with, tf32_product
+from kgverify.audit.numerics.products import (
+    PrecisionScore,
+    make_narrow_product,
+    make_score,
+    multiply_as_tf32,
+    round_mantissa,
+)
 from kgverify.audit.report import ReportBuilder
 from kgverify.cli.app import app
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -174,8 +180,8 @@ def test_emulated_products_are_between_float32_and_bfloat16(states: ChoiceStates
     def error(score) -> float:
         return float(np.abs(score_states(score, parameters, states, CPU) - exact).max())
 
-    bf16 = error(score_with(narrow_product(torch.bfloat16)))
-    assert error(score_two_tower) < error(score_with(tf32_product)) < bf16
+    bf16 = error(make_score(make_narrow_product(torch.bfloat16)))
+    assert error(score_two_tower) < error(make_score(multiply_as_tf32)) < bf16
 
 
 def test_the_evaluator_s_scores_do_not_depend_on_the_batch_beyond_their_error(states: ChoiceStates):

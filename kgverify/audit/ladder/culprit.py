@@ -142,7 +142,7 @@ def list_items(subject: Subject, rung: Rung) -> list[Item]:
 
 
 @contextmanager
-def leaving_out(items: Sequence[Item]) -> Iterator[None]:
+def compiling_without(items: Sequence[Item]) -> Iterator[None]:
     """Compile without these items."""
     left_out = {(item.kind, item.name) for item in items}
     values = {f"{setting}={value}": (module, setting, value) for module, setting, value in SWITCHES}
@@ -177,7 +177,7 @@ class _Search:
             return False
         self._announce(len(self._known) + 1)
         try:
-            with leaving_out(items):
+            with compiling_without(items):
                 actual = watch(self._subject, self._rung, self._expected)
         except DeviceLost:
             self._deadline = time.monotonic()

@@ -13,7 +13,7 @@ from torch import Tensor
 from kgverify.audit.audited_function import Inputs, Subject
 from kgverify.audit.ladder.climb import Climb
 from kgverify.audit.ladder.culprit import Culprit
-from kgverify.audit.ladder.rungs import isolated
+from kgverify.audit.ladder.rungs import isolating_compiler
 from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
 
 MOST_WRITTEN: Final = 20_000
@@ -80,7 +80,7 @@ def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule,
     def function(*arguments: Any) -> Any:
         return subject.function(*arguments)
 
-    with isolated():
+    with isolating_compiler():
         try:
             torch.compile(function, backend=keep, dynamic=False)(*inputs)
         except Exception:

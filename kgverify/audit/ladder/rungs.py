@@ -68,7 +68,7 @@ def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repe
 
     expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
     """
-    with isolated():
+    with isolating_compiler():
         function = compile_on(subject.function, rung)
         fresh = [_call(function, subject.inputs(call), subject) for call in range(subject.calls)]
         held = subject.inputs(0)
@@ -109,7 +109,7 @@ def _put(arguments: dict[str, Any], held: Inputs) -> None:
 
 
 @contextmanager
-def isolated() -> Iterator[None]:
+def isolating_compiler() -> Iterator[None]:
     """Ignore graphs compiled before, in memory or on disk; a failed compilation is an error, not an eager run.
 
     Generated kernels stay in the cache on disk, whose key is their whole source.

@@ -20,7 +20,7 @@ ROUNDINGS: Final = 1000.0
 """Roundings of the largest value of a leaf by which rows may differ where no error is declared."""
 
 
-def batch_size(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None = None) -> int:
+def find_batch_size(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None = None) -> int:
     """Return the size of the first tensor that has the axis, among the arguments given by number; 0 if none has."""
     for number, argument in enumerate(inputs):
         if batched is not None and number not in batched:
@@ -36,7 +36,7 @@ def take_rows(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None, be
     return _map_rows(inputs, batch_axis, batched, lambda leaf: leaf.narrow(batch_axis, begin, end - begin).clone())
 
 
-def tile(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None, factor: int) -> Inputs:
+def tile_rows(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None, factor: int) -> Inputs:
     """Return the arguments with their rows repeated."""
     return _map_rows(inputs, batch_axis, batched, lambda leaf: torch.cat([leaf] * factor, batch_axis))
 
@@ -44,7 +44,7 @@ def tile(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None, factor:
 def _map_rows(
     inputs: Inputs, batch_axis: int, batched: Sequence[int] | None, change: Callable[[Tensor], Tensor]
 ) -> Inputs:
-    num = batch_size(inputs, batch_axis, batched)
+    num = find_batch_size(inputs, batch_axis, batched)
 
     def changed(leaf: Any) -> Any:
         has_rows = isinstance(leaf, Tensor) and leaf.dim() > batch_axis and leaf.shape[batch_axis] == num
@@ -71,7 +71,7 @@ def audit_batch(
              leaf's largest value
     """
     inputs = subject.inputs(0)
-    num = batch_size(inputs, batch_axis, batched)
+    num = find_batch_size(inputs, batch_axis, batched)
     if num < 2:
         report.skip(AUDIT, f"{subject.name}: a batch of {num} cannot be made smaller")
         return
@@ -109,19 +109,19 @@ def _find_worst(
 ) -> dict[str, tuple[float, int, int]]:
     """Return the largest difference of each leaf that has rows, its row and the size of the batch."""
     found: dict[str, tuple[float, int, int]] = {}
-    for begin, end in spans(num):
+    for begin, end in list_spans(num):
         part = subject.function(*take_rows(subject.inputs(0), batch_axis, batched, begin, end))
         for (path, a), (_, b) in zip(list_leaves(whole), list_leaves(part), strict=True):
             if not isinstance(a, Tensor) or a.dim() <= batch_axis or a.shape[batch_axis] != num:
                 continue
-            gaps = row_gaps(a.narrow(batch_axis, begin, end - begin), b, batch_axis)
+            gaps = measure_row_gaps(a.narrow(batch_axis, begin, end - begin), b, batch_axis)
             row = int(gaps.argmax())
             entry = float(gaps[row]), begin + row, end - begin
             found[path] = max(found.get(path, (0.0, 0, end - begin)), entry)
     return found
 
 
-def spans(num: int) -> Iterator[tuple[int, int]]:
+def list_spans(num: int) -> Iterator[tuple[int, int]]:
     """Yield the rows of the batches that are compared with the whole: some alone, then more of them at a time."""
     last = num - 1
     for row in sorted({last * i // (MOST_ROWS - 1) for i in range(MOST_ROWS)}):
@@ -132,7 +132,7 @@ def spans(num: int) -> Iterator[tuple[int, int]]:
             yield num - size, num
 
 
-def row_gaps(a: Tensor, b: Tensor, batch_axis: int) -> Tensor:
+def measure_row_gaps(a: Tensor, b: Tensor, batch_axis: int) -> Tensor:
     """Return the largest difference in each row, float64; inf where a shape, a NaN or an exact value differs."""
     rows = a.shape[batch_axis]
     if a.shape != b.shape or a.dtype != b.dtype:

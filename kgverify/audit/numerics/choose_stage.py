@@ -50,7 +50,7 @@ def plant_choices(device: torch.device, num_columns: int) -> Step:
     return kind.to(device), num_resolvents.to(device), score.to(device)
 
 
-def reference_choice(kind: int, num: int, scores: Sequence[float]) -> tuple[int, float]:
+def choose_by_definition(kind: int, num: int, scores: Sequence[float]) -> tuple[int, float]:
     """Return the choice of SEMANTICS.md: the highest score, among equal ones the lowest index, and its log-softmax."""
     if kind != GOAL or num == 0:
         return 0, 0.0
@@ -90,7 +90,7 @@ def _check_choices(how: str, planted: Sequence[Step], choices: Sequence[Choices]
     for (kind, num_resolvents, score), given in zip(planted, choices, strict=True):
         columns = kind, num_resolvents, score, given.choice, given.log_probability
         for each, num, scores, actual, nats in zip(*(column.tolist() for column in columns), strict=True):
-            choice, log_probability = reference_choice(each, num, scores[:num])
+            choice, log_probability = choose_by_definition(each, num, scores[:num])
             best = abs(scores[choice]) if num else 0.0
             allowed = TOLERANCE * max(1.0, abs(log_probability)) + ROUNDING * best
             if actual != choice or not abs(nats - log_probability) <= allowed:

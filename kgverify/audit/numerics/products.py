@@ -42,7 +42,7 @@ class Products(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def score_with(product: Product) -> Score:
+def make_score(product: Product) -> Score:
     """Return the evaluator's score with another product."""
 
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
@@ -61,12 +61,12 @@ def round_mantissa(values: Tensor, bits: int) -> Tensor:
     return torch.where(values.isfinite(), rounded, values)
 
 
-def tf32_product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def multiply_as_tf32(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply factors rounded as in TF32, and add in float32."""
     return functional.linear(round_mantissa(states, TF32_BITS), round_mantissa(weight, TF32_BITS), bias)
 
 
-def split_product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def multiply_split(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Split each factor into two bfloat16 numbers, and add three of the four products in float32."""
     high, weight_high = (part.bfloat16().float() for part in (states, weight))
     low, weight_low = (states - high).bfloat16().float(), (weight - weight_high).bfloat16().float()
@@ -74,7 +74,7 @@ def split_product(states: Tensor, weight: Tensor, bias: Tensor | None = None) ->
     return functional.linear(high, weight_high, bias) + small
 
 
-def narrow_product(dtype: torch.dtype) -> Product:
+def make_narrow_product(dtype: torch.dtype) -> Product:
     """Return the product of autocast: factors and result in the narrow type, everything else in float32."""
 
     def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -84,13 +84,13 @@ def narrow_product(dtype: torch.dtype) -> Product:
     return product
 
 
-def native_tf32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+def score_in_tf32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
     """Score with TF32 allowed."""
     with products_set_to("high"):
         return score_two_tower(parameters, goals, resolvents, slot)
 
 
-def native_float32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+def score_in_float32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
     """Score in float32 alone."""
     with products_set_to("highest"):
         return score_two_tower(parameters, goals, resolvents, slot)
@@ -104,11 +104,13 @@ def list_precision_scores(policy: Policy, device: torch.device) -> list[Precisio
         return PrecisionScore(precision, how, score, parameters)
 
     is_cuda = device.type == "cuda"
-    scores = [use("fp32", "native", native_float32)]
-    scores.append(use("bf16x3", "emulated", score_with(split_product)))
-    scores.append(use("tf32", "native", native_tf32) if is_cuda else use("tf32", "emulated", score_with(tf32_product)))
-    scores.append(use("fp16", "native", score_with(narrow_product(torch.float16))))
-    scores.append(use("bf16", "native", score_with(narrow_product(torch.bfloat16))))
+    scores = [use("fp32", "native", score_in_float32)]
+    scores.append(use("bf16x3", "emulated", make_score(multiply_split)))
+    scores.append(
+        use("tf32", "native", score_in_tf32) if is_cuda else use("tf32", "emulated", make_score(multiply_as_tf32))
+    )
+    scores.append(use("fp16", "native", make_score(make_narrow_product(torch.float16))))
+    scores.append(use("bf16", "native", make_score(make_narrow_product(torch.bfloat16))))
     return scores + (_kernel_scores(policy, device) if is_cuda else [])
 
 

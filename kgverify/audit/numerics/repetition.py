@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgverify.audit.audited_function import Function, Inputs, Subject, compile_in_mode
-from kgverify.audit.numerics.batch import batch_size, tile
+from kgverify.audit.numerics.batch import find_batch_size, tile_rows
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.source_lines import find_short_line
 from kgverify.audit.values import Difference, copy_values, find_differences, list_device_types, view_bits
@@ -54,12 +54,12 @@ def audit_repetition(
     variants: list[tuple[str, Callable[[], Inputs]]] = [
         ("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls
     ]
-    if large is not None and batch_axis is not None and batch_size(inputs, batch_axis, batched):
+    if large is not None and batch_axis is not None and find_batch_size(inputs, batch_axis, batched):
         sizes = [leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
         factor = -(-large // max(1, *sizes, 1))
         if factor > 1:
             title = f", arguments {factor} times as large"
-            variants.append((title, lambda: tile(subject.inputs(0), batch_axis, batched, factor)))
+            variants.append((title, lambda: tile_rows(subject.inputs(0), batch_axis, batched, factor)))
     report.measures["repetitions"] = float(repetitions)
     for mode in modes:
         function = compile_in_mode(subject.function, mode)

@@ -24,7 +24,7 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue]
     if not run.calls:
         return
     inputs = subject.joint_inputs(range(1))[0]
-    before = [(path, tensor, copy_tensor(tensor), _version(tensor)) for path, tensor in _list_givens(inputs, found)]
+    before = [(path, tensor, copy_tensor(tensor), _version(tensor)) for path, tensor in _list_inputs(inputs, found)]
     with restoring(found):
         eager, error = make_call(subject.function, inputs, 0)
         written = {find_storage(t) for _, t, old, version in before if _is_written(t, old, version)} - {0}
@@ -33,7 +33,7 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue]
     if error is not None:
         return
     call = run.calls[0]
-    aliases, shared = _find_aliases(call, _list_givens(call.inputs, found)), _find_shared(call)
+    aliases, shared = _find_aliases(call, _list_inputs(call.inputs, found)), _find_shared(call)
     report.measures["aliased_outputs"] = len(aliases)
     report.measures["shared_outputs"] = len(shared)
     report.details["aliased_outputs"] = tuple(f"{out} is or views {given}" for out, given in sorted(aliases.items()))
@@ -69,7 +69,7 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue]
         )
 
 
-def _list_givens(inputs: Any, found: list[CapturedValue]) -> list[tuple[str, Tensor]]:
+def _list_inputs(inputs: Any, found: list[CapturedValue]) -> list[tuple[str, Tensor]]:
     captured = [(each.path, value) for each in found if isinstance(value := each.get(), Tensor)]
     return [*list_tensors(inputs, "argument "), *captured]
 

@@ -47,10 +47,10 @@ class CapturedValue:
 
     def get(self) -> Any:
         """Return the value; None where there is no longer one."""
-        value = self.look()
+        value = self.read_if_present()
         return None if value is _MISSING else value
 
-    def look(self) -> Any:
+    def read_if_present(self) -> Any:
         """Return the value; `_MISSING` where there is no longer one."""
         try:
             return self.read()
@@ -66,7 +66,7 @@ class CapturedValue:
 def find_captured_values(function: Callable[..., Any]) -> list[CapturedValue]:
     """Find the tensors and plain values that a function can read in closures, globals, attributes and containers."""
     walk = _Walk()
-    walk.function(function, "")
+    walk.visit_function(function, "")
     return walk.found
 
 
@@ -87,67 +87,69 @@ class _Walk:
         self._alive.append(value)
         return True
 
-    def function(self, function: Any, name: str) -> None:
+    def visit_function(self, function: Any, name: str) -> None:
         """Walk over anything callable."""
         if not self._is_first_visit(function):
             return
         if isinstance(function, types.MethodType):
             code = find_code(function)
-            self.function(function.__func__, name)
+            self.visit_function(function.__func__, name)
             if code is not None:
-                self._members(function.__self__, "self", code, 0)
+                self._visit_members(function.__self__, "self", code, 0)
         elif isinstance(function, types.FunctionType):
-            self._plain_function(function)
+            self._visit_plain_function(function)
         elif hasattr(function, "__wrapped__"):
-            self.function(function.__wrapped__, name)
+            self.visit_function(function.__wrapped__, name)
         elif hasattr(function, "func") and hasattr(function, "args"):
-            self.function(function.func, name)
+            self.visit_function(function.func, name)
             code = find_code(function)
             if code is not None:
                 for number, value in enumerate(function.args):
                     path = f"argument {number} of the partial"
-                    self._value(CapturedValue(path, str(number), code, _constant(value), _refuse), 0)
+                    self._visit_value(CapturedValue(path, str(number), code, _make_reader(value), _refuse), 0)
         elif not isinstance(function, type) and _is_user_module(type(function).__module__):
             code = find_code(function)
             call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
-            self.function(getattr(call, "__func__", call), name)
+            self.visit_function(getattr(call, "__func__", call), name)
             if code is not None:
-                self._members(function, "self", code, 0)
+                self._visit_members(function, "self", code, 0)
 
-    def _plain_function(self, function: types.FunctionType) -> None:
+    def _visit_plain_function(self, function: types.FunctionType) -> None:
         if not _is_user_module(function.__module__):
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            captured = CapturedValue(f"closure {name}", name, code, _cell_reader(cell), _cell_setter(cell))
+            captured = CapturedValue(f"closure {name}", name, code, _make_cell_reader(cell), _make_cell_setter(cell))
             try:
                 captured.read()
             except ValueError:
                 # Not filled yet.
                 continue
-            self._value(captured, 0)
-        for nested, names in _codes(code):
+            self._visit_value(captured, 0)
+        for nested, names in _list_codes(code):
             for name in names:
                 if name not in function.__globals__:
                     continue
                 value = function.__globals__[name]
                 if isinstance(value, types.ModuleType):
                     if _is_user_module(value.__name__):
-                        self._module(value, name, nested, names)
+                        self._visit_module(value, name, nested, names)
                     continue
-                self._item(function.__globals__, name, f"global {name}", name, nested, 0)
+                self._visit_item(function.__globals__, name, f"global {name}", name, nested, 0)
         for name in function.__kwdefaults__ or {}:
-            self._item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
+            self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
 
-    def _item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
-        self._value(CapturedValue(path, name, code, lambda: container[key], _item_setter(container, key)), depth)
+    def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
+        self._visit_value(
+            CapturedValue(path, name, code, lambda: container[key], _make_item_setter(container, key)), depth
+        )
 
-    def _module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
+    def _visit_module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
         for attribute in names:
             if attribute in vars(module):
-                self._item(vars(module), attribute, f"global {name}.{attribute}", attribute, code, 0)
+                self._visit_item(vars(module), attribute, f"global {name}.{attribute}", attribute, code, 0)
 
-    def _value(self, captured: CapturedValue, depth: int) -> None:
+    def _visit_value(self, captured: CapturedValue, depth: int) -> None:
         """Walk over a value that code reads."""
         value = captured.read()
         if depth > _DEEPEST or len(self.found) >= _MOST:
@@ -161,22 +163,22 @@ class _Walk:
         elif isinstance(value, (list, tuple, Mapping)):
             if self._is_first_visit(value):
                 self.found.append(captured)
-                self._items(value, captured, depth)
+                self._visit_items(value, captured, depth)
         elif isinstance(value, (types.ModuleType, type)) or value is Ellipsis:
             return
         elif callable(value) and not _has_state(value):
-            self.function(value, captured.name)
+            self.visit_function(value, captured.name)
         elif _is_user_module(type(value).__module__):
             if callable(value):
-                self.function(value, captured.name)
+                self.visit_function(value, captured.name)
             if _is_frozen(value):
                 self.found.append(captured)
-            self._members(value, captured.path, captured.code, depth + 1, captured)
+            self._visit_members(value, captured.path, captured.code, depth + 1, captured)
 
-    def _items(self, value: Any, captured: CapturedValue, depth: int) -> None:
+    def _visit_items(self, value: Any, captured: CapturedValue, depth: int) -> None:
         if isinstance(value, (list, Mapping)):
             for key in list(value if isinstance(value, Mapping) else range(len(value))):
-                self._item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth + 1)
+                self._visit_item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth + 1)
             return
         fields = getattr(value, "_fields", None)
         for number in range(len(value)):
@@ -192,9 +194,9 @@ class _Walk:
 
             called = fields[number] if fields else captured.name
             put = rebuild if captured.is_settable else _refuse
-            self._value(CapturedValue(inner, called, captured.code, pick, put, is_inner=True), depth + 1)
+            self._visit_value(CapturedValue(inner, called, captured.code, pick, put, is_inner=True), depth + 1)
 
-    def _members(
+    def _visit_members(
         self, owner: Any, path: str, code: types.CodeType, depth: int, captured: CapturedValue | None = None
     ) -> None:
         """Walk over the attributes of an object. captured: the object itself, replaced as a whole where it is frozen."""
@@ -222,14 +224,14 @@ class _Walk:
             def pick(name: str = name) -> Any:
                 return getattr(captured.read() if is_frozen and captured is not None else owner, name)
 
-            self._value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
+            self._visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
 
 
-def _codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
+def _list_codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
     yield code, code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from _list_codes(constant)
 
 
 def _is_user_module(module: str | None) -> bool:
@@ -254,22 +256,22 @@ def _has_state(value: Any) -> bool:
     )
 
 
-def _item_setter(container: Any, key: Any) -> Callable[[Any], None]:
+def _make_item_setter(container: Any, key: Any) -> Callable[[Any], None]:
     def put(value: Any) -> None:
         container[key] = value
 
     return put
 
 
-def _constant(value: Any) -> Callable[[], Any]:
+def _make_reader(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def _cell_reader(cell: types.CellType) -> Callable[[], Any]:
+def _make_cell_reader(cell: types.CellType) -> Callable[[], Any]:
     return lambda: cell.cell_contents
 
 
-def _cell_setter(cell: types.CellType) -> Callable[[Any], None]:
+def _make_cell_setter(cell: types.CellType) -> Callable[[Any], None]:
     def put(value: Any) -> None:
         cell.cell_contents = value
 
@@ -285,7 +287,7 @@ def restoring(found: list[CapturedValue]) -> Iterator[None]:
     """Restore captured values afterwards: the objects, the values of tensors, the items of containers."""
     held: list[tuple[CapturedValue, Any, Any]] = []
     for captured in found:
-        value = captured.look()
+        value = captured.read_if_present()
         if isinstance(value, Tensor):
             kept: Any = copy_tensor(value)
         else:

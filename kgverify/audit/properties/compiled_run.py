@@ -64,7 +64,6 @@ class Graph:
     num_nodes: int
     guard_lines: list[str]
     addresses: list[list[int]] = field(default_factory=list)
-    num_bytes: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ class WatchingBackend:
             self.num_runs += 1
             if self.holds_addresses:
                 graph.addresses.append([v.data_ptr() if isinstance(v, Tensor) else 0 for v in values])
-                graph.num_bytes.append([v.nbytes if isinstance(v, Tensor) else 0 for v in values])
             return compiled(*values)
 
         return run
@@ -194,7 +192,7 @@ def _find_location(text: str) -> str:
 
 
 @contextmanager
-def quiet_compiler() -> Iterator[None]:
+def silencing_compiler() -> Iterator[None]:
     """Reset the compiler before and after, count its metrics from 0, and silence its warnings.
 
     Everything else that this process has compiled is compiled again at its next call.

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.properties.captured_values import CapturedValue, restoring
-from kgverify.audit.properties.compiled_run import CompileSetting, make_call, quiet_compiler
+from kgverify.audit.properties.compiled_run import CompileSetting, make_call, silencing_compiler
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.values import is_same, list_leaves
 
@@ -38,7 +38,7 @@ def _find_holes(
 ) -> None:
     num_tried = num_without = num_holes = num_left = 0
     until = time.monotonic() + seconds
-    with quiet_compiler():
+    with silencing_compiler():
         compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
         with restoring(found):
             plain, error = _observe(subject, subject.function)

@@ -26,7 +26,7 @@ from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten_o
 from kgverify.audit.properties.captured_values import CapturedValue, find_captured_values, restoring
 from kgverify.audit.properties.colliding_writes import find_colliding_writes
 from kgverify.audit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs
-from kgverify.audit.properties.compiled_run import CompileSetting, quiet_compiler, run_compiled
+from kgverify.audit.properties.compiled_run import CompileSetting, run_compiled, silencing_compiler
 from kgverify.audit.properties.guard_holes import find_guard_holes
 from kgverify.audit.properties.launches import (
     collecting_skip_reasons,
@@ -125,7 +125,7 @@ def audit_subject(
     find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
     with fresh_caches() if has_fresh_cache and not is_in_fresh_cache else nullcontext():
         announce("compiling")
-        with quiet_compiler(), restoring(found):
+        with silencing_compiler(), restoring(found):
             _examine_compiled(subject, setting, found, report, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
         _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
     environment = describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache)
@@ -204,7 +204,7 @@ def _measure_parts(
         if time.monotonic() > until:
             skipped.append(name)
             continue
-        with quiet_compiler():
+        with silencing_compiler():
             run, compiled = run_compiled(single, setting)
             measure_graphs(run, report, prefix)
             if run.error is not None:

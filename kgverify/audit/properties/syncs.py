@@ -133,7 +133,7 @@ def find_syncs(subject: Subject, report: ReportBuilder) -> int:
 
 
 @contextmanager
-def watching_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
+def counting_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
     """Count the lines at which CUDA work of this process waits, as torch's sync debug mode reports them."""
     lines: Counter[str] = Counter()
 
@@ -165,7 +165,7 @@ def find_cuda_syncs(subject: Subject, compiled: Function, report: ReportBuilder,
         return
     inputs = [subject.inputs(number) for number in range(subject.calls)]
     torch.cuda.synchronize()
-    with watching_cuda_syncs(subject.function) as lines:
+    with counting_cuda_syncs(subject.function) as lines:
         for number, given in enumerate(inputs):
             torch.manual_seed(number)
             compiled(*given)
