@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -93,7 +94,9 @@ def compile_in_mode(function: Function, mode: str) -> Function:
     compiled = torch.compile(function, dynamic=False, mode=mode)
 
     def call(*arguments: Any) -> Any:
-        with torch._dynamo.config.patch(suppress_errors=False):
+        # Even where warnings are errors, those of torch are not a property of the function.
+        with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
+            warnings.simplefilter("ignore")
             return compiled(*arguments)
 
     return call

@@ -48,7 +48,17 @@ class Overrun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_budget(path: Path) -> dict[str, float]:
-    """Read the limits of a file. UserError for an unreadable file, an unknown key, or a limit that is not a number."""
+    """Read the limits of a file.
+
+    Args:
+        path: a TOML file with lines such as `max_graph_breaks = 0`.
+
+    Returns:
+        The limits by name; `audit_step` takes them as its budget.
+
+    Raises:
+        UserError: for an unreadable file, an unknown key, or a limit that is not a number of 0 or more.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -16,7 +16,14 @@ MOST_SHOWN = 12
 
 
 def render_audit(report: AuditReport) -> Iterator[RenderableType]:
-    """Yield the parts of the report, in reading order."""
+    """Render a report for a terminal.
+
+    Args:
+        report: the result of any audit.
+
+    Returns:
+        Its parts in reading order, each of which a `rich` console prints.
+    """
     yield _render_verdict(report)
     for section in report.sections.values():
         yield from _render_section(section)

@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "auditing.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 SCRIPTS = [(script, printed) for (kind, script), (_, printed) in itertools.pairwise(BLOCKS) if kind == "python"]
 (BUDGET,) = (text for kind, text in BLOCKS if kind == "toml")
-AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))
+AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.split("| audit | method |")[1], re.MULTILINE))
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_executes():
@@ -60,3 +60,12 @@ def test_every_audit_has_its_row():
         )
     assert named & AUDITS == AUDITS
     assert {"graph-breaks", "recompilations", "guard-holes", "syncs", "copied-inputs", "cuda-graphs"} <= AUDITS
+
+
+def test_every_section_of_a_report_has_its_row():
+    sections = set()
+    for path in (ROOT / "kgverify" / "audit").rglob("*.py"):
+        sections |= set(re.findall(r'add_section\(\s*"(\w+)"', path.read_text(encoding="utf-8")))
+    table = PAGE.split("| section | command |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert sections == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
