@@ -10,7 +10,7 @@ from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.choose import Parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages
 from kgverify.engines.compiled.state import Derivations, Pool, Work
-from kgverify.engines.compiled.tick.stage_ticks import build_unseen_tick
+from kgverify.engines.compiled.tick.stage_ticks import build_unrecorded_tick
 from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, copy_buffers_
 from kgverify.errors import UserError
@@ -43,23 +43,23 @@ Strategy: TypeAlias = Callable[[Search, Compile], Callable[[], SearchState]]
 
 def take_eagerly(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """Take the ticks without the compiler; the other strategies are compared with this one."""
-    return _repeat(search, build_unseen_tick(search.setting))
+    return _repeat(search, build_unrecorded_tick(search.setting))
 
 
 def compile_tick(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """Compile one tick, which a Python loop calls."""
-    return _repeat(search, compile_function(build_unseen_tick(search.setting), "default"))
+    return _repeat(search, compile_function(build_unrecorded_tick(search.setting), "default"))
 
 
 def compile_stages(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """Compile every stage by itself, and compose them in Python."""
     stages = Stages(*(compile_function(stage, "default") for stage in search.setting.stages))
-    return _repeat(search, build_unseen_tick(search.setting._replace(stages=stages)))
+    return _repeat(search, build_unrecorded_tick(search.setting._replace(stages=stages)))
 
 
 def unroll(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """Compile all ticks in one graph."""
-    take_tick, steps = build_unseen_tick(search.setting), search.steps
+    take_tick, steps = build_unrecorded_tick(search.setting), search.steps
 
     def take_ticks(
         tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
@@ -81,7 +81,7 @@ def loop_inside(search: Search, compile_function: Compile) -> Callable[[], Searc
     """Compile torch's `while_loop` over the tick, in one graph."""
     from torch._higher_order_ops import while_loop
 
-    take_tick, steps = build_unseen_tick(search.setting), search.steps
+    take_tick, steps = build_unrecorded_tick(search.setting), search.steps
     given = _flatten(search.state)
     after = _flatten(SearchState(*take_tick(search.tables, search.parameters, *search.state)[:3]))
     # A leaf that a tick leaves unchanged must not be carried: `while_loop` refuses an output that is one of its inputs.
@@ -123,7 +123,7 @@ def capture(search: Search, compile_function: Compile, num_captured: int) -> Cal
         raise UserError("it needs a CUDA device: there are no graphs to capture on a CPU", where="--device")
     if search.steps < num_captured:
         raise UserError(f"there are only {search.steps} ticks to take", where="--steps")
-    compiled = compile_function(build_unseen_tick(search.setting), "default")
+    compiled = compile_function(build_unrecorded_tick(search.setting), "default")
     buffers = _unflatten(tuple(leaf.clone() for leaf in _flatten(search.state)))
     graph: torch.cuda.CUDAGraph | None = None
 

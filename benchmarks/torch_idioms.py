@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kgverify.audit import RUNGS, Subject, audit_modes
-from kgverify.engines.compiled.execution.compilation import resolve_device
+from kgverify.engines.compiled.execution.device import resolve_device
 
 
 class Kind(IntEnum):

@@ -14,15 +14,15 @@ from kgverify.bench.resources import MemoryGauge, forget, read_compiled, wait_fo
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State, read_environment
 from kgverify.bench.spread import summarize
 from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult
-from kgverify.engines.compiled.execution.batch_size import POOL, WINDOWS
+from kgverify.engines.compiled.batch_size import POOL, WINDOWS
 from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.compilation import FUSED, MODES, on_device, resolve_device
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
+from kgverify.engines.compiled.execution.device import on_device, resolve_device
+from kgverify.engines.compiled.execution_choice import resolve_precision
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.precision import resolve_precision
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Layout
-from kgverify.engines.compiled.tick.stage_ticks import captures_graphs
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.policy import check_policy
 from kgverify.engines.protocol import Engine, Progress, no_progress

@@ -10,14 +10,14 @@ import torch
 from audit_reports import report_of
 from torch import Tensor
 
+from kgverify.audit import AuditReport
 from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.numerics.batch import audit_batch
 from kgverify.audit.numerics.numerics_audit import audit_numerics
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
 from kgverify.audit.properties.colliding_writes import audit_colliding_writes
-from kgverify.audit.report import AuditReport
-from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic, products_set_to
+from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
 from kgverify.runs.machine import read_product_settings
 
@@ -45,6 +45,7 @@ def layer(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, y.argmax(1)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_sound_layer_is_clean_eager_and_compiled():
     report = audit_numerics(layer, rows, name="layer")

@@ -18,8 +18,8 @@ from kgverify.audit.numerics.settings import audit_settings
 from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.compilation import on_device, resolve_device
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution.device import on_device, resolve_device
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES, build_parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import PAD

@@ -17,7 +17,8 @@ from kgverify.audit.numerics.choice_states import collect_choice_states
 from kgverify.audit.numerics.precision_ladder import find_choices
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.compilation import FUSED, resolve_device
+from kgverify.engines.compiled.execution.compilation import FUSED
+from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks

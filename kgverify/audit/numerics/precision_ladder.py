@@ -11,7 +11,7 @@ from kgverify.audit.numerics.choice_states import ChoiceStates
 from kgverify.audit.numerics.products import PrecisionScore, list_precision_scores
 from kgverify.audit.report import ReportBuilder
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
-from kgverify.engines.compiled.stages.precision import estimate_score_error
+from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import Policy
 from kgverify.errors import describe_error
 

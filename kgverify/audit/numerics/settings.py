@@ -7,7 +7,7 @@ import torch
 
 from kgverify.audit.report import ReportBuilder
 from kgverify.audit.values import copy_values, find_differences
-from kgverify.engines.compiled.execution.pinned_arithmetic import products_set_to
+from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.errors import describe_error
 from kgverify.runs.machine import read_product_settings
 

@@ -40,7 +40,8 @@ from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.audit.source_lines import find_definition, find_stack_line
 from kgverify.audit.values import list_device_types
 from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.compilation import has_cpp_compiler, resolve_device
+from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
+from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError
 from kgverify.runs.machine import describe_environment
 

@@ -60,7 +60,7 @@ def modes(
     """
     from kgverify.audit.evaluator.audited_tick import build_tick_subject
     from kgverify.audit.ladder.modes_audit import audit_modes
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
     from kgverify.faults.catalogue import find_faults
     from kgverify.faults.plant import plant_faults
 
