@@ -63,7 +63,7 @@ def _render_finding(finding: Finding) -> Text:
 
 
 def _render_section(section: Section) -> Iterator[RenderableType]:
-    table = Table(box=None, padding=(0, 2, 0, 0), title=f"\n{section.title}", title_justify="left")
+    table = _make_table(section.title)
     for name, cell in section.rows[0].items():
         is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
         table.add_column(name.removeprefix("num_").replace("_", " "), justify="right" if is_number else "left")
@@ -72,6 +72,10 @@ def _render_section(section: Section) -> Iterator[RenderableType]:
     yield table
     if len(section.rows) > MOST_SHOWN:
         yield Text(f"and {len(section.rows) - MOST_SHOWN} more")
+
+
+def _make_table(title: str) -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left")
 
 
 def _show_cell(cell: Cell) -> str:
@@ -86,7 +90,10 @@ def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
     """Render all measures in a table, and those of stages in a second one."""
     if not report.measures:
         return
-    table = Table("measure", "", title=f"{report.subject}: measures", row_styles=("", "dim"))
+    table = _make_table("measures")
+    table.show_header = False
+    table.add_column()
+    table.add_column(justify="right")
     rows: dict[str, dict[str, str]] = {}
     for key, value in report.measures.items():
         if key.startswith("stages."):
@@ -97,7 +104,10 @@ def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
     yield table
     if rows:
         columns = list(dict.fromkeys(measure for row in rows.values() for measure in row))
-        stages = Table("stage", *(column.replace("_", " ") for column in columns), title="each stage by itself")
+        stages = _make_table("each stage by itself")
+        stages.add_column("stage")
+        for column in columns:
+            stages.add_column(column.replace("_", " "), justify="right")
         for stage, row in rows.items():
             stages.add_row(escape(stage), *(row.get(column, "") for column in columns))
         yield stages
