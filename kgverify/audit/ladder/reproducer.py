@@ -1,4 +1,4 @@
-"""A miscompile as one Python file that needs torch alone; run once before it is handed over."""
+"""A miscompilation as one Python file that needs only torch, and is run once to check it."""
 
 import subprocess
 import sys
@@ -10,23 +10,23 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from kgverify.audit.audited_function import Inputs, Subject
+from kgverify.audit.ladder.climb import Climb
 from kgverify.audit.ladder.culprit import Culprit
-from kgverify.audit.ladder.ladder import Climb
-from kgverify.audit.ladder.rungs import isolated
-from kgverify.audit.ladder.sources import Bundle, NotStandalone, bundle, bundle_arguments
-from kgverify.audit.subject import Inputs, Subject
+from kgverify.audit.ladder.rungs import isolating_compiler
+from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
 
 MOST_WRITTEN: Final = 20_000
-"""Elements of arguments that are written into the file; where there are more, they stand in one beside it."""
+"""Most elements of arguments that are written into the file; more of them go into a file beside it."""
 
 SECONDS: Final = 300
 
 _TRACED: Final = ("backend-eager",)
-"""Rungs whose mistake is in the tracing, so that the graph that was traced does not show it."""
+"""Rungs whose defect is in the tracing, so that the traced graph does not show it."""
 
 
 class Reproducer(NamedTuple):
-    """path: None where it could not be written; shows: whether it ended in exit code 1, as it has to; why: if not"""
+    """The written file, or None; shows: whether it ended in exit code 1, as it must; why: the reason if not."""
 
     path: Path | None
     shows: bool
@@ -34,10 +34,10 @@ class Reproducer(NamedTuple):
 
 
 def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culprit | None = None) -> Reproducer:
-    """A file that ends in exit code 1 while the rung still deviates, 0 when it no longer does, without kgverify.
+    """Write a file that ends in exit code 1 while the rung still deviates, else 0, without kgverify.
 
-    It holds the function's source with all that this needs; where that cannot be had, the graph that Dynamo traces, which shows
-    no mistake of the tracing.
+    It holds the function's source with everything it needs; where there is no source, the graph that Dynamo traces, which
+    cannot show a defect of the tracing.
     """
     number = _number_of(climb)
     why = ""
@@ -55,12 +55,12 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
         done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=SECONDS, check=False)
         if done.returncode == 1 and "DIFFERS" in done.stdout:
             return Reproducer(path, True)
-        why = f"it ends in exit code {done.returncode} by itself: {(done.stdout + done.stderr).strip()[-300:]}"
+        why = f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
     return Reproducer(path if path.exists() else None, False, why)
 
 
 def _number_of(climb: Climb) -> int:
-    """The call whose arguments are taken: the first that deviated, where these were its own."""
+    """Return the number of the call whose arguments are used: the first that deviated, if its arguments were separate."""
     call = climb.deviations[0].call
     return int(call.split()[-1]) - 1 if call.startswith("call ") and "again" not in call else 0
 
@@ -80,7 +80,7 @@ def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule,
     def function(*arguments: Any) -> Any:
         return subject.function(*arguments)
 
-    with isolated():
+    with isolating_compiler():
         try:
             torch.compile(function, backend=keep, dynamic=False)(*inputs)
         except Exception:
@@ -89,7 +89,7 @@ def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule,
 
 
 def _bundle_graph(subject: Subject, number: int) -> Bundle:
-    """The graph as a function of its inputs."""
+    """Bundle the graph as a function of its inputs."""
     graphs = _trace(subject, subject.inputs(number))
     if len(graphs) != 1:
         raise NotStandalone(f"Dynamo traces {len(graphs)} graphs")
@@ -103,7 +103,7 @@ def _bundle_graph(subject: Subject, number: int) -> Bundle:
         if name in ("torch", "fx_pytree", "pytree"):
             continue
         if value is type(None):
-            # Of no module, by its own account of builtins.
+            # It claims to be in builtins, where it is not.
             lines.append(f"{name} = type(None)")
             continue
         if isinstance(value, float):
@@ -124,7 +124,7 @@ def clone(arguments):
 
 
 def run(function):
-    """What two calls give and what they leave in their arguments; the second finds the addresses of the first."""
+    """Return the outputs and the changed arguments of three calls at the same addresses."""
     arguments, seen = clone(ARGUMENTS), []
     for _ in range(3):
         for own, first in zip(torch.utils._pytree.tree_leaves(arguments), torch.utils._pytree.tree_leaves(ARGUMENTS)):

@@ -1,25 +1,25 @@
-"""From eager upwards: the first rung on which a subject no longer does what it does in eager."""
+"""The climb from eager upwards, to the first rung on which a function no longer does what it does in eager."""
 
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kgverify.audit.ladder.observe import DeviceLost, Difference, find_differences
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.ladder.observation import DeviceLost, Difference, compare_observations
 from kgverify.audit.ladder.rungs import EAGER, RUNGS, Rung, Watched, watch
 from kgverify.audit.properties.syncs import Reads
-from kgverify.audit.subject import Subject
 from kgverify.errors import UserError
 
 
 class Deviation(NamedTuple):
-    """A call that did something else than in eager. call: in words, such as `repeated call 2`"""
+    """A call that differs from eager. call: its name, such as `repeated call 2`."""
 
     call: str
     difference: Difference
 
 
 class Climb(NamedTuple):
-    """A rung. num_calls: compared; seconds: compilation included; is_lost: the device, so that no other rung could be tried"""
+    """The result of a rung. num_calls: compared calls; seconds: with compilation; is_lost: whether the device was lost."""
 
     rung: Rung
     deviations: tuple[Deviation, ...]
@@ -29,12 +29,8 @@ class Climb(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """A subject on every rung.
+    """A subject on every rung. unsteady: how eager differs from itself; then no rung is compared."""
 
-    unsteady: how eager differs from itself; where it does, nothing can be said of the other rungs
-    """
-
-    subject: str
     unsteady: tuple[Deviation, ...]
     climbs: tuple[Climb, ...]
 
@@ -51,14 +47,14 @@ def climb(
     repetitions: int = 2,
     begin: Callable[[str], None] = lambda name: None,
 ) -> Ladder:
-    """Every rung against eager. begin: told of each rung. Eager is looked at twice before anything is compared with it."""
+    """Compare every rung with eager, which is first run twice. begin: receives the name of each rung."""
     begin(EAGER.name)
     expected = watch(subject, EAGER, repetitions=repetitions)
     if all(observation.error for _, observation in expected.items()):
         raise UserError(
-            f"fails in eager already: {expected.fresh[0].error}",
+            f"already fails in eager: {expected.fresh[0].error}",
             where=subject.name,
-            fix="look at the function and the arguments that make_inputs makes",
+            fix="check the function and the arguments that make_inputs makes",
         )
     unsteady = find_deviations(expected, watch(subject, EAGER, repetitions=repetitions))
     climbs = []
@@ -76,20 +72,20 @@ def climb(
         deviations = find_deviations(expected, actual)
         num_calls = sum(1 for _ in actual.items())
         climbs.append(Climb(rung, tuple(deviations), num_calls, time.perf_counter() - began))
-    return Ladder(subject.name, tuple(unsteady), tuple(climbs))
+    return Ladder(tuple(unsteady), tuple(climbs))
 
 
 def find_deviations(expected: Watched, actual: Watched) -> list[Deviation]:
-    """Call by call."""
+    """List the deviations, call by call."""
     return [
         Deviation(call, difference)
         for (call, before), (_, after) in zip(expected.items(), actual.items(), strict=True)
-        for difference in find_differences(before, after)
+        for difference in compare_observations(before, after)
     ]
 
 
 def deviates(subject: Subject, rung: Rung) -> bool:
-    """Whether it does on this rung."""
+    """Return whether a subject deviates on this rung."""
     expected = watch(subject, EAGER)
     return bool(find_deviations(expected, watch(subject, rung, expected)))
 
@@ -97,7 +93,7 @@ def deviates(subject: Subject, rung: Rung) -> bool:
 def find_smallest_part(
     subject: Subject, rung: Rung, begin: Callable[[str], None] = lambda name: None
 ) -> Subject | None:
-    """The part that deviates by itself on this rung, the smallest of several; None where none does."""
+    """Return the smallest part that deviates by itself on this rung; None if no part does."""
     found = []
     for part in subject.parts.values():
         begin(part.name)
@@ -107,7 +103,7 @@ def find_smallest_part(
 
 
 def _count_operators(subject: Subject) -> int:
-    """Of one call in eager."""
+    """Count the operators of one call in eager."""
     reads = Reads(subject.function)
     with reads:
         subject.function(*subject.inputs(0))

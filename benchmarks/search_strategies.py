@@ -1,4 +1,4 @@
-"""Ways to compile a search of some ticks: each takes all slots from one state to the same end state."""
+"""Strategies to compile a search of some ticks: each takes all slots from one state to the same end state."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -20,7 +20,7 @@ Compile: TypeAlias = Callable[[Any, str], Any]
 
 
 class SearchState(NamedTuple):
-    """All slots, the step that each is in the middle of, and the pool."""
+    """All slots, the current step of each, and the pool."""
 
     derivations: Derivations
     work: Work
@@ -28,7 +28,7 @@ class SearchState(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What is searched: from `state`, `steps` ticks."""
+    """A search of `steps` ticks that begins at `state`."""
 
     setting: Setting
     tables: Tables
@@ -38,27 +38,27 @@ class Search(NamedTuple):
 
 
 Strategy: TypeAlias = Callable[[Search, Compile], Callable[[], SearchState]]
-"""Makes what takes the ticks of a search, from its state on, whenever it is called. Nothing it is given is changed."""
+"""Makes a function that takes the ticks of a search, from its state, at every call, and changes none of its arguments."""
 
 
 def take_eagerly(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
-    """No compiler: what the others are compared with."""
+    """Take the ticks without the compiler; the other strategies are compared with this one."""
     return _repeat(search, build_unrecorded_tick(search.setting))
 
 
 def compile_tick(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
-    """One compiled tick, called by a Python loop."""
+    """Compile one tick, which a Python loop calls."""
     return _repeat(search, compile_function(build_unrecorded_tick(search.setting), "default"))
 
 
 def compile_stages(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
-    """Regional: every stage compiled by itself, what composes them in Python."""
+    """Compile every stage by itself, and compose them in Python."""
     stages = Stages(*(compile_function(stage, "default") for stage in search.setting.stages))
     return _repeat(search, build_unrecorded_tick(search.setting._replace(stages=stages)))
 
 
 def unroll(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
-    """All ticks in one graph."""
+    """Compile all ticks in one graph."""
     take_tick, steps = build_unrecorded_tick(search.setting), search.steps
 
     def take_ticks(
@@ -78,13 +78,13 @@ def unroll(search: Search, compile_function: Compile) -> Callable[[], SearchStat
 
 
 def loop_inside(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
-    """torch's `while_loop` over the tick, in one graph."""
+    """Compile torch's `while_loop` over the tick, in one graph."""
     from torch._higher_order_ops import while_loop
 
     take_tick, steps = build_unrecorded_tick(search.setting), search.steps
     given = _flatten(search.state)
     after = _flatten(SearchState(*take_tick(search.tables, search.parameters, *search.state)[:3]))
-    # What a tick hands on as it is must not be carried: `while_loop` takes no output that is one of its inputs.
+    # A leaf that a tick leaves unchanged must not be carried: `while_loop` refuses an output that is one of its inputs.
     is_carried = [new is not old for new, old in zip(after, given, strict=True)]
 
     def take_ticks(tables: Tables, parameters: Parameters, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -114,7 +114,7 @@ def loop_inside(search: Search, compile_function: Compile) -> Callable[[], Searc
 
 
 def capture(search: Search, compile_function: Compile, num_captured: int) -> Callable[[], SearchState]:
-    """One compiled tick, so many of which are one captured graph of CUDA; what is left over is called by a Python loop.
+    """Compile one tick, and capture several of them in a CUDA graph; a Python loop calls the remaining ones.
 
     UserError without CUDA, or where there are fewer ticks.
     """
@@ -165,7 +165,7 @@ def copy_state_(buffers: SearchState, state: SearchState) -> None:
 
 
 def list_strategies(steps: int) -> dict[str, Strategy]:
-    """Every way, by its name."""
+    """Return every strategy by its name."""
     lengths = sorted({TICKS_PER_REPLAY, max(steps, TICKS_PER_REPLAY)})
 
     def captured(num: int) -> Strategy:

@@ -1,4 +1,4 @@
-"""The states between which a run chose, taken out of its columns: what the policy scores."""
+"""The states between which a run chose, which the policy scores, taken from its columns."""
 
 from typing import NamedTuple
 
@@ -29,8 +29,8 @@ class ChoiceStates(NamedTuple):
     step: NDArray[np.int64]
 
 
-def choice_states(columns: Columns, atoms: int) -> ChoiceStates:
-    """The choices of a run; atoms: the padding, at least as many as a goal has."""
+def collect_choice_states(columns: Columns, atoms: int) -> ChoiceStates:
+    """Collect the choices of a run. atoms: the length to which goals are padded."""
     steps, resolvents = columns.steps, columns.resolvents
     num_steps = columns.candidates.num_steps.astype(np.int64)
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
@@ -49,7 +49,7 @@ def choice_states(columns: Columns, atoms: int) -> ChoiceStates:
 def _pad(
     num_atoms: NDArray[np.uint16], rows: NDArray[np.int32], picked: NDArray[np.bool_], atoms: int
 ) -> NDArray[np.int32]:
-    """Ragged goals, of those that are picked, as int32 [n, A, 3]."""
+    """Pad the picked goals of a ragged column to int32 [n, A, 3]."""
     num = num_atoms.astype(np.int64)
     owner = np.repeat(np.arange(len(num)), num)
     column = np.arange(len(owner)) - starts_of(num)[owner]

@@ -1,12 +1,12 @@
-"""The ways to compile a search: each ends as eager does, or is told wrong; what torch cannot do is listed with what it says."""
+"""Each strategy to compile a search ends as eager does, or is wrong; unavailable ones are listed with torch's message."""
 
 import pytest
 import torch
 from bench_runs import small_run, tiny_plan
+from compile_strategies import build_search, compare_states, find_smallest_gap, measure_strategies
+from search_strategies import Search, list_strategies, take_eagerly
 
 from kgverify.bench.result import State, decode_result, encode_result
-from kgverify.bench.search import Search, list_strategies, take_eagerly
-from kgverify.bench.strategies import build_search, compare_states, find_smallest_gap, measure_strategies
 from kgverify.bench.table import render_result
 from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
 from kgverify.errors import UserError
@@ -15,7 +15,7 @@ STEPS = 4
 WITHOUT_COMPILER = ("eager", "loop", "regional", "unrolled")
 
 
-def leave_as_it_is(function, mode):
+def leave_unchanged(function, mode):
     return function
 
 
@@ -26,7 +26,7 @@ def small_search(steps: int = STEPS, policy: str = "shortest") -> tuple[Search, 
 @pytest.fixture(scope="module")
 def without_compiler():
     return measure_strategies(
-        small_run(), tiny_plan(), steps=STEPS, names=WITHOUT_COMPILER, compile_function=leave_as_it_is
+        small_run(), tiny_plan(), steps=STEPS, names=WITHOUT_COMPILER, compile_function=leave_unchanged
     )
 
 
@@ -79,7 +79,7 @@ def test_a_compiled_tick_that_skips_a_tick_is_wrong():
     assert result.find("loop").state is State.WRONG
 
 
-def test_what_torch_cannot_compile_is_listed_with_what_it_says():
+def test_a_strategy_that_torch_cannot_compile_is_listed_with_its_message():
     def refuse(function, mode):
         raise RuntimeError("no such operator")
 
@@ -109,8 +109,8 @@ def test_an_interruption_keeps_the_strategies_before_it():
 
 def test_an_end_state_that_differs_in_one_number_is_seen_and_unspecified_rows_are_not():
     search, _ = small_search()
-    expected = take_eagerly(search, leave_as_it_is)()
-    same = take_eagerly(search, leave_as_it_is)()
+    expected = take_eagerly(search, leave_unchanged)()
+    same = take_eagerly(search, leave_unchanged)()
     same.work.origin[:, -1] += 7
     assert compare_states(expected, same, 0.0).num_differing == 0
     same.derivations.depth[3] += 1
@@ -121,7 +121,7 @@ def test_an_end_state_that_differs_in_one_number_is_seen_and_unspecified_rows_ar
 
 def test_log_probabilities_may_differ_within_the_tolerance_and_no_further():
     search, _ = small_search()
-    expected, other = (take_eagerly(search, leave_as_it_is)() for _ in range(2))
+    expected, other = (take_eagerly(search, leave_unchanged)() for _ in range(2))
     other.derivations.log_probability[0] += 1e-6
     assert compare_states(expected, other, 1e-5).num_differing == 0
     assert compare_states(expected, other, 1e-5).largest_gap == pytest.approx(1e-6)
@@ -135,7 +135,7 @@ def test_a_difference_where_scores_are_too_close_to_tell_is_undecided(monkeypatc
     gap = find_smallest_gap(search)
     assert 0 <= gap < float("inf")
     assert error > 0
-    monkeypatch.setattr("kgverify.bench.strategies.find_smallest_gap", lambda search: error)
+    monkeypatch.setattr("compile_strategies.find_smallest_gap", lambda search: error)
 
     def skip(function, mode):
         return lambda tables, parameters, *state: state
@@ -155,7 +155,7 @@ def test_an_unknown_strategy_or_no_ticks_are_mistakes():
 
 @pytest.mark.deep
 @pytest.mark.skipif(not has_cpp_compiler(), reason="torch compiles for a CPU with a C++ compiler")
-def test_what_torch_compiles_is_told_in_seconds_and_by_its_cache():
+def test_compile_time_and_cache_are_measured():
     def compile_finish(function, mode):
         return compile_function(function, mode) if function.__name__ == "finish" else function
 

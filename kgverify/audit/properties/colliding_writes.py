@@ -1,7 +1,7 @@
-"""Writes of several values to one place: which one stays is left open, on a CPU too. Found as a function runs, with the line.
+"""Writes of several values to one element, whose order torch leaves open, on a CPU too; found at run time, with the line.
 
-A place that is written twice and never read is harmless, and common: padding goes to a sink. So a function is run with the
-first write staying and with the last one; only where something that is read of it depends on that is there a finding.
+An element that is written twice and never read is harmless, and common: padding goes to a sink. So a function runs once with
+the first write staying and once with the last; only a result that depends on it is a finding.
 """
 
 import sys
@@ -14,23 +14,22 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.finding import Finding
-from kgverify.audit.numerics.values import Difference, Look, bits_of, differences, keep, user_line
-from kgverify.audit.properties.captured_values import Place, restoring
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.properties.captured_values import CapturedValue, restoring
 from kgverify.audit.properties.compiled_run import make_call
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.source_lines import calling_line
-from kgverify.audit.subject import Subject
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.source_lines import find_calling_line, find_short_line
+from kgverify.audit.values import Difference, copy_values, find_differences, view_bits
 
 AUDIT = "duplicate-scatters"
 MOST_ELEMENTS: Final = 1 << 30
-"""Larger targets are not looked at."""
+"""Larger targets are not examined."""
 _MOST_LINES: Final = 64
 _EVERYWHERE: Final = frozenset(("",))
 
 
 class Repeated(NamedTuple):
-    """A line that writes places twice. num: places that are given differing values, at most in one run of the operation"""
+    """A line that writes elements twice. num: most elements that one run of the operation gives differing values."""
 
     where: str
     operation: str
@@ -38,10 +37,10 @@ class Repeated(NamedTuple):
 
 
 class Dependence(NamedTuple):
-    """Of one run of a function.
+    """The colliding writes of one run of a function.
 
-    repeated: where places were written twice, in the order met
-    read:     those of them on which a result depends, and how; None where they matter only together
+    repeated: the lines that write elements twice, in the order met
+    read:     those on which a result depends, with the difference; None where they matter only together
     """
 
     repeated: tuple[Repeated, ...]
@@ -51,7 +50,7 @@ class Dependence(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """target, and where in it each of the values goes: int64 positions, all one-dimensional but the target."""
+    """A write of values to positions (int64) of a target; all one-dimensional but the target."""
 
     target: Tensor
     position: Tensor
@@ -59,8 +58,8 @@ class _Write(NamedTuple):
     is_in_place: bool
 
 
-class _Settling(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Settles every colliding write one way: at the lines `first` the first value stays, elsewhere the last."""
+class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A fixed order of colliding writes: at the lines `first` the first value stays, elsewhere the last."""
 
     def __init__(self, line: Callable[[], str], first: frozenset[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,7 +69,7 @@ class _Settling(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._line, self._first = line, first
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation; settle what collides in it."""
+        """Run the operation with its colliding writes in the fixed order."""
         kwargs = kwargs or {}
         write = _read_write(func, args, kwargs)
         if write is None:
@@ -80,28 +79,28 @@ class _Settling(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.num_too_large += 1
             return func(*args, **kwargs)
         order = write.position.argsort(stable=True)
-        place, values = write.position[order], write.values[order]
-        is_same_place = place[1:] == place[:-1]
-        bits = bits_of(values)
-        num = len(torch.unique(place[1:][is_same_place & (bits[1:] != bits[:-1])]))
+        position, values = write.position[order], write.values[order]
+        is_repeated = position[1:] == position[:-1]
+        bits = view_bits(values)
+        num = len(torch.unique(position[1:][is_repeated & (bits[1:] != bits[:-1])]))
         if num == 0:
             return func(*args, **kwargs)
         where = self._line()
         name = func.overloadpacket.__name__
         self.num[where, name] = max(self.num[where, name], num)
-        # Of each place the first in order, or the last: then every place is written once, and the order is ours.
-        stays = torch.ones_like(place, dtype=torch.bool)
+        # Only the first write of each element stays, or the last: then every element is written once.
+        stays = torch.ones_like(position, dtype=torch.bool)
         if where in self._first or self._first is _EVERYWHERE:
-            stays[1:] = ~is_same_place
+            stays[1:] = ~is_repeated
         else:
-            stays[:-1] = ~is_same_place
+            stays[:-1] = ~is_repeated
         settled = write.target.clone(memory_format=torch.contiguous_format)
-        settled.view(-1)[place[stays]] = values[stays]
+        settled.view(-1)[position[stays]] = values[stays]
         return write.target.copy_(settled) if write.is_in_place else settled
 
 
 def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Write | None:
-    """What an operation writes where, if it writes values to given places without adding them up; else None."""
+    """Return the write of an operation that puts values at given positions without adding them up; else None."""
     if func.namespace != "aten":
         return None
     name, _, overload = str(func).removeprefix("aten.").partition(".")
@@ -136,21 +135,21 @@ def _positions(target: Tensor) -> Tensor:
     return torch.arange(target.numel(), device=target.device).view(target.shape)
 
 
-def find_dependence(run: Callable[[], Any], line: Callable[[], str] = user_line) -> Dependence:
-    """Run a function, which gives what is read of its results, with colliding writes settled either way.
+def find_dependence(run: Callable[[], Any], line: Callable[[], str] = find_short_line) -> Dependence:
+    """Run a function, which returns what is read of its results, with colliding writes in either order.
 
-    Each run must do the same. line: the one that an operation stands in
+    Each run must do the same. line: returns the line of the running operation
     """
 
-    def settled(first: frozenset[str]) -> tuple[_Settling, Any]:
-        with _Settling(line, first) as settling:
-            return settling, keep(run())
+    def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
+        with _WriteOrder(line, first) as order:
+            return order, copy_values(run())
 
-    seen, last = settled(frozenset())
+    seen, last = run_settled(frozenset())
     repeated = tuple(Repeated(where, operation, num) for (where, operation), num in seen.num.items())
 
     def depends(first: frozenset[str]) -> Difference | None:
-        return next(differences(last, settled(first)[1]), None)
+        return next(find_differences(last, run_settled(first)[1]), None)
 
     read: list[tuple[Repeated, Difference | None]] = []
     if repeated and depends(_EVERYWHERE) is not None:
@@ -159,65 +158,65 @@ def find_dependence(run: Callable[[], Any], line: Callable[[], str] = user_line)
     return Dependence(repeated, tuple(read), seen.num_scatters, seen.num_too_large)
 
 
-def describe(name: str, repeated: Repeated, difference: Difference | None) -> Finding:
-    """A line whose order of writes a result depends on. name: of the function, before what is found; may be empty"""
-    prefix = f"{name}: " if name else ""
-    how = f": if the first does, {difference}" if difference else ""
-    return Finding(
-        audit=AUDIT,
-        mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
-        "compiled code alike",
-        finding=f"{prefix}{repeated.operation} writes {repeated.num:,} elements different values, and the result depends on "
-        f"which one stays{how}",
-        where=repeated.where,
-        remedy="make the indices unique (a slot of its own for what is dropped), or reduce: scatter_reduce, index_add",
-    )
+def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuilder) -> None:
+    """Find colliding writes in a function that returns everything read of its results, the same each time.
 
-
-def audit_scatters(run: Callable[[], Any], name: str) -> Look:
-    """Of a function that gives what is read of its results, the same each time.
-
-    Measures: `scatters`, `scatters_repeated` (lines that write a place twice with differing values) and, of these,
+    Measures: `scatters`, `scatters_repeated` (lines that write an element twice with differing values) and, of these,
     `scatters_read`, on which the result depends.
     """
     seen = find_dependence(run)
-    measures = {
+    report.measures |= {
         "scatters": float(seen.num_scatters),
         "scatters_repeated": float(len(seen.repeated)),
         "scatters_read": float(len(seen.read)),
         "scatters_too_large": float(seen.num_too_large),
     }
-    return Look(findings=tuple(describe(name, *each) for each in seen.read), measures=measures)
+    for repeated, difference in seen.read:
+        _report_dependence(f"{name}: ", repeated, difference, report)
 
 
-def find_scatters(subject: Subject, found: list[Place], notes: Notes) -> None:
-    """Every call of a subject; of each line what was worst."""
+def find_colliding_writes(subject: Subject, found: list[CapturedValue], report: ReportBuilder) -> None:
+    """Find colliding writes in every call of a subject; report the worst of each line."""
 
     def line() -> str:
-        return calling_line(sys._getframe(1), subject.function)
+        return find_calling_line(sys._getframe(1), subject.function)
 
     repeated: dict[str, Repeated] = {}
     read: dict[str, tuple[Repeated, Difference | None]] = {}
     for number in range(subject.calls):
-        seen = find_dependence(partial(_run, subject, number, found), line)
+        seen = find_dependence(partial(_call_and_read, subject, number, found), line)
         for each in seen.repeated:
             repeated[each.where] = max(each, repeated.get(each.where, each), key=lambda one: one.num)
         for each, difference in seen.read:
             read.setdefault(each.where, (each, difference))
-    notes.measures["colliding_scatters"] = len(repeated)
-    notes.details["colliding_scatters"] = tuple(
-        f"{where}: {each.num} elements{'' if where in read else ', which no result that is read depends on'}"
+    report.measures["colliding_scatters"] = len(repeated)
+    report.details["colliding_scatters"] = tuple(
+        f"{where}: {each.num} elements{'' if where in read else ', on which no result that is read depends'}"
         for where, each in repeated.items()
     )
-    notes.findings += [describe("", *each) for each in read.values()]
+    for each, difference in read.values():
+        _report_dependence("", each, difference, report)
 
 
-def _run(subject: Subject, number: int, found: list[Place]) -> Any:
-    """What a caller can read after a call: its output, its arguments, and what it closes over."""
+def _report_dependence(prefix: str, repeated: Repeated, difference: Difference | None, report: ReportBuilder) -> None:
+    how = f": if the first does, {difference}" if difference else ""
+    report.find(
+        AUDIT,
+        mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
+        "compiled code alike",
+        finding=f"{prefix}{repeated.operation} writes {repeated.num:,} elements different values, and the result depends on "
+        f"which one stays{how}",
+        where=repeated.where,
+        remedy="make the indices unique (a separate slot for dropped values), or reduce: scatter_reduce, index_add",
+    )
+
+
+def _call_and_read(subject: Subject, number: int, found: list[CapturedValue]) -> Any:
+    """Return what a caller can read after a call: its output, its arguments, and the captured tensors."""
     inputs = subject.inputs(number)
     with restoring(found):
         call, error = make_call(subject.function, inputs, number)
         if error is not None:
             raise error
-        held = [place.get() for place in found if isinstance(place.get(), Tensor)]
-        return keep((subject.read(call.output), inputs, held))
+        held = [value for captured in found if isinstance(value := captured.get(), Tensor)]
+        return copy_values((subject.read(call.output), inputs, held))

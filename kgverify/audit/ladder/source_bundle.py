@@ -1,4 +1,4 @@
-"""The source of a function with everything of its own that it needs, as a module that stands alone."""
+"""The source of a function with everything that it needs, as a module that stands alone."""
 
 import ast
 import enum
@@ -17,11 +17,11 @@ from torch import Tensor
 
 
 class NotStandalone(Exception):
-    """A function needs something that cannot be written down. The message says what."""
+    """A function needs something that cannot be written as source. The message names it."""
 
 
 class Bundle(NamedTuple):
-    """source: Python, imports first; name: of the function in it; arguments: an expression in it, TENSORS[i] for tensors"""
+    """A Python module. name: of the function in it; arguments: an expression in it, with TENSORS[i] for tensors."""
 
     source: str
     name: str
@@ -30,38 +30,38 @@ class Bundle(NamedTuple):
 
 
 def bundle(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Bundle:
-    """A function and arguments for it.
+    """Bundle a function with arguments for it.
 
-    Functions, classes and plain constants are copied, of whatever module they are; what is installed is imported.
+    Functions, classes and plain constants of any module are copied; installed ones are imported.
     NotStandalone where something is neither.
     """
     bundler = _Bundler()
     name = bundler.add(function, getattr(function, "__name__", "function"))
     written, tensors = bundler.write_arguments(arguments)
-    return Bundle("\n".join((*sorted(bundler.imports), "", *bundler.parts)), name, written, tensors)
+    return Bundle("\n".join((*sorted(bundler.imports), "", *bundler.definitions)), name, written, tensors)
 
 
 def bundle_arguments(arguments: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
-    """Arguments alone, all of them tensors or plain values."""
+    """Write arguments alone, all of them tensors or plain values."""
     return _Bundler().write_arguments(arguments)
 
 
 class _Bundler:
-    """Collects the parts in the order in which they are needed."""
+    """A collection of definitions in the order in which they are needed."""
 
     def __init__(self) -> None:
         self.imports: set[str] = {"import torch"}
-        self.parts: list[str] = []
+        self.definitions: list[str] = []
         self._names: dict[str, Any] = {}
         self._tensors: list[Tensor] | None = None
 
     def write_arguments(self, arguments: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
-        """As an expression, the tensors apart."""
+        """Write arguments as an expression, and list their tensors."""
         self._tensors = []
         return self._write(arguments), self._tensors
 
     def add(self, value: Any, name: str) -> str:
-        """Make a name of the bundle stand for a value."""
+        """Define a name in the bundle as a value."""
         if name in self._names:
             if self._names[name] is not value and self._names[name] != value:
                 raise NotStandalone(f"two things are called {name}")
@@ -93,7 +93,7 @@ class _Bundler:
     def _set(self, name: str, value: Any, text: str) -> None:
         self._names[name] = value
         if text != name:
-            self.parts.append(f"{name} = {text}\n")
+            self.definitions.append(f"{name} = {text}\n")
 
     def _write(self, value: Any) -> str:
         if value is None or (
@@ -129,7 +129,7 @@ class _Bundler:
             return f"{kind}.{value.name}"
         if callable(value) and hasattr(value, "__name__"):
             return self.add(value, value.__name__)
-        raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written down")
+        raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
 
     def _add_function(self, function: types.FunctionType, name: str) -> None:
         tree = _parse(function)
@@ -137,13 +137,11 @@ class _Bundler:
             (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), None
         )
         if found is None or function.__name__ == "<lambda>":
-            raise NotStandalone(
-                f"{function.__qualname__} has no source of its own (a lambda?): make it a function with a name"
-            )
+            raise NotStandalone(f"{function.__qualname__} has no source (a lambda?): make it a function with a name")
         captured = inspect.getclosurevars(function).nonlocals
         self._need(_names_of(function.__code__), {**function.__globals__, **captured})
         found.name = name
-        # Annotations are not needed, and would have to be imported.
+        # Annotations are not needed, and would require imports.
         found.returns = None
         for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
             argument.annotation = None
@@ -159,7 +157,7 @@ class _Bundler:
             function.__globals__,
         )
         found.decorator_list = []
-        self.parts.append(ast.unparse(found) + "\n")
+        self.definitions.append(ast.unparse(found) + "\n")
 
     def _add_class(self, kind: type, name: str) -> None:
         tree = _parse(kind)
@@ -169,7 +167,7 @@ class _Bundler:
         module = vars(sys.modules[kind.__module__])
         self._need(_loaded(found), module)
         found.name = name
-        self.parts.append(ast.unparse(found) + "\n")
+        self.definitions.append(ast.unparse(found) + "\n")
 
     def _need(self, names: set[str], scope: dict[str, Any]) -> None:
         for each in sorted(names & scope.keys()):
@@ -181,9 +179,7 @@ def _parse(value: Any) -> ast.Module:
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError) as error:
-        raise NotStandalone(
-            f"the source of {getattr(value, '__qualname__', value)} is not to be had: {error}"
-        ) from None
+        raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
 
 
 def _names_of(code: types.CodeType) -> set[str]:
@@ -199,10 +195,10 @@ def _loaded(tree: ast.AST) -> set[str]:
 
 
 def _import_of(value: Any, name: str) -> str | None:
-    """The line that imports it; None for a plain value. NotStandalone for a module of the user's own."""
+    """Return the line that imports a value; None for a plain value. NotStandalone for a module of the user."""
     if isinstance(value, types.ModuleType):
         if not _is_installed(value):
-            raise NotStandalone(f"module {value.__name__} is used as a whole: import what is needed of it by name")
+            raise NotStandalone(f"module {value.__name__} is used as a whole: import names from it instead")
         return f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
     module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if module is None or own is None or "." in own or isinstance(value, Tensor):
@@ -216,7 +212,7 @@ def _import_of(value: Any, name: str) -> str | None:
 
 
 def _is_installed(value: Any) -> bool:
-    """Whether it comes with Python or a package other than kgverify, which a reproducer must do without."""
+    """Return whether a value comes with Python or an installed package other than kgverify."""
     module = value if isinstance(value, types.ModuleType) else sys.modules.get(getattr(value, "__module__", ""))
     if module is None:
         return False

@@ -1,9 +1,11 @@
-"""The compiled evaluator's own tick as a subject, each of its stages a part, on states that a run really comes to."""
+"""The tick of the compiled evaluator as a subject, with its stages as parts, on states that a run reaches."""
+
+from copy import deepcopy
 
 import numpy as np
 import torch
 
-from kgverify.audit.subject import Inputs, Subject, copy_inputs
+from kgverify.audit.audited_function import Inputs, Subject
 from kgverify.engines.compiled.execution.device import on_device, resolve_device
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.probe import watch_stages
@@ -20,11 +22,11 @@ from kgverify.runs.run import Run
 from kgverify.trace.model.columns import CandidateSet
 
 TICKS = (0, 1, 2, 5, 9, 14)
-"""The ticks of a run whose states are the inputs of calls: the first ones, and some when slots are at different depths."""
+"""The ticks of a run whose states are the inputs of calls: the first ones, and later ones with slots at different depths."""
 
 
 def lay_out_candidates(run: Run, slots: int) -> tuple[CandidateSet, Layout]:
-    """The candidates of a run and the sizes to prove them in, with so many slots at most. UserError where it has none."""
+    """Draw the candidates of a run, and choose sizes with at most `slots` slots. UserError for a run without candidates."""
     candidates = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     num = len(candidates.query)
     if num == 0:
@@ -32,17 +34,17 @@ def lay_out_candidates(run: Run, slots: int) -> tuple[CandidateSet, Layout]:
     return candidates, choose_layout(run.limits, slots=min(slots, num), pool=num)
 
 
-def evaluator_subject(
+def build_tick_subject(
     run: Run, *, device: str = "auto", slots: int = 64, stages: Stages | None = None, name: str = "tick"
 ) -> Subject:
-    """Recycling and a tick, on the candidates of a run; its stages are the parts, with the arguments they get there.
+    """Build a subject of recycling and a tick, on the candidates of a run; its stages are the parts, with their arguments.
 
-    stages: instead of the evaluator's own. UserError where the run has no candidates.
+    stages: replace the evaluator's own. UserError where the run has no candidates.
     """
     on = resolve_device(device)
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
     candidates, layout = lay_out_candidates(run, slots)
-    watched, calls = watch_stages(stages, copy_inputs)
+    watched, calls = watch_stages(stages, deepcopy)
     with on_device(on, has_products=True):
         tables = build_tables(run.graph.program, layout.atoms, on, is_rounded=True)
         parameters = build_parameters(run.policy, on, torch.float32, is_rounded=True)
@@ -55,7 +57,7 @@ def evaluator_subject(
         of_stages: dict[str, list[Inputs]] = {}
         for number in range(max(TICKS) + 1):
             state = tables, parameters, derivations, work, pool
-            kept = copy_inputs(state) if number in TICKS else None
+            kept = deepcopy(state) if number in TICKS else None
             calls.clear()
             derivations, work, pool, *_ = take_tick(*state)
             if kept is not None:
