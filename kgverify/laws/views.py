@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from kgverify.comparison.view import ResolventView, StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom
 from kgverify.trace.model.columns import Columns, starts_of
 

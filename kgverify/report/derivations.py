@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import Divergence
-from kgverify.comparison.view import Names, ResolventView, StepView, outcome_name
+from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.report.sides import SidesReader
 from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace

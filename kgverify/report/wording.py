@@ -2,8 +2,7 @@
 
 import shlex
 
-from kgverify.comparison.result import DifferenceClass, Divergence, Value
-from kgverify.comparison.sharing import DIGEST
+from kgverify.comparison.result import DIGEST, DifferenceClass, Divergence, Value
 from kgverify.program.stages import Stage
 from kgverify.report.report import Report
 from kgverify.trace.model.header import EngineInfo

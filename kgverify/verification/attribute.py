@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import align_candidates
+from kgverify.comparison.align import LoadedCandidates, align_candidates
 from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
 from kgverify.comparison.result import Attribution, Cause, Divergence, Share
 from kgverify.program.stages import Stage
@@ -72,7 +72,7 @@ class _Counterfactuals:
         actual_rank: RankCandidates,
     ) -> None:
         e, a = expected.columns.candidates, actual.columns.candidates
-        pairs = align_candidates(e, a)
+        pairs = align_candidates(LoadedCandidates(e), LoadedCandidates(a))
         # One row for each pair, for each candidate that only the expected run has, for each that only the actual one has.
         self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
         self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])

@@ -44,6 +44,9 @@ def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, trace in zip((EXPECTED, ACTUAL), recorded.traces, strict=True):
         path = folder / name
+        if isinstance(trace, Trace):
+            save_trace(trace, path)
+            continue
         if path.exists() and path.samefile(trace.path):
             continue
         copy = folder / f"{name}.copy"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from kgverify.comparison.view import ResolventView, StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import Law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
