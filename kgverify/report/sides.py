@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.align import Alignment, LoadedCandidates, align_candidates
 from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
-from kgverify.comparison.result import Divergence
+from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
@@ -58,7 +58,7 @@ class SidesReader:
 
     def actual_candidate(self, divergence: Divergence) -> int | None:
         """The row of a divergence's candidate in the actual trace; None where it is not there."""
-        if divergence.expected == "no such candidate":
+        if divergence.expected == NO_CANDIDATE:
             return divergence.candidate
         return self._actual_of.get(divergence.candidate)
 

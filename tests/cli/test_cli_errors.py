@@ -139,6 +139,7 @@ def test_a_trace_that_is_there_is_overwritten_only_when_that_is_asked_for(comman
     assert command(*options, "--resume").code == 0
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize(
     ("number", "code", "last"),
     [

@@ -10,8 +10,7 @@ from cli_runs import EAGER, SMALL
 from warm_commands import run_python, run_shell
 
 from kgverify.comparison.compare import Comparer
-from kgverify.testing.reproducers.parser import parse_reproducer
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import parse_reproducer, read_reproducer
 from kgverify.verification import verify
 from kgverify.verification.save import REPORT
 

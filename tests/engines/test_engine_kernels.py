@@ -23,7 +23,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec

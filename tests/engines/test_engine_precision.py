@@ -18,7 +18,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import load_policy
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem

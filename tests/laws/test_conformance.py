@@ -7,10 +7,9 @@ import pytest
 from kgverify.conformance import NotConforming, StepwiseEngine, check_engine, save_reproducer
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_spec import EngineSpec
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import EngineSpec, compiled_maker
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 PROBLEMS = list(islice(draw_problems(5), 24))
 

@@ -12,7 +12,7 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 

@@ -4,22 +4,23 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from fault_search import find_breakers
 
 from kgverify.engines.adapters.resolution import Clauses
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import check_laws
-from kgverify.laws.power import find_breakers
-from kgverify.laws.statements.least_model import Model
+from kgverify.laws.statements.clause_laws import Model
 from kgverify.laws.statements.machinery_laws import same_as
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule, Program
 from kgverify.runs.run import reference_pipeline
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem
 
 EVERY = list(LAWS.values())
@@ -75,7 +76,7 @@ def test_a_violation_is_told_of_the_problem_alone_in_names():
     violations = law.check(compiled_maker(faults=["dead-end-open"]), list(islice(draw_problems(0), 32)), most=2)
     assert len(violations) == 2
     for each in violations:
-        assert each.company == (each.problem,)
+        assert each.group == (each.problem,)
         assert str(each).startswith("law broken: terminal-alone (close")
         assert str(each.problem).splitlines()[0] in str(each)
 
@@ -184,7 +185,7 @@ def test_the_model_is_the_references():
 
     num_atoms = 0
     for problem in islice(draw_problems(3), 80):
-        program = problem.graph.program
+        program = merge([problem]).graph.program
         if len(program.symbols.constants) > 12:
             continue
         clauses = Clauses(program, exclude_query=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
 TOY, TEST, REPLAY = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -44,7 +44,7 @@ def test_the_plugin_loads_nothing_heavy_at_the_start():
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_page_is_true(pytester, run, toy):
     pytester.makepyfile(test_toy=TEST)
     result = run("test_toy.py")
@@ -119,7 +119,7 @@ def test_problems_graphs_and_engines_of_ones_own(pytester, run, toy):
         """
         import pytest
         from kgverify.conformance import NotConforming
-        from kgverify.testing.checking.pipelines import compiled_maker
+        from kgverify.testing.checking.engine_makers import compiled_maker
         from kgverify.testing.problems.problem import Problem
         from kgverify.program.atoms import NamedAtom
 

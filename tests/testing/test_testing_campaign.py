@@ -14,9 +14,9 @@ from kgverify.testing.campaigns.corpus import is_shrunk
 from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
 from kgverify.testing.problems.features import ALL_FEATURES
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 LOST = EngineSpec(faults=("last-fact-lost",))
 TWO = EngineSpec(faults=("last-fact-lost", "visited-leak"))
@@ -79,7 +79,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     alone, together = (
         run_campaign(Campaign(corpus=tmp_path / str(jobs), engine=TWO, examples=80, jobs=jobs, most_shrunk=1))
@@ -224,7 +224,7 @@ def test_a_line_that_was_being_written_when_the_process_died_is_tried_again(corp
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
-    [("log", "x\ny\n", "is no log of a campaign"), ("bad.kg", "p(a, b)\n", "expected")],
+    [("log", "x\ny\n", "is not the log of a campaign"), ("bad.kg", "p(a, b)\n", "expected")],
 )
 def test_a_corpus_that_cannot_be_read_is_told(corpus, name, text, message):
     campaign = Campaign(corpus=corpus, examples=1)

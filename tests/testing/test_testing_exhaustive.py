@@ -11,8 +11,7 @@ import pytest
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.engine_spec import EAGER, EngineSpec
-from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, compiled_maker
 from kgverify.testing.exhaustive import certificate as exhaustive
 from kgverify.testing.exhaustive.certificate import (
     SCOPES,
@@ -151,7 +150,7 @@ def told(certificate: Certificate) -> Certificate:
     return msgspec.structs.replace(certificate, seconds=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     spec = EngineSpec(faults=("no-revisit-check",))
     calls: list[int] = []
@@ -180,7 +179,7 @@ def blocks_of(path: Path) -> list[int]:
     return [msgspec.json.decode(line)["block"] for line in path.read_bytes().splitlines()[1:]]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_ctrl_c_notes_the_blocks_that_processes_are_at(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
 
@@ -209,17 +208,17 @@ def test_a_file_of_another_scope_engine_or_block_size_is_refused(tmp_path: Path)
     path = tmp_path / "state.jsonl"
     _state(path, most_blocks=1)
     content = path.read_bytes()
-    with pytest.raises(UserError, match="another scope"):
+    with pytest.raises(UserError, match="with another scope"):
         certify(SCOPES["tiny"], state=path, programs_at_once=100)
-    with pytest.raises(UserError, match="another block size"):
+    with pytest.raises(UserError, match="with another block size"):
         certify(SMALL, state=path, programs_at_once=50)
-    with pytest.raises(UserError, match="another engine"):
+    with pytest.raises(UserError, match="with another engine"):
         certify(SMALL, compiled_maker(faults=["fact-cap"]), state=path, programs_at_once=100)
     assert path.read_bytes() == content
     other = tmp_path / "notes.txt"
     other.write_text("notes\nof mine")
     for _ in range(2):
-        with pytest.raises(UserError, match="no state of a certificate"):
+        with pytest.raises(UserError, match="is not the state of a certificate"):
             _state(other)
         other.write_text("notes")
     assert other.read_text() == "notes"

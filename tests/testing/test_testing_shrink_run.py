@@ -14,9 +14,15 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
 from kgverify.testing.problems.problem import NO_SPREAD
-from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, engines_of, graph_of, shrink_divergence, shrink_saved
+from kgverify.testing.shrinking.shrink_run import (
+    MAX_RUN_CALLS,
+    find_engines,
+    load_run_graph,
+    shrink_divergence,
+    shrink_run,
+)
 from kgverify.verification.verify import verify
 
 
@@ -54,16 +60,14 @@ def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, loc
 
 def test_a_run_tells_its_graph_and_its_engine(countries):
     report = verified(countries, "last-fact-lost").report
-    assert graph_of(report).program.sha256 == countries.program.sha256
-    assert engines_of(report) == [EngineSpec(faults=("last-fact-lost",))]
+    assert load_run_graph(report).program.sha256 == countries.program.sha256
+    assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
 
 
 def test_a_divergence_that_the_engine_does_not_show_is_told(countries):
     verification = verified(countries, "last-fact-lost")
     with pytest.raises(UserError, match="no part of the graph was found"):
-        shrink_saved(verification, countries, [EngineSpec()])
-    with pytest.raises(UserError, match="expected an engine"):
-        shrink_saved(verification, countries, [])
+        shrink_run(verification, graph=countries, engine=EngineSpec())
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +126,7 @@ def test_on_family_the_slice_leaves_out_93_percent_and_100_runs_suffice(fault, s
     found = shrink_divergence(verification, graph, make_pipeline(EngineSpec(faults=(fault,))), seconds=300)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
-    assert found.graph_facts > 19_000
+    assert len(graph.train) > 19_000
     assert found.removed >= 0.93
     assert found.shrunk.calls <= MAX_RUN_CALLS == 100
     assert found.shrunk.is_finished or fault == "packed-fact-keys"

@@ -27,7 +27,8 @@ from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.runs.fan_out import reference_over
-from kgverify.verification.save import check_folder, save_recorded, save_verification
+from kgverify.runs.output_folder import check_output_folder
+from kgverify.verification.save import save_recorded, save_verification
 from kgverify.verification.verify import RecordedComparison, Verification, compare_recorded, verify
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
@@ -64,7 +65,7 @@ def diff(
     )
     check_writable(json_path)
     if save is not None:
-        check_folder(save)
+        check_output_folder(save)
     if expected is not None:
         if actual is None:
             raise UserError(

@@ -21,15 +21,15 @@ from kgverify.cli.progress import check_writable, make_error_console, make_resul
 from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
-from kgverify.evaluation.evaluate import Harvest, choose_batch
+from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import SUMMARY
-from kgverify.evaluation.processes import Team, start_team
-from kgverify.evaluation.proving import naming_memory
+from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
+from kgverify.runs.parts import choose_batch
 from kgverify.runs.progress import silent_phase
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -75,7 +75,7 @@ def evaluate(
     On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR
     """
     budget = parse_memory(memory)
-    team = start_team()
+    team = join_process_group()
     leads = team.index == 0
     if team.size > 1 and save is None:
         raise UserError(f"{team.size} processes need a folder", where="--save", fix="give --save DIR")
@@ -83,10 +83,10 @@ def evaluate(
         check_writable(json_path)
     else:
         # What the leader finds wrong with the options it says alone.
-        team.share(b"")
+        team.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()):
         run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
-    with naming_options(), naming_memory():
+    with naming_options(), explain_out_of_memory():
         layout = choose_batch(
             run, device=device, mode=mode, memory=budget, slots=slots, part_size=part_size, rank_only=rank_only
         )
@@ -94,7 +94,7 @@ def evaluate(
             run, fault or (), mode=mode, device=device, layout=layout, precision=precision
         )
     if leads:
-        team.share(b"")
+        team.broadcast(b"")
 
     def warn(text: str) -> None:
         make_error_console().print(f"warning: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
@@ -106,9 +106,9 @@ def evaluate(
             folder=save,
             part_size=part_size,
             rank_only=rank_only,
-            team=team,
+            group=team,
             phase=show_work if leads else silent_phase,
-            say=warn,
+            warn=warn,
             should_stop=should_stop,
         )
         if harvest is None:
@@ -141,7 +141,7 @@ def parse_memory(text: str | None) -> int | None:
 
 
 @contextmanager
-def stopping_at_leisure(team: Team) -> Iterator[Callable[[], bool]]:
+def stopping_at_leisure(team: ProcessGroup) -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed; pressed again it ends the command at once. In a team, so does the end of another."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -166,7 +166,7 @@ def stopping_at_leisure(team: Team) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _say_how_to_go_on(harvest: Harvest, save: Path | None, team: Team, *, is_stopped: bool) -> None:
+def _say_how_to_go_on(harvest: EvaluationResult, save: Path | None, team: ProcessGroup, *, is_stopped: bool) -> None:
     """KeyboardInterrupt if it was stopped; UserError if parts are missing that a process should have done."""
     num = len(harvest.plan.parts)
     done = f"{len(harvest.results):,} of {num:,} parts are done"

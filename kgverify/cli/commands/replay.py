@@ -7,11 +7,11 @@ import typer
 
 from kgverify.cli.commands.diff import EXIT_CODES
 from kgverify.cli.progress import make_result_console
-from kgverify.laws.reproducer import replay_any
-from kgverify.testing.checking.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.laws.replay import replay as replay_reproducer
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, make_pipeline
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 
 def replay(
@@ -38,7 +38,7 @@ def replay(
         spec = EngineSpec(COMPILED, EAGER.mode, EAGER.device, tuple(fault))
     spec = spec._replace(mode=mode or spec.mode, device=device or spec.device)
     where = "--fault" if fault else "--engine" if engine else f"{file}: engine"
-    found = replay_any(reproducer, make_pipeline(spec, where))
+    found = replay_reproducer(reproducer, make_pipeline(spec, where))
     console = make_result_console(None)
     console.print(f"{spec}\n{found}", markup=False, highlight=False)
     if reproducer.neighbour and found.is_same:

@@ -8,19 +8,12 @@ import typer
 from kgverify.cli.progress import check_writable, make_error_console, make_result_console
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
-from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.text import SUFFIX, write_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_SECONDS
-from kgverify.testing.shrinking.shrink_run import (
-    MAX_RUN_CALLS,
-    ShrunkRun,
-    engines_of,
-    graph_of,
-    make_run_reproducer,
-    shrink_saved,
-)
+from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, find_engines, load_run_graph, shrink_run
 from kgverify.verification.save import read_run
 
 MOST_SHOWN = 24
@@ -54,18 +47,18 @@ def shrink(
     if test is not None:
         check_writable(str(test))
     run = read_run(folder)
-    engines = [EngineSpec(engine)] if engine is not None else engines_of(run.report)
+    spec = None if engine is None else EngineSpec(engine)
     try:
-        loaded = graph_of(run.report) if graph is None else load_graph(graph, rules=rules)
+        loaded = load_run_graph(run.report) if graph is None else load_graph(graph, rules=rules)
     except UserError as error:
         raise UserError(error.message, where=error.where, fix=f"{error.fix}; or give --graph") from None
-    shrunk, used = shrink_saved(
-        run, loaded, engines, divergence, max_calls=calls, seconds=seconds, progress=_show_progress
+    shrunk = shrink_run(
+        run, divergence, engine=spec, graph=loaded, max_calls=calls, seconds=seconds, progress=_show_progress
     )
-    reproducer = make_run_reproducer(shrunk, used, run.report)
+    reproducer = shrunk.reproducer
     write_reproducer(reproducer, output)
     console = make_result_console(None)
-    _print_result(shrunk, used, len(engines) > 1 and used != engines[-1])
+    _print_result(shrunk, spec is None and shrunk.engine != find_engines(run.report)[-1])
     console.print(f"\nwritten: {output}   run it again: kgverify replay {output}", markup=False, highlight=False)
     if test is not None:
         first = write_test(reproducer, test)
@@ -80,13 +73,13 @@ def _show_progress(name: str, problem: Problem, calls: int) -> None:
         console.print(f"  {name.replace('_', ' '):<18} {size}   {calls} runs", style="dim", highlight=False)
 
 
-def _print_result(shrunk: ShrunkRun, engine: EngineSpec, is_other: bool) -> None:
+def _print_result(shrunk: ShrunkRun, is_other: bool) -> None:
     console = make_result_console(None)
     result, minimum = shrunk.shrunk, shrunk.shrunk.problem
     num_queries = len(minimum.queries) + len(minimum.unranked)
     lines = [
-        f"{result.failure.signature}   on {engine}" + (", where it shows as well" if is_other else ""),
-        f"   graph      {_count(shrunk.graph_facts, 'fact')}, {_count(shrunk.graph_rules, 'rule')}",
+        f"{result.failure.signature}   on {shrunk.engine}" + (", where it shows as well" if is_other else ""),
+        f"   graph      {_count(len(shrunk.graph.train), 'fact')}, {_count(len(shrunk.graph.rules), 'rule')}",
         f"   slice      {_count(len(shrunk.sliced.facts), 'fact')}, {_count(len(shrunk.sliced.rules), 'rule')}"
         f"   ({shrunk.removed:.1%} of the facts left out)",
         f"   minimum    {_count(len(minimum.facts), 'fact')}, {_count(len(minimum.rules), 'rule')},"
