@@ -19,8 +19,8 @@ import numpy as np
 from synthetic_traces import write_synthetic
 
 from kgverify.comparison.compare import compare
-from kgverify.report.steps import MappedTraceView
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.report.steps import LazyTraceView
+from kgverify.trace.read.trace_file import TraceFile
 
 REPEATS = 4
 
@@ -35,7 +35,7 @@ def best(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return min(seconds)
 
 
-def compare_arrays(expected: MappedTrace, actual: MappedTrace) -> None:
+def compare_arrays(expected: TraceFile, actual: TraceFile) -> None:
     """`numpy.array_equal` of every column, memory-mapped: the least that a comparison can read."""
     for left, right in zip(expected.files, actual.files, strict=True):
         for name, stored in left.stored.items():
@@ -74,7 +74,7 @@ def in_new_process(what: str, *arguments: str) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """Of this process, pages of mapped files included."""
+    """Return the resident memory of this process, pages of mapped files included."""
     # Not what getrusage says, which starts from the process that this one was made by.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
@@ -85,7 +85,7 @@ def time_show(path: str, candidate: str) -> dict[str, float]:
 
     begin = time.perf_counter()
     view = open_view(Path(path))
-    assert isinstance(view, MappedTraceView)
+    assert isinstance(view, LazyTraceView)
     view.step(int(candidate), 0)
     return {"seconds": time.perf_counter() - begin, "peak": peak_mb()}
 
@@ -110,7 +110,7 @@ def main() -> None:
         shutil.copytree(expected, actual)
     if not one.exists():
         write_synthetic(one, 1_000_000)
-    traces = MappedTrace(expected), MappedTrace(actual)
+    traces = TraceFile(expected), TraceFile(actual)
     pairs = [(a.path, b.path) for a, b in zip(traces[0].files, traces[1].files, strict=True)]
     num_bytes = sum(a.stat().st_size for a, _ in pairs)
     print(f"{millions} M steps, {num_bytes / millions / 1e6:.0f} bytes a step, {len(pairs)} files\n")

@@ -32,7 +32,7 @@ from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.trace_file import TraceFile
 
 KEPT: Final = 10_000
 """The divergences, and the near-ties, that a comparison of recorded traces lists; further ones are counted."""
@@ -49,8 +49,8 @@ _Located = TypeVar("_Located", Divergence, NearTie)
 
 
 def compare(
-    expected: Trace | MappedTrace | Path | str,
-    actual: Trace | MappedTrace | Path | str,
+    expected: Trace | TraceFile | Path | str,
+    actual: Trace | TraceFile | Path | str,
     *,
     lockstep: bool = False,
     verifies_content: bool | None = None,
@@ -98,8 +98,8 @@ class Comparer:
 
     def __init__(
         self,
-        expected: Trace | MappedTrace | Path | str,
-        actual: Trace | MappedTrace | Path | str,
+        expected: Trace | TraceFile | Path | str,
+        actual: Trace | TraceFile | Path | str,
         *,
         lockstep: bool = False,
         verifies_content: bool | None = None,

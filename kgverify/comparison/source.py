@@ -22,10 +22,8 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_file import COUNTS, MappedFile, StoredDigests
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.read.verify_content import BLOCK_STEPS, check_block, split_trace, verify_content
+from kgverify.trace.read.data_file import BLOCK_STEPS, COUNTS, DataFile, StoredDigests
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 Range = tuple[int, int]
 
@@ -112,7 +110,7 @@ class FileSource:
     is_verified:    whether every value and digest was verified
     """
 
-    def __init__(self, trace: MappedTrace) -> None:
+    def __init__(self, trace: TraceFile) -> None:
         self.trace = trace
         self.header, self.fields, self.faults = trace.header, trace.fields, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
@@ -143,11 +141,11 @@ class FileSource:
         columns = self.trace.files[0].read_steps(0, 0)
         if has_candidates:
             columns = columns._replace(candidates=self.trace.candidate_columns())
-        return self.trace.around(columns, _NO_DIGESTS, self.trace.rankings)
+        return self.trace.with_columns(columns, _NO_DIGESTS, self.trace.rankings)
 
     def split(self) -> Iterator[Range]:
         """Yield ranges of candidates, each in one file."""
-        return split_trace(self.trace)
+        return self.trace.split()
 
     def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column of the candidates, in any order."""
@@ -161,14 +159,14 @@ class FileSource:
 
     def with_columns(self, columns: Columns) -> Trace:
         """Return the trace with other columns, unchecked and without digests."""
-        return self.trace.around(columns, _NO_DIGESTS)
+        return self.trace.with_columns(columns, _NO_DIGESTS)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
         """Return some candidates as a trace, checked as `read_trace` checks. UserError if a value or digest is wrong."""
         where = self.trace.source
         if len(rows):
             where += f":candidates {int(rows.min())} to {int(rows.max())}"
-        return self.trace.around(columns, check_block(self.trace, columns, self.stored_digests(rows), where))
+        return self.trace.with_columns(columns, self.trace.check_block(columns, self.stored_digests(rows), where))
 
     def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
         """Return the digests of all steps of some candidates, as the files hold them."""
@@ -184,7 +182,7 @@ class FileSource:
         """Verify every value, or only the structure and what is read at once. UserError if the trace is damaged."""
         self.is_verified = content
         if content:
-            verify_content(self.trace)
+            self.trace.verify_content()
         else:
             self.trace.verify("header", "symbols/", "program/", "stages/", "rankings/", "shard/")
 
@@ -209,11 +207,11 @@ StepSource = MemorySource | FileSource
 """A trace as a comparison reads it."""
 
 
-def open_source(trace: Trace | MappedTrace | Path | str) -> StepSource:
+def open_source(trace: Trace | TraceFile | Path | str) -> StepSource:
     """Return the source of a trace in memory, of an open trace, or of a path. UserError if the file is refused."""
     if isinstance(trace, Trace):
         return MemorySource(trace)
-    return FileSource(trace if isinstance(trace, MappedTrace) else MappedTrace(trace, tolerates_shards=True))
+    return FileSource(trace if isinstance(trace, TraceFile) else TraceFile(trace, tolerates_shards=True))
 
 
 def wants_content(sources: tuple[StepSource, StepSource], verifies_content: bool | None) -> list[bool]:
@@ -229,7 +227,7 @@ def wants_content(sources: tuple[StepSource, StepSource], verifies_content: bool
     ]
 
 
-def check_counts(file: MappedFile) -> None:
+def check_counts(file: DataFile) -> None:
     """UserError unless the counts of a file add up."""
     for name in COUNTS:
         if name in file.stored:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.source import FileSource, Range, check_counts
-from kgverify.trace.read.mapped_file import COUNTS, MappedFile
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.data_file import COUNTS, DataFile
+from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
 """The bytes of a piece; it fits the caches, so that hashing does not fetch it again."""
@@ -25,7 +25,7 @@ _AHEAD: Final = 8
 _IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
 _LEVELS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
-Position = tuple[MappedFile, int]
+Position = tuple[DataFile, int]
 """A file and a row in it."""
 
 Agrees = Callable[[NDArray[Any], NDArray[Any], int], bool]
@@ -132,8 +132,8 @@ class StoredColumns:
 
 
 def find_differing_ranges(
-    expected: MappedTrace,
-    actual: MappedTrace,
+    expected: TraceFile,
+    actual: TraceFile,
     name: str,
     *,
     agrees: Agrees | None = None,
@@ -181,7 +181,7 @@ def find_differing_ranges(
 
 
 def _compare_pieces(
-    expected: MappedTrace, actual: MappedTrace, name: str
+    expected: TraceFile, actual: TraceFile, name: str
 ) -> Iterator[tuple[int, int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
     """Yield the pieces of a column in order, with their rows and whether their bytes are the same."""
 
@@ -206,11 +206,11 @@ class _RunningChecksum:
 
     def __init__(self) -> None:
         self.hasher: Any = None
-        self._file: MappedFile | None = None
+        self._file: DataFile | None = None
         self._name = ""
         self._left = 0
 
-    def enter(self, file: MappedFile, begin: int, name: str, twin: "_RunningChecksum | None" = None) -> None:
+    def enter(self, file: DataFile, begin: int, name: str, twin: "_RunningChecksum | None" = None) -> None:
         """Start a new file if a piece is the first of one."""
         if begin == 0 or file is not self._file:
             self._file, self._name, self._left = file, name, file.length(name)
@@ -235,9 +235,7 @@ class _RunningChecksum:
             self._file.check_sum(self._name, self.hasher.intdigest())
 
 
-def _split_column(
-    expected: MappedTrace, actual: MappedTrace, name: str
-) -> Iterator[tuple[int, int, Position, Position]]:
+def _split_column(expected: TraceFile, actual: TraceFile, name: str) -> Iterator[tuple[int, int, Position, Position]]:
     """Yield ranges of rows that lie in one file on each side, with the files and the first row in each."""
     segments = _segments(expected, name), _segments(actual, name)
     width = max(trace.files[0].dtype(name).itemsize for trace in (expected, actual))
@@ -253,7 +251,7 @@ def _split_column(
         begin = end
 
 
-def _segments(trace: MappedTrace, name: str) -> list[tuple[MappedFile, int, int]]:
+def _segments(trace: TraceFile, name: str) -> list[tuple[DataFile, int, int]]:
     segments, start = [], 0
     for file in trace.files:
         if length := file.length(name):

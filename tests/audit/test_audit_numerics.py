@@ -17,7 +17,7 @@ from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
 from kgverify.audit.properties.scatters import audit_scatters
 from kgverify.audit.subject import Function, Subject
-from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic, products_set_to
+from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
 
 CPU = torch.device("cpu")
@@ -44,6 +44,7 @@ def layer(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, y.argmax(1)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_sound_layer_is_clean_eager_and_compiled():
     report = audit_numerics(layer, rows, name="layer")

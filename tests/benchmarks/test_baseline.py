@@ -8,7 +8,7 @@ import pytest
 from baseline.evaluator import PaddedEvaluator
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.reference.engine import ReferenceEngine
@@ -21,6 +21,8 @@ from kgverify.runs.run import reference_pipeline
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.trace.model.columns import CandidateSet
+
+pytestmark = pytest.mark.deep
 
 
 def evaluate(program: Program, limits: Limits, policy: Policy, candidates: CandidateSet) -> Results:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
-from kgverify.engines.compiled.stages.precision import estimate_score_error
 from kgverify.engines.compiled.stages.rescore import Rescoring
+from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable
@@ -69,6 +69,7 @@ def prove_coarsely(*problems: Problem, is_rescored: bool) -> tuple[Columns, Colu
     return pipeline.engine.prove(candidates), engine.prove(candidates)
 
 
+@pytest.mark.deep
 def test_close_choices_of_coarse_scores_are_made_again_in_full_precision():
     num_flips = num_compared = 0
     for number, problem in enumerate(islice(draw_problems(21, 0), 60)):

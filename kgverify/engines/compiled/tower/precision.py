@@ -1,0 +1,113 @@
+"""How far scores may be from the exact ones: a bound by their size, and what scoring again in float64 shows."""
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
+from kgverify.engines.compiled.stages.rescore import Rescoring
+from kgverify.engines.compiled.stages.stage_functions import Stages
+from kgverify.engines.compiled.state import PAD, Layout
+from kgverify.engines.policy import Policy
+from kgverify.program.limits import Limits
+
+FLOAT32: Final = "float32"
+PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "fp16", "bf16")
+"""Of the policy's products. bf16x3: each factor as the sum of two numbers of bfloat16."""
+
+RESCORED_SHARE: Final = 8
+"""One place in so many of the score window may be scored again at each tick."""
+
+NUM_SAMPLES: Final = {"cpu": 512, "cuda": 8192}
+SAFETY: Final = {"cpu": 8.0, "cuda": 4.0}
+"""How many times the largest error seen in a sample the declared error is at least: the larger the sample, the less."""
+
+
+def with_precision(
+    precision: str,
+    policy: Policy,
+    stages: Stages,
+    limits: Limits,
+    layout: Layout,
+    device: torch.device,
+    *,
+    is_rounded: bool,
+) -> tuple[Stages, Parameters, Rescoring | None, float]:
+    """The stages that score in a precision, the parameters they take, how close choices are made, and the scores' error."""
+    if precision == FLOAT32:
+        parameters = build_parameters(policy, device, torch.float32, is_rounded=is_rounded)
+        # Of the sound score: what a fault among the stages does to it is no rounding.
+        error = estimate_score_error(policy, limits.max_atoms, device, score_two_tower, parameters)
+        return stages, parameters, None, error
+    from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
+
+    fast, exact = build_tower_score(precision), build_tower_score(FLOAT32)
+    parameters = build_tower_parameters(policy, precision, device, is_rounded=is_rounded)
+    error = estimate_score_error(policy, limits.max_atoms, device, fast, parameters)
+
+    def score(given: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+        return fast(given[: len(parameters)], goals, resolvents, slot)
+
+    window = max(limits.max_resolvents, layout.score_window // RESCORED_SHARE)
+    rescoring = Rescoring(exact, len(parameters), error, window)
+    both = (*parameters, *build_tower_parameters(policy, FLOAT32, device, is_rounded=is_rounded))
+    return stages._replace(score=score), both, rescoring, error
+
+
+def estimate_score_error(
+    policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
+) -> float:
+    """The rounding error of scores, absolute, in nats.
+
+    The last LayerNorm's scale and shift bound a score, and float32's epsilon its rounding from there. A norm over units that
+    are nearly equal enlarges what was rounded before it, and products may be rounded more; so random goals are scored in
+    float64 as well.
+    """
+    if policy.name == "shortest":
+        return 0.0
+    return declare_error(policy, _largest_error_seen(policy, max_atoms, device, score, parameters), device)
+
+
+def declare_error(policy: Policy, seen: float, device: torch.device) -> float:
+    """The error declared where the largest seen in a sample is `seen`; both in nats."""
+    return max(_error_by_size(policy), SAFETY.get(device.type, SAFETY["cpu"]) * seen)
+
+
+def sample_size(device: torch.device) -> int:
+    """Pairs of goals that are scored to see the error."""
+    return NUM_SAMPLES.get(device.type, NUM_SAMPLES["cpu"])
+
+
+def _error_by_size(policy: Policy) -> float:
+    hidden = len(policy.weights["input.bias"])
+    last = policy.num_blocks - 1
+    if last < 0:
+        return 1e-4
+    scale = np.abs(policy.weights[f"block.{last}.norm.weight"]).max()
+    shift = np.abs(policy.weights[f"block.{last}.norm.bias"]).max()
+    largest = hidden**0.5 * float(scale + shift) ** 2
+    return float(largest * (policy.num_blocks + 2) * hidden**0.5 * np.finfo(np.float32).eps)
+
+
+def _largest_error_seen(
+    policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
+) -> float:
+    num = sample_size(device)
+    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
+    slot = torch.arange(num, device=device)
+    exact = score_two_tower(build_parameters(policy, device, torch.float64), goals, resolvents, slot)
+    return float((score(parameters, goals, resolvents, slot).double() - exact).abs().max())
+
+
+def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device, num: int) -> Tensor:
+    """int32 [n, A, 3]: one atom or a few, of any symbols and the first variables."""
+    rng = np.random.default_rng(seed)
+    num_predicates, num_constants = (len(policy.weights[f"embedding.{of}"]) for of in ("predicate", "constant"))
+    shape = num, max_atoms
+    arguments = rng.integers(-min(4, 2 * max_atoms), max(1, num_constants), (*shape, 2))
+    atoms = np.concatenate((rng.integers(0, num_predicates, (*shape, 1)), arguments), axis=2)
+    num_atoms = rng.integers(1, min(4, max_atoms) + 1, num)
+    atoms[np.arange(max_atoms) >= num_atoms[:, None]] = PAD
+    return torch.as_tensor(atoms.astype(np.int32), device=device)
