@@ -23,7 +23,7 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings
-from kgverify.verification.replay import position_at
+from kgverify.verification.replay import find_position
 
 SCORE_TOLERANCE = 1e-6
 """Above what float32 and float64 differ by on these programs, below what any fault of `score` does."""
@@ -181,7 +181,7 @@ def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name:
     stages = set()
     for candidate, step in truth.first_step.items():
         for at in (step, step - 1):
-            position = position_at(columns, candidate, at)
+            position = find_position(columns, candidate, at)
             stage = first_difference(expected.probe(position), actual.probe(position), tolerance)
             if stage is not None or at == 0:
                 break
@@ -198,7 +198,7 @@ def test_a_fault_of_the_pool_is_in_no_step_taken_alone(name: str, truths: Truths
     columns = expected_of(case)
     for candidate, step in list(truths[name].first_step.items())[:5]:
         for at in range(max(0, step - 1), min(step + 1, int(columns.candidates.num_steps[candidate]))):
-            position = position_at(columns, candidate, at)
+            position = find_position(columns, candidate, at)
             assert first_difference(expected.probe(position), actual.probe(position), 0.0) is None
 
 

@@ -11,7 +11,7 @@ from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.deep import prove_deep
+from kgverify.verification.record import prove_deep
 from kgverify.verification.verify import compare_recorded, verify
 
 
