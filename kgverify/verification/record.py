@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
+from kgverify.engines.protocol import (
+    CompilerCaches,
+    Engine,
+    ExplainedEngine,
+    Progress,
+    RecordingEngine,
+    no_progress,
+)
 from kgverify.errors import UserError
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_header
@@ -52,12 +59,19 @@ APPEND_CORES: Final = 4
 
 @dataclass(frozen=True)
 class Recording:
-    """What was recorded: numbers of candidates and steps; `num_resumed` candidates were there already."""
+    """A finished recording.
+
+    num_resumed: candidates that an earlier, interrupted recording had written
+    reasons:     why the engine ran on its device, in its mode and precision; empty where it does not say
+    caches:      what of the engine came out of the compiler's caches; None where it does not say
+    """
 
     path: Path
     num_candidates: int
     num_steps: int
     num_resumed: int
+    reasons: tuple[str, ...] = ()
+    caches: CompilerCaches | None = None
 
 
 def choose_recording_layout(
@@ -139,7 +153,15 @@ def record(
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    return Recording(path, len(candidates.query), num_steps, resumed)
+    explained = pipeline.engine if isinstance(pipeline.engine, ExplainedEngine) else None
+    return Recording(
+        path,
+        len(candidates.query),
+        num_steps,
+        resumed,
+        explained.reasons if explained is not None else (),
+        explained.caches if explained is not None else None,
+    )
 
 
 def _prove_parts(

@@ -53,6 +53,10 @@ class Verification:
     actual: Trace
     stepped: Trace | None = None
 
+    def excerpt(self) -> Trace:
+        """Return the expected trace, which is in memory."""
+        return self.expected
+
 
 def verify(
     run: Run,
@@ -137,8 +141,8 @@ class RecordedComparison:
         """The whole actual trace in memory, as it was compared; read when it is first asked for."""
         return self._rebuilds.apply(1, read_trace(self.traces[1].path))
 
-    def first_candidate(self) -> Trace | None:
-        """The expected trace with nothing but the candidate of the first divergence; None without it or its goals."""
+    def excerpt(self) -> Trace | None:
+        """Return the expected trace with the candidate of the first divergence alone; None without it or its goals."""
         first, expected = self.report.first_cause, self.traces[0]
         if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
             return None

@@ -1,0 +1,56 @@
+"""`kgverify.compare`: two recorded traces."""
+
+from pathlib import Path
+
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.report.report import Report
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.reader import read_trace
+from kgverify.verification.save import check_folder, save_recorded, save_verification
+from kgverify.verification.verify import compare_loaded, compare_recorded
+
+
+def compare(
+    expected: str | Path | Trace,
+    actual: str | Path | Trace,
+    *,
+    save: str | Path | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
+
+    Args:
+        expected: The trace to compare with: a file, a folder of shards, or a trace in memory.
+        actual: The trace to judge.
+        save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
+        progress: A function that is called with the number of bytes compared since its last call.
+
+    Returns:
+        The report, as `kgverify.verify` returns it. Only traces recorded with `level="deep"` name the stage at fault from
+        what the stages gave; for others it is inferred from the recorded steps.
+
+    Raises:
+        UserError: If a trace cannot be read, or is damaged.
+
+    Example:
+        >>> import kgverify as kv
+        >>> for engine in "reference", "compiled":
+        ...     _ = kv.record("countries", f"{engine}.h5", engine, mode="eager", queries=2, corruptions=5)
+        >>> kv.compare("reference.h5", "compiled.h5").verdict.value
+        'AGREE'
+    """
+    if save is not None:
+        check_folder(Path(save))
+    if isinstance(expected, Trace) or isinstance(actual, Trace):
+        loaded = compare_loaded(_load(expected), _load(actual))
+        if save is not None:
+            save_verification(loaded, Path(save))
+        return loaded.report.with_traces(loaded)
+    recorded = compare_recorded(expected, actual, progress=progress)
+    if save is not None:
+        save_recorded(recorded, Path(save))
+    return recorded.report.with_traces(recorded)
+
+
+def _load(trace: str | Path | Trace) -> Trace:
+    return trace if isinstance(trace, Trace) else read_trace(trace)
