@@ -82,7 +82,7 @@ def make_pipeline(
     faults: str | Sequence[str] = (),
     layout: "Layout | None" = None,
 ) -> Pipeline:
-    """Return the engine under test with the corruptions and ranks of its maker. UserError for an engine that is none."""
+    """Return the engine under test with the corruptions and ranks of its maker. UserError for what is not an engine."""
     if engine == COMPILED:
         return compiled_pipeline_with_faults(
             run, list_faults(faults), mode=mode, device=device, slots=slots, precision=precision, layout=layout

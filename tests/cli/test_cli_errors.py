@@ -146,7 +146,9 @@ def test_an_existing_trace_is_overwritten_only_on_request(command: Command, tmp_
         (signal.SIGHUP, 129, "ended by SIGHUP"),
     ],
 )
-def test_an_interrupted_recording_reports_what_is_safe_and_how_to_resume(tmp_path: Path, number: int, code: int, last: str):
+def test_an_interrupted_recording_reports_what_is_safe_and_how_to_resume(
+    tmp_path: Path, number: int, code: int, last: str
+):
     options = ["record", "--engine", "reference", "--corruptions", "all", "--shard-steps", "50", "-o", "run.h5"]
     process = subprocess.Popen(
         [sys.executable, "-m", "kgverify", *options],
