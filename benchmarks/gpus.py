@@ -15,9 +15,9 @@ import torch
 from workloads import LIMITS, PUBLISHED
 
 from kgverify.engines.policy import make_two_tower
-from kgverify.evaluation.evaluate import choose_batch, evaluate
-from kgverify.evaluation.processes import start_team
+from kgverify.evaluation.evaluate import evaluate, join_process_group
 from kgverify.graphs.load import load_graph
+from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Run, compiled_pipeline
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--tiny", action="store_true", help="two queries and a small policy, to see that it runs")
     options = parser.parse_args()
-    team = start_team()
+    team = join_process_group()
     graph = load_graph(options.graph)
     sizes = {"embedding": 16, "hidden": 32, "blocks": 1} if options.tiny else PUBLISHED
     policy = make_two_tower(graph.program, LIMITS, seed=0, **sizes)
@@ -38,7 +38,7 @@ def main() -> None:
     run = Run(graph, LIMITS, policy, num_queries=num_queries, num_corruptions=options.corruptions)
     layout = choose_batch(run, device=options.device)
     pipeline = compiled_pipeline(run, device=options.device, layout=layout, precision=options.precision)
-    harvest = evaluate(run, pipeline, folder=options.save, team=team)
+    harvest = evaluate(run, pipeline, folder=options.save, group=team)
     if harvest is None:
         return
     digest = hashlib.sha256()

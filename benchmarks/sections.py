@@ -19,13 +19,14 @@ from kgverify.engines.compiled.program.least_model import LeastModel
 from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.evaluation.evaluate import choose_batch, evaluate
+from kgverify.evaluation.evaluate import evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.program.outcomes import GoalKind, Outcome
 from kgverify.ranking.corrupt import ALL, draw_candidates
 from kgverify.ranking.metric import MRR, compute_metrics
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.fan_out import reference_over
+from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings
 from kgverify.trace.model.digests import compute_digests

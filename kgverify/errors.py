@@ -1,18 +1,18 @@
-"""The two kinds of error: a user's mistake, told with its fix, and a bug of ours, told with its trace."""
+"""The two kinds of error: a user's mistake, reported with its fix, and a bug in kgverify, reported with its stack trace."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class KgverifyError(Exception):
-    """Every error that kgverify raises on purpose."""
+    """The base class of the errors that kgverify raises."""
 
 
 class UserError(KgverifyError):
-    """A mistake in what the user gave: says where, what was expected, what was found and how to fix it.
+    """A mistake in the input, with its location, what was expected and found, and how to fix it.
 
-    where: a place such as `train.txt:7`, an option or a file; may be empty.
-    fix:   what to do about it; may be empty.
+    where: a location such as `train.txt:7`, an option or a file; may be empty
+    fix:   the advice to the user; may be empty
     """
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
@@ -24,10 +24,10 @@ class UserError(KgverifyError):
 
 
 class InternalError(KgverifyError):
-    """A bug in kgverify: an invariant of its own that does not hold."""
+    """A bug in kgverify: a violated invariant."""
 
 
 def suggest(found: str, known: Iterable[str]) -> str:
-    """`did you mean 'locatedIn'?` for the closest of the known names; empty if none is close."""
+    """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close."""
     close = get_close_matches(found, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""

@@ -1,10 +1,13 @@
-"""The architecture, as far as a machine can check it: imports point down, modules stay small, names say what they hold."""
+"""The architecture, as far as a syntax tree shows it: sizes, names, import circles, who imports what.
+
+`.ci/lint` runs the linters, the type checker and the check that no import runs up a layer.
+"""
 
 import ast
-import os
-import re
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,22 +18,57 @@ import kgverify
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = [Path(package.__file__).parent for package in (kgverify, kgreference)]
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
-MOST_LINES = 400
-NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "core", "misc", "shared", "tools"}
-
-
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+MOST_LINES = 600
+MOST_FILES = 15
+NAMES_THAT_SAY_NOTHING = frozenset(
+    [
+        "apart",
+        "around",
+        "common",
+        "core",
+        "counts",
+        "helper",
+        "helpers",
+        "hunt",
+        "known",
+        "misc",
+        "notes",
+        "oddities",
+        "pending",
+        "place",
+        "places",
+        "presence",
+        "shared",
+        "team",
+        "tools",
+        "turns",
+        "util",
+        "utils",
+        "views",
+    ]
+)
+ROOTS_WITH_TORCH = (
+    "kgverify/engines/compiled",
+    "kgverify/faults",
+    "kgverify/training",
+    "kgverify/audit",
+    "kgverify/bench",
+)
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> set[str]:
-    """The packages that a module imports, wherever in it."""
+    """Return the packages that a module imports, functions included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -38,15 +76,54 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-def test_imports_point_down():
-    done = run_python("-c", "from importlinter.cli import lint_imports_command as lint; lint(['--no-cache'])")
-    assert done.returncode == 0, done.stdout + done.stderr
-    kept, broken = re.search(r"Contracts: (\d+) kept, (\d+) broken", done.stdout).groups()
-    assert (int(kept) >= 5, int(broken)) == (True, 0)
+def module_name(path: Path) -> str:
+    (root,) = (package.parent for package in PACKAGES if path.is_relative_to(package))
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return the modules that each module imports, functions and type-checking blocks included."""
+    paths = {module_name(path): path for path in MODULES}
+    graph = {}
+    for name, path in paths.items():
+        found = set()
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{name} imports by a relative name"
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (inner & paths.keys()) | ({node.module} if inner - paths.keys() else set())
+        graph[name] = found & paths.keys() - {name}
+    return graph
+
+
+def find_circles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
+    """Return the strongly connected components that have more than one module."""
+    reachable: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        reachable[start] = seen
+    return sorted(
+        {tuple(sorted(b for b in reach if a in reachable[b])) for a, reach in reachable.items() if a in reach}
+    )
+
+
+def test_no_two_files_import_each_other_by_any_way_round():
+    assert find_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [("b", "c")]
+    graph = import_graph()
+    assert len(graph) == len(MODULES)
+    assert find_circles(graph) == []
 
 
 def test_importing_kgverify_loads_neither_torch_nor_h5py():
-    done = run_python("-c", "import kgverify, sys; print(*{'torch', 'h5py', 'numpy'} & sys.modules.keys())")
+    code = "import kgverify, sys; print(*{'torch', 'h5py', 'numpy'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
@@ -56,8 +133,7 @@ def test_one_module_knows_h5py():
 
 def test_torch_is_imported_by_the_compiled_engine_and_its_faults_alone():
     rooms = {"/".join(name_of(path).split("/")[:3]) for path in MODULES if "torch" in imports_of(path)}
-    allowed = ("kgverify/engines/compiled", "kgverify/faults", "kgverify/training", "kgverify/audit", "kgverify/bench")
-    assert {room for room in rooms if not room.startswith(allowed)} == set()
+    assert {room for room in rooms if not room.startswith(ROOTS_WITH_TORCH)} == set()
     assert "kgverify/engines/compiled" in rooms
 
 
@@ -69,27 +145,27 @@ def test_the_reference_needs_the_standard_library_and_numpy_in_its_scoring():
     assert foreign == {"reference/kgreference/two_tower.py": {"numpy"}}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_is_small_and_says_in_its_first_line_what_it_is(path: Path):
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= MOST_LINES, "a module that passes 400 lines wants splitting"
-    assert ast.get_docstring(ast.parse(text))
-    parts = {*path.relative_to(ROOT).with_suffix("").parts}
-    assert not parts & NAMES_THAT_SAY_NOTHING
+def test_a_module_has_at_most_600_lines():
+    num_lines = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in MODULES}
+    assert {name: num for name, num in num_lines.items() if num > MOST_LINES} == {}
 
 
-def test_the_style_is_the_linters():
-    for arguments in (("check",), ("format", "--check")):
-        done = run_python("-m", "ruff", *arguments, "--no-cache", ".")
-        assert done.returncode == 0, done.stdout + done.stderr
+def test_a_module_says_in_its_first_line_what_it_is():
+    assert [name_of(path) for path in MODULES if not ast.get_docstring(parse(path))] == []
+
+
+def test_a_name_says_something():
+    named = {path: {*path.relative_to(ROOT).with_suffix("").parts} for path in MODULES}
+    assert [name_of(path) for path, parts in named.items() if parts & NAMES_THAT_SAY_NOTHING] == []
+
+
+@pytest.mark.parametrize("folder", ["kgverify", "reference"])
+def test_a_folder_has_at_most_15_files_of_its_own(folder: str):
+    num_files = Counter(name_of(path.parent) for path in (ROOT / folder).rglob("*.py"))
+    assert {name: num for name, num in num_files.items() if num > MOST_FILES} == {}
 
 
 def test_test_files_have_names_of_their_own():
     """pytest imports them by their base names."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(set(names)) == sorted(names)
-
-
-def test_every_type_is_checked_strictly():
-    done = run_python("-m", "mypy", "--cache-dir", os.devnull)
-    assert done.returncode == 0, done.stdout + done.stderr

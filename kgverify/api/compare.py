@@ -4,9 +4,10 @@ from pathlib import Path
 
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
+from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.reader import read_trace
-from kgverify.verification.save import check_folder, save_recorded, save_verification
+from kgverify.verification.save import save_recorded, save_verification
 from kgverify.verification.verify import compare_loaded, compare_recorded
 
 
@@ -40,7 +41,7 @@ def compare(
         'AGREE'
     """
     if save is not None:
-        check_folder(Path(save))
+        check_output_folder(Path(save))
     if isinstance(expected, Trace) or isinstance(actual, Trace):
         loaded = compare_loaded(_load(expected), _load(actual))
         if save is not None:

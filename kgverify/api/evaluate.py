@@ -6,14 +6,15 @@ from pathlib import Path
 
 from kgverify.api.inputs import GraphLike, list_faults, make_run
 from kgverify.engines.policy import Policy
-from kgverify.evaluation.evaluate import choose_batch
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
-from kgverify.evaluation.proving import naming_memory
+from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.limits import Limits
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.parts import choose_batch
 from kgverify.runs.progress import Phase, silent_phase
+from kgverify.runs.run import Pipeline, Run
 
 
 def evaluate(
@@ -88,13 +89,17 @@ def evaluate(
         policy=policy,
         limits=limits,
     )
-    with naming_memory():
-        layout = choose_batch(
-            run, device=device, mode=mode, memory=memory, slots=slots, part_size=part_size, rank_only=rank_only
-        )
-        pipeline = compiled_pipeline_with_faults(
-            run, list_faults(faults), mode=mode, device=device, layout=layout, precision=precision
-        )
+    pipeline = build_evaluator(
+        run,
+        mode=mode,
+        device=device,
+        precision=precision,
+        slots=slots,
+        memory=memory,
+        part_size=part_size,
+        rank_only=rank_only,
+        faults=faults,
+    )
     found = evaluate_run(
         run,
         pipeline,
@@ -102,7 +107,29 @@ def evaluate(
         part_size=part_size,
         rank_only=rank_only,
         phase=phase,
-        say=warn,
+        warn=warn,
     )
     assert found is not None, "one process leads itself"
     return report_evaluation(run, found, pipeline.engine.info, num_checked=check, phase=phase)
+
+
+def build_evaluator(
+    run: Run,
+    *,
+    mode: str,
+    device: str,
+    precision: str,
+    slots: int | None,
+    memory: int | None,
+    part_size: int | None,
+    rank_only: bool,
+    faults: str | Sequence[str],
+) -> Pipeline:
+    """Build the compiled evaluator in the sizes that the memory allows. UserError if there is too little."""
+    with explain_out_of_memory():
+        layout = choose_batch(
+            run, device=device, mode=mode, memory=memory, slots=slots, part_size=part_size, rank_only=rank_only
+        )
+        return compiled_pipeline_with_faults(
+            run, list_faults(faults), mode=mode, device=device, layout=layout, precision=precision
+        )

@@ -9,8 +9,9 @@ from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.report.report import Report
 from kgverify.runs.fan_out import reference_over
+from kgverify.runs.output_folder import check_output_folder
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.verification.save import check_folder, save_verification
+from kgverify.verification.save import save_verification
 from kgverify.verification.verify import Verification
 from kgverify.verification.verify import verify as verify_pipelines
 
@@ -90,7 +91,7 @@ def verify(
     """
     check_reference_workers(jobs, scheduler)
     if save is not None:
-        check_folder(Path(save))
+        check_output_folder(Path(save))
     run = make_run(
         graph,
         rules=rules,

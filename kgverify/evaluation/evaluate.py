@@ -1,4 +1,4 @@
-"""Large evaluations: parts are proved, ranked and kept one after the other, by one process or by several."""
+"""Large evaluations: one process or several prove, rank and store one part after the other."""
 
 import os
 import time
@@ -6,37 +6,77 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.evaluation.part_file import PartResult
-from kgverify.evaluation.part_store import FolderStore, MemoryStore, Store
-from kgverify.evaluation.part_work import EveryCandidate, PartWork
-from kgverify.evaluation.parts import Identity, Part, Plan, identify, plan_parts
-from kgverify.evaluation.processes import Alone, Team
-from kgverify.evaluation.proving import naming_memory, prove_candidates
-from kgverify.evaluation.rank_work import choose_rank_work
+from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
+from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, prove_candidates
+from kgverify.evaluation.rank_only import build_rank_only
+from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
 
-if TYPE_CHECKING:
-    from kgverify.engines.compiled.state import Layout
-
 _POLL_SECONDS: Final = 0.1
 
-Say = Callable[[str], None]
-"""Told of what is out of the ordinary."""
+
+class ProcessGroup(Protocol):
+    """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results."""
+
+    @property
+    def index(self) -> int:
+        """The number of this process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+        ...
+
+    def broadcast(self, message: bytes) -> bytes:
+        """Return the leader's message in every process, in the order of the calls."""
+        ...
+
+    def add(self, counter: str, num: int) -> int:
+        """Add to a counter that all processes share, and return its new value."""
+        ...
+
+
+class SingleProcess:
+    """The group of one process."""
+
+    index: Final = 0
+    size: Final = 1
+
+    def __init__(self) -> None:
+        self._counters: dict[str, int] = {}
+
+    def broadcast(self, message: bytes) -> bytes:
+        """Return the message."""
+        return message
+
+    def add(self, counter: str, num: int) -> int:
+        """Add to a counter, and return its new value."""
+        self._counters[counter] = self._counters.get(counter, 0) + num
+        return self._counters[counter]
+
+
+def join_process_group() -> ProcessGroup:
+    """Join the processes that `torchrun` started with this one; else return a single process. UserError as in `join_team`."""
+    from kgverify.engines.compiled.execution.process_group import join_team
+
+    return join_team() or SingleProcess()
 
 
 @dataclass(frozen=True, eq=False)
-class Harvest:
-    """What is there of an evaluation. This process, and none but it, leads the team.
+class EvaluationResult:
+    """The finished parts of an evaluation. Only the leading process has it.
 
-    results:        of the parts that are done
-    num_resumed:    parts that were there already
-    num_candidates: of the parts done now, by all processes; in so many seconds, after so many of warming up
+    num_resumed:     parts that were finished before
+    num_candidates:  the candidates of the parts finished now, by all processes
+    seconds, warm_up_seconds: the time for these parts, and the time to warm up before
     """
 
     identity: Identity
@@ -49,33 +89,8 @@ class Harvest:
 
     @property
     def missing(self) -> list[Part]:
-        """What is still to be done."""
+        """The parts that are not finished."""
         return [part for part in self.plan.parts if part.number not in self.results]
-
-
-def choose_batch(
-    run: Run,
-    *,
-    device: str = "auto",
-    mode: str = "auto",
-    memory: int | None = None,
-    slots: int | None = None,
-    part_size: int | None = None,
-    rank_only: bool = False,
-) -> "Layout":
-    """Sizes of the compiled evaluator for the parts of a run, within the memory, bytes: by default a share of the free.
-
-    UserError for a device that is not there, or too little memory.
-    """
-    from kgverify.engines.compiled.execution.batch_size import choose_evaluation_layout
-    from kgverify.engines.compiled.execution.compilation import resolve_device
-
-    found = resolve_device(device)
-    plan = plan_parts(run, found.type, part_size, rank_only=rank_only)
-    largest = max(part.num_candidates for part in plan.parts)
-    return choose_evaluation_layout(
-        run.graph.program, run.limits, run.policy, found, largest, memory=memory, slots=slots, mode=mode
-    )
 
 
 def evaluate(
@@ -85,36 +100,33 @@ def evaluate(
     folder: Path | None = None,
     part_size: int | None = None,
     rank_only: bool = False,
-    team: Team | None = None,
+    group: ProcessGroup | None = None,
     phase: Phase = silent_phase,
-    say: Say = lambda _: None,
+    warn: Warn = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Harvest | None:
-    """Evaluate a run in parts; to the leader what came of it, to the others of the team None.
+) -> EvaluationResult | None:
+    """Evaluate a run part by part. Return the result in the leading process, None in the others.
 
-    folder:      where the parts are kept, and from where an evaluation is gone on with; in memory if not given
-    rank_only:   whether candidates that cannot matter for a rank are left out (`kgverify.evaluation.rank_only`)
-    should_stop: asked before each part
-    UserError for a folder of another evaluation, a policy whose log-probabilities are no numbers, or too little memory.
+    folder:      the folder of the parts, from which an interrupted evaluation resumes; without it they are kept in memory
+    rank_only:   whether to leave out candidates that cannot affect a rank (`kgverify.evaluation.rank_only`)
+    should_stop: called before each part
+    UserError for a folder of another evaluation, log-probabilities that are not finite, or too little memory.
     """
-    team = Alone() if team is None else team
+    group = SingleProcess() if group is None else group
     plan = plan_parts(run, pipeline.engine.info.device, part_size, rank_only=rank_only)
     identity = identify(run, pipeline.engine, plan)
-    store: Store = MemoryStore() if folder is None else FolderStore(folder, identity)
-    leads = team.index == 0
+    store = PartStore(folder, identity)
+    leads = group.index == 0
     if leads:
-        store.open(plan.parts, say)
-    missing = [
-        plan.parts[i] for i in msgspec.json.decode(team.share(msgspec.json.encode(store.missing)), type=list[int])
-    ]
+        store.open(plan.parts, warn)
+    numbers = msgspec.json.decode(group.broadcast(msgspec.json.encode(store.missing)), type=list[int])
+    missing = [plan.parts[i] for i in numbers]
     num_candidates = sum(part.num_candidates for part in missing)
     began = time.monotonic()
-    work: PartWork = EveryCandidate(run, pipeline)
-    if rank_only and missing:
-        work = choose_rank_work(run, pipeline)
-    worker = _Worker(work, store, team, should_stop)
+    work: PartWork = build_rank_only(run, pipeline) if rank_only and missing else FullWork(run, pipeline)
+    worker = _Worker(work, store, group, should_stop)
     started = time.monotonic()
-    with naming_memory(pipeline.engine.info):
+    with explain_out_of_memory(pipeline.engine.info):
         if missing:
             _warm_up(run, pipeline, missing[0])
         warmed_up = time.monotonic()
@@ -126,92 +138,92 @@ def evaluate(
             worker.work(missing, progress)
             worker.wait_for_others(progress)
     seconds = time.monotonic() - warmed_up + started - began
-    results = store.collect(plan.parts, say)
+    results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
-    return Harvest(identity, plan, results, num_resumed, done, seconds, warmed_up - started)
+    return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - started)
 
 
 def _warm_up(run: Run, pipeline: Pipeline, part: Part) -> None:
-    """Let the engine compile what it compiles at the first candidate."""
+    """Let the engine compile its kernels on one candidate."""
     drawn = pipeline.draw(run.graph, run.split, part.queries[:1], 0, run.seed)
     prove_candidates(pipeline.engine, drawn.take(slice(0, 1)))
 
 
 class _Worker:
-    """What one process does: draws the next part and ranks the last one while the engine proves."""
+    """The work of one process: while the engine proves, it draws the next part and ranks the previous one."""
 
-    def __init__(self, work: PartWork, store: Store, team: Team, should_stop: Callable[[], bool]) -> None:
-        self._part_work, self._store, self._team = work, store, team
+    def __init__(self, work: PartWork, store: PartStore, group: ProcessGroup, should_stop: Callable[[], bool]) -> None:
+        self._part_work, self._store, self._group = work, store, group
         self._should_stop = should_stop
-        self._num_own = self._num_told = 0
-        team.add(f"process {team.index}", os.getpid())
+        self._num_own = self._num_reported = 0
+        group.add(f"process {group.index}", os.getpid())
 
     def work(self, missing: Sequence[Part], progress: Progress) -> None:
-        """Take parts, until there are none or it is to stop; then say so."""
+        """Take parts until none is left or the evaluation stops; then announce that this process has finished."""
         try:
             with ThreadPoolExecutor(1) as beside:
                 self._work(self._take(missing), beside, progress)
         finally:
-            self._team.add(f"left {self._team.index}", 1)
+            self._group.add(f"left {self._group.index}", 1)
 
     def _work(self, parts: Iterator[Part], beside: ThreadPoolExecutor, progress: Progress) -> None:
         part = next(parts, None)
         upcoming = None if part is None else beside.submit(self._part_work.draw, part)
-        kept: Future[None] | None = None
+        stored: Future[None] | None = None
         while part is not None and upcoming is not None:
             drawn = upcoming.result()
             following = next(parts, None)
             upcoming = None if following is None else beside.submit(self._part_work.draw, following)
             proved = self._part_work.prove(part, drawn, progress)
-            if kept is not None:
-                kept.result()
-            kept = beside.submit(self._keep, part, proved)
+            if stored is not None:
+                stored.result()
+            stored = beside.submit(self._store_part, part, proved)
             self._num_own += part.num_candidates
-            self._team.add("candidates", part.num_candidates)
-            self._tell_of_others(progress)
-            if self._is_to_stop():
+            self._group.add("candidates", part.num_candidates)
+            self._report_others(progress)
+            if self._must_stop():
                 break
             part = following
-        if kept is not None:
-            kept.result()
+        if stored is not None:
+            stored.result()
 
     def _take(self, missing: Sequence[Part]) -> Iterator[Part]:
-        while not self._is_to_stop():
-            turn = self._team.add("taken", 1) - 1
-            if turn >= len(missing):
+        while not self._must_stop():
+            index = self._group.add("taken", 1) - 1
+            if index >= len(missing):
                 return
-            yield missing[turn]
+            yield missing[index]
 
-    def _is_to_stop(self) -> bool:
-        """One that stops stops all."""
-        return self._team.add("stop", int(self._should_stop())) > 0
+    def _must_stop(self) -> bool:
+        """Return whether any process wants to stop: then all stop."""
+        return self._group.add("stop", int(self._should_stop())) > 0
 
-    def _keep(self, part: Part, proved: Any) -> None:
+    def _store_part(self, part: Part, proved: Any) -> None:
         self._store.put(part, self._part_work.summarize(part, proved))
 
     def wait_for_others(self, progress: Progress) -> None:
-        """Until every process has left off, or is gone."""
-        while not all(self._has_left(index) for index in range(self._team.size)):
-            self._tell_of_others(progress)
-            # Says it to the others.
-            self._is_to_stop()
+        """Wait until every process has finished or is gone."""
+        while not all(self._has_left(index) for index in range(self._group.size)):
+            self._report_others(progress)
+            # Passes a stop on to the others.
+            self._must_stop()
             time.sleep(_POLL_SECONDS)
-        self._tell_of_others(progress)
+        self._report_others(progress)
 
     def _has_left(self, index: int) -> bool:
-        if self._team.add(f"left {index}", 0):
+        if self._group.add(f"left {index}", 0):
             return True
-        process = self._team.add(f"process {index}", 0)
+        process = self._group.add(f"process {index}", 0)
         if not process:
-            # It has not begun; one that begins when all are to stop does nothing.
-            return self._is_to_stop()
+            # It has not started; a process that starts after a stop does nothing.
+            return self._must_stop()
         try:
             os.kill(process, 0)
         except ProcessLookupError:
             return True
         return False
 
-    def _tell_of_others(self, progress: Progress) -> None:
-        num = self._team.add("candidates", 0) - self._num_own
-        progress(num - self._num_told)
-        self._num_told = num
+    def _report_others(self, progress: Progress) -> None:
+        num = self._group.add("candidates", 0) - self._num_own
+        progress(num - self._num_reported)
+        self._num_reported = num

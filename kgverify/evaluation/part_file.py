@@ -1,35 +1,38 @@
-"""What is kept of a part, and its file: plain arrays in a zip that numpy alone reads (`numpy.load`)."""
+"""The result of a part, and its file: plain arrays in a zip that `numpy.load` reads."""
 
 import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.evaluation.parts import Part
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import mix
-from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
+from kgverify.ranking.groups import divide, find_groups, sort_rows, take_candidates
+from kgverify.runs.parts import Part
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
+if TYPE_CHECKING:
+    from kgverify.evaluation.proving import ChoiceStatistics
+
 SAMPLED: Final = 512
-"""Candidates of a part that are kept, of the true triples and again of the corruptions."""
+"""The number of true triples, and of corruptions, that a part's result keeps."""
 
 _SALT: Final = 0x6B67766572696679
 
 
 class PartResult(NamedTuple):
-    """What came of a part. Rankings Q, one for each query and side; sampled candidates S.
+    """The result of a part. Rankings Q, one for each query and side; sampled candidates S.
 
     query, num_ranked, outcome, num_limited: of the rankings, as are optimistic and pessimistic ranks
     outcome, log_probability: of the true triple
     num_outcomes:             uint32 [Q, 4]  candidates by `Outcome`
     sample_...:               some candidates, by ascending sample_priority in each of the two strata
-    num_choices, num_rescored, smallest_gap: of all candidates, as of `Evaluation`
+    num_choices, num_rescored, smallest_gap: of all candidates, as in `Endings`
     """
 
     query: NDArray[np.int32]
@@ -55,7 +58,7 @@ class PartResult(NamedTuple):
 
     @property
     def rankings(self) -> Rankings:
-        """The ranks alone."""
+        """The rankings without the other columns."""
         return Rankings(self.query, self.side, self.num_ranked, self.optimistic, self.pessimistic)
 
     @property
@@ -63,9 +66,32 @@ class PartResult(NamedTuple):
         """The sampled candidates."""
         return CandidateSet(self.sample_query, self.sample_side, self.sample_atom)
 
+    @classmethod
+    def build(
+        cls,
+        rankings: Rankings,
+        true: Candidates,
+        num_outcomes: NDArray[np.integer],
+        num_limited: NDArray[np.integer],
+        sample: "Sample",
+        choices: "ChoiceStatistics",
+    ) -> "PartResult":
+        """Assemble the result from its rankings, its true triples and the counts of its candidates."""
+        return cls(
+            *rankings,
+            outcome=true.outcome,
+            log_probability=true.log_probability,
+            num_outcomes=num_outcomes.astype(np.uint32),
+            num_limited=num_limited.astype(np.uint32),
+            **sample._asdict(),
+            num_choices=np.array(choices.num_choices, np.int64),
+            num_rescored=np.array(choices.num_rescored, np.int64),
+            smallest_gap=np.array(choices.smallest_gap, np.float64),
+        )
+
 
 class Sample(NamedTuple):
-    """Candidates that are kept of a part; the fields of `PartResult` of the same names."""
+    """The candidates that a result keeps; the fields of `PartResult` with the same names."""
 
     sample_priority: NDArray[np.uint64]
     sample_is_true: NDArray[np.bool_]
@@ -78,7 +104,7 @@ class Sample(NamedTuple):
 
 
 class DamagedError(Exception):
-    """A part's file that cannot be believed; says why."""
+    """The reason why a part's file cannot be used."""
 
 
 def summarize_part(
@@ -86,9 +112,9 @@ def summarize_part(
     rankings: Rankings,
     triples: NDArray[np.int32],
     seed: int,
-    gaps: tuple[int, int, float],
+    choices: "ChoiceStatistics",
 ) -> PartResult:
-    """What is kept of a part's candidates, each query and side with one true triple.
+    """Return the result of a part whose candidates were all proved, each query and side with one true triple.
 
     triples: int32 [n, 3], the split that `candidates.query` points into
     """
@@ -99,28 +125,15 @@ def summarize_part(
         groups = divide(candidates, triples)
     is_true = np.zeros(len(candidates.query), np.bool_)
     is_true[groups.true] = True
-    return PartResult(
-        *rankings,
-        outcome=candidates.outcome[groups.true],
-        log_probability=candidates.log_probability[groups.true],
-        num_outcomes=count_outcomes(candidates, groups),
-        num_limited=groups.count_where(candidates.is_limited != 0).astype(np.uint32),
-        **draw_sample(candidates, is_true, seed)._asdict(),
-        num_choices=np.array(gaps[0], np.int64),
-        num_rescored=np.array(gaps[1], np.int64),
-        smallest_gap=np.array(gaps[2], np.float64),
-    )
-
-
-def count_outcomes(candidates: Candidates, groups: Groups) -> NDArray[np.uint32]:
-    """uint32 [G, 4]: the candidates of each group by `Outcome`."""
-    place = groups.repeat(np.arange(len(groups.query)) * len(Outcome)) + candidates.outcome
-    num = np.bincount(place, minlength=len(groups.query) * len(Outcome))
-    return num.reshape(-1, len(Outcome)).astype(np.uint32)
+    cell = groups.repeat(np.arange(len(groups.query)) * len(Outcome)) + candidates.outcome
+    num_outcomes = np.bincount(cell, minlength=len(groups.query) * len(Outcome)).reshape(-1, len(Outcome))
+    num_limited = groups.count_where(candidates.is_limited != 0)
+    true, sample = take_candidates(candidates, groups.true), draw_sample(candidates, is_true, seed)
+    return PartResult.build(rankings, true, num_outcomes, num_limited, sample, choices)
 
 
 def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -> Sample:
-    """The candidates of lowest priority, of the true triples, bool [N], and again of the corruptions."""
+    """Return the true triples of lowest priority, and the corruptions of lowest priority. is_true: bool [N]."""
     priority = _priorities(candidates, seed)
     rows = np.concatenate([_lowest(priority, of) for of in (is_true, ~is_true)])
     return Sample(
@@ -136,7 +149,7 @@ def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -
 
 
 def join_samples(samples: Sequence[Sample]) -> Sample:
-    """The candidates of lowest priority of several samples, in each of the two strata."""
+    """Return the candidates of lowest priority of several samples, in each of the two strata."""
     joined = Sample(*map(np.concatenate, zip(*samples, strict=True)))
     is_true = joined.sample_is_true
     rows = np.concatenate([_lowest(joined.sample_priority, of) for of in (is_true, ~is_true)])
@@ -144,7 +157,7 @@ def join_samples(samples: Sequence[Sample]) -> Sample:
 
 
 def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
-    """By (seed, query, side, the replaced entity) alone."""
+    """Compute priorities from (seed, query, side, replaced entity) alone."""
     group = candidates.query.astype(np.uint64)
     group <<= np.uint64(2)
     group |= candidates.side.astype(np.uint64)
@@ -157,14 +170,14 @@ def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.i
     num = np.count_nonzero(of)
     rows = np.flatnonzero(of)
     if num > 4 * SAMPLED:
-        # Most are above a limit that about twice as many as are wanted pass.
+        # About twice the wanted number pass this limit, so that few need to be sorted.
         few = np.flatnonzero(of & (priority < np.uint64(2 * SAMPLED / num * 2**64)))
         rows = few if len(few) >= SAMPLED else rows
     return rows[np.argsort(priority[rows], kind="stable")[:SAMPLED]]
 
 
 def write_part(path: Path, result: PartResult, identity: str) -> None:
-    """Write the file as a whole or not at all; the same result gives the same bytes."""
+    """Write the file atomically; equal results give equal bytes."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -178,7 +191,7 @@ def write_part(path: Path, result: PartResult, identity: str) -> None:
 
 
 def read_part(path: Path, part: Part, identity: str) -> PartResult:
-    """Read it again. DamagedError unless it is whole and of this part of this evaluation."""
+    """Read a part's file. DamagedError unless it is complete and belongs to this part of this evaluation."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             found, checksum = str(file["identity"]), str(file["xxh3"])
@@ -186,11 +199,11 @@ def read_part(path: Path, part: Part, identity: str) -> PartResult:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DamagedError(f"cannot be read ({error})") from None
     if found != identity:
-        raise DamagedError("is of another evaluation")
+        raise DamagedError("belongs to another evaluation")
     if checksum != _hash(result, identity):
-        raise DamagedError("its checksum is another: it was altered")
+        raise DamagedError("has another checksum: it was altered")
     if not np.array_equal(np.unique(result.query), part.queries):
-        raise DamagedError("holds other queries than the plan says")
+        raise DamagedError("holds other queries than this part")
     return result
 
 

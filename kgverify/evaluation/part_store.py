@@ -1,101 +1,122 @@
-"""Where the parts of an evaluation are kept: a folder that can be gone on with, or memory."""
+"""Storage for the parts of an evaluation: memory, or a folder from which an interrupted evaluation resumes."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from kgverify import __version__
+from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
-from kgverify.evaluation.parts import Identity, Part, list_differences
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Side
+from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.output_folder import check_output_folder
+from kgverify.runs.parts import Part, Plan
+from kgverify.runs.run import Run
 from kgverify.trace.files.manifest import write_at_once
-from kgverify.verification.save import check_folder
 
 RUN: Final = "run.json"
 SUMMARY: Final = "summary.json"
+FORMAT: Final = 2
 
-Say = Callable[[str], None]
-
-
-class Store(Protocol):
-    """missing: numbers of the parts that `open` found not to be there."""
-
-    missing: list[int]
-
-    def open(self, parts: Sequence[Part], say: Say) -> None:
-        """Find what is there."""
-        ...
-
-    def put(self, part: Part, result: PartResult) -> None:
-        """Keep what came of a part."""
-        ...
-
-    def collect(self, parts: Sequence[Part], say: Say) -> dict[int, PartResult]:
-        """What there is, by part."""
-        ...
+Warn = Callable[[str], None]
+"""Called with a warning."""
 
 
-class MemoryStore:
-    """Gone with the process."""
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The properties that two evaluations share if their parts may be in one folder.
 
-    def __init__(self) -> None:
-        self.missing: list[int] = []
-        self._results: dict[int, PartResult] = {}
+    triples_sha256: of the queries, the known triples and the domains
+    versions:       of the libraries that compute
+    rank_only:      whether candidates that cannot affect a rank were left out
+    """
 
-    def open(self, parts: Sequence[Part], say: Say) -> None:
-        """Nothing is there."""
-        self.missing = [part.number for part in parts]
+    program_sha256: str
+    triples_sha256: str
+    policy: str
+    policy_sha256: str
+    limits: Limits
+    split: str
+    num_queries: int
+    num_corruptions: int
+    seed: int
+    rank_tolerance: float
+    engine: str
+    mode: str
+    device: str
+    precision: str
+    faults: tuple[str, ...]
+    versions: dict[str, str]
+    kgverify: str
+    part_size: int
+    rank_only: bool = False
+    format: int = FORMAT
 
-    def put(self, part: Part, result: PartResult) -> None:
-        """Keep it."""
-        self._results[part.number] = result
-
-    def collect(self, parts: Sequence[Part], say: Say) -> dict[int, PartResult]:
-        """All of it."""
-        return self._results
+    @property
+    def sha256(self) -> str:
+        """The hash of all properties: 64 hexadecimal digits."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
-class FolderStore:
-    """A folder with `run.json`, the evaluation's identity, and a file for each part that is done."""
+class PartStore:
+    """The results of parts, in memory; with a folder, also `run.json`, the evaluation's identity, and a file for each part.
 
-    def __init__(self, folder: Path, identity: Identity) -> None:
+    missing: the numbers of the parts that `open` did not find
+    """
+
+    def __init__(self, folder: Path | None, identity: Identity) -> None:
         self.missing: list[int] = []
         self._folder, self._identity = folder, identity
         self._sha256 = identity.sha256
+        self._results: dict[int, PartResult] = {}
 
-    def open(self, parts: Sequence[Part], say: Say) -> None:
-        """Begin the folder, or find what it holds. UserError for a folder of another evaluation, or of other files."""
-        check_folder(self._folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / RUN
+    def open(self, parts: Sequence[Part], warn: Warn) -> None:
+        """Create the folder, or find the parts that it holds. UserError if it is of another evaluation or holds other files."""
+        if self._folder is not None:
+            self._open_folder(self._folder)
+        found = self.collect(parts, warn)
+        self.missing = [part.number for part in parts if part.number not in found]
+
+    def _open_folder(self, folder: Path) -> None:
+        check_output_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / RUN
         if path.exists():
             self._check_identity(path)
-        elif any(self._folder.iterdir()):
+        elif any(folder.iterdir()):
             raise UserError(
-                f"holds files, and no {RUN}: no evaluation to go on with",
-                where=str(self._folder),
+                f"holds files but no {RUN}, so there is no evaluation to resume",
+                where=str(folder),
                 fix="give another --save folder",
             )
         else:
             encoded = msgspec.json.format(msgspec.json.encode(self._identity), indent=2) + b"\n"
             write_at_once(path, lambda temporary: _write(temporary, encoded))
-        there = self.collect(parts, say)
-        self.missing = [part.number for part in parts if part.number not in there]
 
     def put(self, part: Part, result: PartResult) -> None:
-        """Write the part's file."""
+        """Store the result of a part. UserError if its file cannot be written."""
+        if self._folder is None:
+            self._results[part.number] = result
+            return
         try:
             write_part(self._folder / part.name, result, self._sha256)
         except OSError as error:
             raise UserError(
                 f"cannot be written: {error.strerror}",
                 where=str(self._folder / part.name),
-                fix="make room, or see to the folder's permissions; then give the same command again",
+                fix="make room, or check the folder's permissions; then run the same command again",
             ) from None
 
-    def collect(self, parts: Sequence[Part], say: Say) -> dict[int, PartResult]:
-        """The parts whose files are whole."""
+    def collect(self, parts: Sequence[Part], warn: Warn) -> dict[int, PartResult]:
+        """Return the results by part; skip damaged files with a warning."""
+        if self._folder is None:
+            return self._results
         results = {}
         for part in parts:
             path = self._folder / part.name
@@ -104,23 +125,81 @@ class FolderStore:
             try:
                 results[part.number] = read_part(path, part, self._sha256)
             except DamagedError as error:
-                say(f"{path} {error}; the part is done again")
+                warn(f"{path} {error}; the part is repeated")
         return results
 
     def _check_identity(self, path: Path) -> None:
         try:
-            there = msgspec.json.decode(path.read_bytes(), type=Identity)
+            found = msgspec.json.decode(path.read_bytes(), type=Identity)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UserError(
                 f"not the {RUN} of an evaluation: {error}", where=str(path), fix="give another --save folder"
             ) from None
-        different = list_differences(there, self._identity)
+        different = _list_differences(found, self._identity)
         if different:
             raise UserError(
-                f"is of another evaluation: {'; '.join(different)}",
+                f"belongs to another evaluation: {'; '.join(different)}",
                 where=str(self._folder),
-                fix="give the options that it was begun with, or another --save folder",
+                fix="give the options that it was started with, or another --save folder",
             )
+
+
+def identify(run: Run, engine: Engine, plan: Plan) -> Identity:
+    """Return the identity of an evaluation of this run by this engine in these parts."""
+    info, policy = engine.info, run.policy.info
+    return Identity(
+        program_sha256=run.graph.program.sha256,
+        triples_sha256=_hash_triples(run),
+        policy=policy.name,
+        policy_sha256=policy.sha256,
+        limits=run.limits,
+        split=run.split,
+        num_queries=len(run.queries),
+        num_corruptions=run.num_corruptions,
+        seed=run.seed,
+        rank_tolerance=RANK_TOLERANCE,
+        engine=info.name,
+        mode=info.mode,
+        device=info.device,
+        precision=info.precision,
+        faults=info.faults,
+        versions={name: version for name, version in info.versions.items() if name != "python"},
+        kgverify=__version__,
+        part_size=plan.size,
+        rank_only=plan.rank_only,
+    )
+
+
+def _list_differences(found: Identity, given: Identity) -> list[str]:
+    """Describe each field that differs: `limits.max_depth is 20 there and 10 here`."""
+    there, here = (dict(_flatten(msgspec.to_builtins(each))) for each in (found, given))
+    return [
+        f"{name} is {_shorten(there.get(name))} there and {_shorten(here.get(name))} here"
+        for name in dict.fromkeys((*there, *here))
+        if there.get(name) != here.get(name)
+    ]
+
+
+def _flatten(fields: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for name, value in fields.items():
+        flat += _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+    return flat
+
+
+def _shorten(value: Any) -> str:
+    text = "nothing" if value in (None, "", [], ()) else str(value)
+    return f"{text[:12]}…" if len(text) == 64 else text
+
+
+def _hash_triples(run: Run) -> str:
+    digest = hashlib.sha256()
+    predicates = np.unique(run.triples[:, 0]).tolist()
+    domains = (run.graph.argument_domain(p, side) for p in predicates for side in (Side.HEAD, Side.TAIL))
+    array: NDArray[np.int32]
+    for array in (run.triples, run.graph.known_triples, *domains):
+        digest.update(len(array).to_bytes(8, "little") + np.ascontiguousarray(array, "<i4").tobytes())
+    return digest.hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How the candidates of an evaluation end, by any engine; memory that gives out is told with the options that need less."""
+"""The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,64 +9,111 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.errors import UserError
-from kgverify.evaluation.parts import Part
+from kgverify.evaluation.part_file import PartResult, summarize_part
+from kgverify.runs.parts import Part
+from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.header import EngineInfo
 
 
-class Ended(Protocol):
-    """How candidates ended, as an `Evaluation` of the compiled evaluator tells it."""
+class Endings(Protocol):
+    """The endings of candidates, as the compiled evaluator's `Evaluation` holds them."""
 
     @property
     def results(self) -> Sequence[NDArray[Any]]:
-        """outcome [N], is_limited [N], log_probability float64 [N]"""
+        """The columns outcome [N], is_limited [N] and log_probability float64 [N]."""
         ...
 
     @property
     def num_choices(self) -> int:
-        """Between two resolvents or more."""
+        """The choices between two resolvents or more."""
         ...
 
     @property
     def num_rescored(self) -> int:
-        """Made again in a higher precision."""
+        """The choices that were repeated in a higher precision."""
         ...
 
     @property
     def smallest_gap(self) -> float:
-        """In nats."""
+        """The smallest gap between the two highest scores of a choice, in nats."""
         ...
 
 
 @runtime_checkable
 class Evaluator(Engine, Protocol):
-    """An engine that can prove candidates without recording steps. Any other records them, and they are dropped."""
+    """An engine that proves candidates without recording steps. Any other engine records them, and they are dropped."""
 
-    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Ended:
-        """How every candidate ends."""
+    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Endings:
+        """Return the ending of every candidate."""
         ...
 
 
-class Gaps(NamedTuple):
-    """How close choices were, as of `Evaluation`."""
+class ChoiceStatistics(NamedTuple):
+    """The closeness of choices; fields as in `Endings`."""
 
     num_choices: int = 0
     num_rescored: int = 0
-    smallest: float = float("inf")
+    smallest_gap: float = float("inf")
 
-    def join(self, other: "Gaps") -> "Gaps":
-        """Of both."""
-        return Gaps(
+    def combine(self, other: "ChoiceStatistics") -> "ChoiceStatistics":
+        """Combine the statistics of two sets of candidates."""
+        return ChoiceStatistics(
             self.num_choices + other.num_choices,
             self.num_rescored + other.num_rescored,
-            min(self.smallest, other.smallest),
+            min(self.smallest_gap, other.smallest_gap),
         )
 
 
-def prove_candidates(engine: Engine, drawn: CandidateSet, progress: Progress = no_progress) -> tuple[Candidates, Gaps]:
-    """The candidates as they ended, and how close the choices were."""
+class PartWork(Protocol):
+    """The work on a part. `prove` takes what `draw` returns, and `summarize` what `prove` returns.
+
+    `draw` and `summarize` run beside the engine, for the next part and the previous one.
+    """
+
+    def draw(self, part: Part) -> Any:
+        """Prepare the engine's input."""
+        ...
+
+    def prove(self, part: Part, drawn: Any, progress: Progress) -> Any:
+        """Run the engine."""
+        ...
+
+    def summarize(self, part: Part, proved: Any) -> PartResult:
+        """Return the part's result. UserError for a log-probability that is not finite."""
+        ...
+
+
+class FullWork:
+    """The work that proves every candidate of a part."""
+
+    def __init__(self, run: Run, pipeline: Pipeline) -> None:
+        self._run, self._pipeline = run, pipeline
+
+    def draw(self, part: Part) -> CandidateSet:
+        """Draw the candidates of the part."""
+        run = self._run
+        return self._pipeline.draw(run.graph, run.split, part.queries, run.num_corruptions, run.seed)
+
+    def prove(self, part: Part, drawn: CandidateSet, progress: Progress) -> tuple[Candidates, ChoiceStatistics]:
+        """Prove them."""
+        return prove_candidates(self._pipeline.engine, drawn, progress)
+
+    def summarize(self, part: Part, proved: tuple[Candidates, ChoiceStatistics]) -> PartResult:
+        """Rank and count them."""
+        candidates, choices = proved
+        rankings = self._pipeline.rank_finite(self._run, candidates)
+        if rankings is None:
+            raise refuse_scores(part)
+        return summarize_part(candidates, rankings, self._run.triples, self._run.seed, choices)
+
+
+def prove_candidates(
+    engine: Engine, drawn: CandidateSet, progress: Progress = no_progress
+) -> tuple[Candidates, ChoiceStatistics]:
+    """Return the candidates with their endings, and the closeness of the choices."""
     if not isinstance(engine, Evaluator):
-        return engine.prove(drawn, progress).candidates, Gaps()
+        return engine.prove(drawn, progress).candidates, ChoiceStatistics()
     ended = engine.evaluate(drawn, progress)
     outcome, is_limited, log_probability = ended.results
     proved = Candidates(
@@ -76,42 +123,34 @@ def prove_candidates(engine: Engine, drawn: CandidateSet, progress: Progress = n
         is_limited=is_limited.astype(np.uint8),
         log_probability=log_probability,
     )
-    return proved, Gaps(ended.num_choices, ended.num_rescored, ended.smallest_gap)
+    return proved, ChoiceStatistics(ended.num_choices, ended.num_rescored, ended.smallest_gap)
 
 
 def refuse_scores(part: Part) -> UserError:
-    """What is told where a log-probability of a part is no number."""
+    """Return the error for a part with a log-probability that is not finite."""
     return UserError(
-        f"a log-probability of {part.name} is no number, and so has no rank",
+        f"a log-probability of {part.name} is not finite, so it has no rank",
         where="policy",
-        fix=f"look at its candidates: kgverify diff --queries {part.queries.stop}",
+        fix=f"inspect its candidates: kgverify diff --queries {part.queries.stop}",
     )
 
 
 @contextmanager
-def naming_memory(info: EngineInfo | None = None) -> Iterator[None]:
-    """Where memory gives out inside, a UserError that names the options, instead of torch's."""
+def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
+    """Replace an allocation failure inside the context by a UserError that names the options that need less memory."""
     try:
         yield
-    except RuntimeError as error:
-        if not _tells_of_memory(error):
+    except (RuntimeError, MemoryError) as error:
+        from kgverify.engines.compiled.execution.batch_size import is_out_of_memory
+
+        if not is_out_of_memory(error):
             raise
         slots = None if info is None else info.layout.get("slots")
         batch = "the batch" if slots is None else f"a batch of {slots:,} slots"
-        # Torch tells what it was asked for first, and much else after that.
-        asked = ". ".join(str(error).strip().splitlines()[0].split(". ")[:2]).rstrip(".")
+        # torch's message begins with the size of the request, and continues with advice.
+        request = ". ".join((str(error).strip() or "out of memory").splitlines()[0].split(". ")[:2]).rstrip(".")
         raise UserError(
-            f"there is not enough memory for {batch} ({asked})",
+            f"there is not enough memory for {batch} ({request})",
             where="--memory",
-            fix="give less --memory or fewer --slots, or end what else takes memory of the device",
+            fix="give less --memory or fewer --slots, or stop other programs that use the device's memory",
         ) from error
-
-
-def _tells_of_memory(error: BaseException | None) -> bool:
-    """Whether it, or what led to it, is an allocation that failed; `torch.OutOfMemoryError` is a RuntimeError."""
-    while error is not None:
-        text = str(error).lower()
-        if "out of memory" in text or "can't allocate memory" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False

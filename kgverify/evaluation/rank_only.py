@@ -1,187 +1,406 @@
-"""Ranks without proving what cannot matter for them: what lies outside of the least model is not proved.
+"""Ranks without proving candidates that cannot affect them: those outside of the program's least model.
 
-Where the true triple of a query and side is PROVED with a score above -100, a candidate outside of the least model stands
-below it, whatever its derivation is: it cannot be PROVED, and what is not PROVED scores its log-probability less 100. All other
-candidates are evaluated, so that the ranks are those of a full evaluation. A true triple that is not PROVED is ranked by its
-log-probability among those of all of its corruptions, and they are all evaluated: there is nothing that bounds the
-log-probability of a derivation but the derivation.
+If the true triple of a query and side is PROVED with a score above -100, a candidate outside of the least model ranks below it,
+whatever its derivation: it cannot be PROVED, and a candidate that is not PROVED scores its log-probability less 100. All other
+candidates are proved, so the ranks are those of a full evaluation. A true triple that is not PROVED is ranked by its
+log-probability among those of all of its corruptions. Nothing but a derivation bounds a log-probability, so all are proved.
 
-It takes an engine that is sound: of one that proves what does not follow, the ranks are others than those of its full
-evaluation. For ranks alone; there are no steps to be had, and of the candidates left out no outcome.
+This requires a sound engine. An engine that proves what does not follow gets other ranks than in a full evaluation. Therefore a
+few of the candidates that could be left out are proved, for the check of a sample by the reference.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
-from kgverify.program.outcomes import Outcome
-from kgverify.ranking.groups import find_groups
-from kgverify.ranking.rank import NOT_PROVED_PENALTY, RANK_TOLERANCE
+from kgverify.evaluation.part_file import PartResult, Sample, draw_sample, join_samples
+from kgverify.evaluation.proving import ChoiceStatistics, prove_candidates, refuse_scores
+from kgverify.program.outcomes import Outcome, Side
+from kgverify.ranking.corrupt import (
+    ALL,
+    BOTH_SIDES,
+    draw_candidates,
+    draw_eligible,
+    may_be_drawn,
+    mix,
+    put_entities,
+)
+from kgverify.ranking.draw import count_eligible
+from kgverify.ranking.groups import divide, take_candidates
+from kgverify.ranking.rank import NOT_PROVED_PENALTY, RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
+from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, expand_rows, starts_of
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.program.least_model import LeastModel
 
 MARGIN: Final = 1e-3
-"""Nats by which the true triple has to stand above -100 and beyond a tie, so that no rounding of a sum can matter."""
+"""The least distance, in nats, of a true triple's score from -100 and a tie, so that rounding cannot affect a rank."""
 
 NUM_OUTSIDE: Final = 256
-"""Candidates of a part that could be left out and are proved all the same, so that the check may see some of them."""
+"""The most candidates of a part that could be left out and are proved for the check."""
 
-_SHARE_OUTSIDE: Final = 16
-"""Of so many candidates there is one of these at most."""
+_OUTSIDE_RATIO: Final = 16
+"""The number of candidates of a part for each of these."""
 
-Follows = Callable[[NDArray[np.int32]], NDArray[np.bool_]]
-"""int32 [n, 3] -> bool [n]: whether an atom, or an instance of it, follows from the program."""
+BLOCK_SIZE: Final = 1 << 20
+"""The corruptions proved and compared at once; a query and side with more corruptions is a block by itself."""
+
+_SALT: Final = 0x6F75747369646521
 
 
-class Ended(Protocol):
-    """How candidates ended."""
+class Block(NamedTuple):
+    """Corruptions of k kinds, one kind after the other, shared by g queries and sides.
+
+    groups: int64 [g]  indices of queries and sides; kind: int64 [g]  the kind whose corruptions each has
+    num:    int64 [k]  the corruptions of each kind
+    """
+
+    groups: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    num: NDArray[np.int64]
+    candidates: CandidateSet
+
+
+class Drawn(NamedTuple):
+    """The queries and sides G of a part, and the candidates M to prove first.
+
+    query:           int32 [G], side: int64 [G], triple: int32 [G, 3]
+    num_corruptions: int64 [G]
+    owner:           int64 [M]  the query and side of each candidate; is_true: bool [M]  whether it is the true triple
+    atom:            int32 [M, 3]
+    distinct:        int64 [D]  one row of M for each candidate to prove; position: int64 [M]  its index there
+    draw_rest:       the other corruptions of some queries and sides, int64 [g] ascending
+    rest_has_all:    whether `draw_rest` repeats the corruptions among M
+    """
+
+    query: NDArray[np.int32]
+    side: NDArray[np.int64]
+    triple: NDArray[np.int32]
+    num_corruptions: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    is_true: NDArray[np.bool_]
+    atom: NDArray[np.int32]
+    distinct: NDArray[np.int64]
+    position: NDArray[np.int64]
+    draw_rest: Callable[[NDArray[np.int64]], Iterator[Block]]
+    rest_has_all: bool
 
     @property
-    def results(self) -> Sequence[NDArray[Any]]:
-        """outcome [N], is_limited [N], log_probability float64 [N]"""
+    def first(self) -> CandidateSet:
+        """The candidates to prove first."""
+        return CandidateSet(self.query[self.owner], self.side[self.owner].astype(np.int8), self.atom)
+
+
+class CandidateSource(Protocol):
+    """A source of the candidates of parts."""
+
+    def draw(self, part: Part) -> Drawn:
+        """Return the true triples, the corruptions that could be PROVED, and a few others."""
         ...
 
 
-Evaluate = Callable[[CandidateSet], Ended]
+class DrawnCorruptions:
+    """The corruptions drawn by the run's seed."""
+
+    def __init__(self, run: Run, model: "LeastModel") -> None:
+        self._run, self._model = run, model
+
+    def draw(self, part: Part) -> Drawn:
+        """Return what is to be proved first; if the true triple does not follow, that is every candidate."""
+        run = self._run
+        candidates = draw_candidates(run.graph, run.split, part.queries, run.num_corruptions, run.seed)
+        groups = divide(candidates, run.triples)
+        owner = groups.repeat(np.arange(len(groups.query)))
+        is_true = np.zeros(len(owner), np.bool_)
+        is_true[groups.true] = True
+        follows = self._model.contains(candidates.atom)
+        is_first = is_true | follows | ~follows[groups.true][owner]
+        outside = np.flatnonzero(~is_first)
+        num_outside = choose_num_outside(part.num_candidates)
+        is_first[outside[:: max(1, len(outside) // num_outside)][:num_outside]] = True
+        rows = np.arange(np.count_nonzero(is_first))
+        return Drawn(
+            groups.query,
+            groups.side.astype(np.int64),
+            run.triples[groups.query],
+            groups.counts - 1,
+            owner[is_first],
+            is_true[is_first],
+            candidates.atom[is_first],
+            distinct=rows,
+            position=rows,
+            draw_rest=partial(_select_rest, candidates, owner, is_first),
+            rest_has_all=False,
+        )
 
 
-class Evaluated(NamedTuple):
-    """How the candidates that matter for ranks ended; those left out stand as FAILED, below every true triple that is ranked.
+def _select_rest(
+    candidates: CandidateSet, owner: NDArray[np.int64], is_first: NDArray[np.bool_], groups: NDArray[np.int64]
+) -> Iterator[Block]:
+    rows = np.flatnonzero(~is_first & np.isin(owner, groups))
+    if len(rows):
+        kind = np.arange(len(groups))
+        num = np.bincount(np.searchsorted(groups, owner[rows]), minlength=len(groups))
+        yield Block(groups, kind, num, candidates.take(rows))
 
-    is_run:          bool    [N]
-    outcome:         int8    [N]
-    log_probability: float64 [N]
-    is_limited:      uint8   [N]
+
+class AllCorruptions:
+    """All corruptions of every query and side, which are not drawn before they are needed.
+
+    The least model gives the corruptions inside of it as ranges of its keys. Queries that ask for the same argument of the same
+    predicate and entity have the same corruptions, which are proved once.
     """
 
-    is_run: NDArray[np.bool_]
-    outcome: NDArray[np.int8]
-    log_probability: NDArray[np.float64]
-    is_limited: NDArray[np.uint8]
+    def __init__(self, run: Run, model: "LeastModel") -> None:
+        self._run, self._model = run, model
+        self._num_constants = len(run.graph.program.symbols.constants)
 
-    def complete(self, candidates: CandidateSet) -> Candidates:
-        """The candidates with how they ended, those left out as they stand."""
-        num_steps = np.zeros(len(self.outcome), np.uint32)
-        return Candidates(*candidates, num_steps, self.outcome, self.is_limited, self.log_probability)
+    def draw(self, part: Part) -> Drawn:
+        """Return the true triples, the corruptions inside of the model and a few others, equal atoms once."""
+        run = self._run
+        query = np.repeat(np.array(part.queries, np.int32), len(BOTH_SIDES))
+        side = np.tile(np.array(BOTH_SIDES, np.int64), len(part.queries))
+        triple = run.triples[query]
+        owners, atoms = [np.arange(len(query))], [triple]
+        for each in BOTH_SIDES:
+            rows = np.flatnonzero(side == each)
+            num, entities = self._model.select_entities(triple[rows], each)
+            owners.append(np.repeat(rows, num))
+            atoms.append(put_entities(triple[owners[-1]], side[owners[-1]], entities))
+        outside = self._draw_outside(query, side, triple, choose_num_outside(part.num_candidates))
+        owner = np.concatenate((*owners, outside[0]))
+        atom = np.concatenate((*atoms, outside[1]))
+        is_true = np.arange(len(owner)) < len(query)
+        is_kept = is_true | may_be_drawn(run.graph, atom, side[owner])
+        owner, atom, is_true = owner[is_kept], atom[is_kept], is_true[is_kept]
+        distinct, position = np.unique(self._number(atom), return_index=True, return_inverse=True)[1:]
+        num_eligible = count_eligible(run.graph, triple, side)
+        return Drawn(
+            query,
+            side,
+            triple,
+            num_eligible,
+            owner,
+            is_true,
+            atom,
+            distinct,
+            position.reshape(-1),
+            draw_rest=partial(self._draw_rest, query, side, triple, num_eligible),
+            rest_has_all=True,
+        )
+
+    def _draw_outside(
+        self, query: NDArray[np.int32], side: NDArray[np.int64], triple: NDArray[np.int32], num: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Draw corruptions that do not follow, by the seed: int64 [n] the query and side of each, int32 [n, 3]."""
+        group: NDArray[np.uint64] = (query.astype(np.int64) * 4 + side).astype(np.uint64)
+        key = mix(mix(np.array([self._run.seed ^ _SALT], np.uint64)) ^ group)
+        order = np.argsort(key, kind="stable")
+        draws = np.arange(num)
+        owner = order[draws % len(order)]
+        entities = mix(key[owner] ^ draws.astype(np.uint64)) % np.uint64(self._num_constants)
+        atom = put_entities(triple[owner], side[owner], entities.astype(np.int32))
+        rows = np.unique(np.stack((owner, self._number(atom))), axis=1, return_index=True)[1]
+        rows = rows[~self._model.contains(atom[rows])]
+        return owner[rows], atom[rows]
+
+    def _number(self, atom: NDArray[np.int32]) -> NDArray[np.int64]:
+        wide = atom.astype(np.int64)
+        numbers: NDArray[np.int64] = (wide[:, 0] * self._num_constants + wide[:, 1]) * self._num_constants + wide[:, 2]
+        return numbers
+
+    def _draw_rest(
+        self,
+        query: NDArray[np.int32],
+        side: NDArray[np.int64],
+        triple: NDArray[np.int32],
+        num_eligible: NDArray[np.int64],
+        groups: NDArray[np.int64],
+    ) -> Iterator[Block]:
+        """Yield every corruption of the queries and sides in blocks, those of a kind once."""
+        kept = np.where(side[groups] == Side.HEAD, triple[groups, 2], triple[groups, 1])
+        kinds = np.stack((triple[groups, 0], side[groups], kept))
+        first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)[1:]
+        kind = kind.reshape(-1)
+        leader = groups[first]
+        # The queries and sides of each kind, one kind after the other.
+        order = np.argsort(kind, kind="stable")
+        groups, kind = groups[order], kind[order]
+        ends = np.cumsum(num_eligible[leader])
+        begin = 0
+        while begin < len(ends):
+            before = ends[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + BLOCK_SIZE, "right")))
+            of = leader[begin:end]
+            num, atom = draw_eligible(self._run.graph, triple[of], side[of])
+            owner = np.repeat(of, num)
+            here = slice(*np.searchsorted(kind, (begin, end)))
+            candidates = CandidateSet(query[owner], side[owner].astype(np.int8), atom)
+            yield Block(groups[here], kind[here] - begin, num, candidates)
+            begin = end
 
 
-class RankedOnly(NamedTuple):
-    """Ranks, and what they took. rankings: None where a log-probability is no number."""
+class Tally(NamedTuple):
+    """Counts for the queries and sides G: the corruptions above and tied, and the endings of the proved candidates.
 
-    rankings: Rankings | None
-    num_candidates: int
-    num_evaluated: int
-
-    @property
-    def num_skipped(self) -> int:
-        """Candidates that were not evaluated."""
-        return self.num_candidates - self.num_evaluated
-
-
-def rank_only(
-    run: Run, pipeline: Pipeline, model: "LeastModel | None" = None, candidates: CandidateSet | None = None
-) -> RankedOnly:
-    """The ranks of a run, by a pipeline of the compiled evaluator, all its candidates at once.
-
-    model: of the run's program; computed on the engine's device if not given. candidates: drawn if not given.
+    above, tied, num_limited: int64 [G]; num_outcomes: int64 [G, 4]
     """
-    evaluate = pipeline.engine.evaluate  # type: ignore[attr-defined]
-    if model is None:
-        model = find_model(run, pipeline.engine.info.device)
-    if candidates is None:
-        candidates = pipeline.draw_for(run)
-    evaluated = evaluate_for_ranks(evaluate, model.contains, candidates, run.triples)
-    rankings = pipeline.rank_finite(run, evaluated.complete(candidates))
-    return RankedOnly(rankings, len(candidates.query), int(evaluated.is_run.sum()))
+
+    above: NDArray[np.int64]
+    tied: NDArray[np.int64]
+    num_limited: NDArray[np.int64]
+    num_outcomes: NDArray[np.int64]
 
 
-def choose_num_outside(num_candidates: int) -> int:
-    """How many of a part's candidates are proved although they could be left out."""
-    return min(NUM_OUTSIDE, -(-num_candidates // _SHARE_OUTSIDE))
+class Ranked(NamedTuple):
+    """A part's rankings before they are summarized."""
+
+    drawn: Drawn
+    true: Candidates
+    tally: Tally
+    sample: Sample
+    choices: ChoiceStatistics
 
 
-def find_model(run: Run, device: str) -> "LeastModel":
-    """The least model of a run's program. UserError where it takes more memory than it may."""
+class RankOnly:
+    """The work that proves the candidates of a part in two steps, and compares them with the true triples beside the engine.
+
+    First come the true triples and the corruptions that could be PROVED. Then come all corruptions of the queries and sides
+    whose true triple does not rank above everything that is not PROVED.
+    """
+
+    def __init__(self, run: Run, pipeline: Pipeline, source: CandidateSource) -> None:
+        self._run, self._engine, self._source = run, pipeline.engine, source
+
+    def draw(self, part: Part) -> Drawn:
+        """Draw the candidates of the first step."""
+        return self._source.draw(part)
+
+    def prove(self, part: Part, drawn: Drawn, progress: Progress) -> Ranked:
+        """Prove what can affect a rank."""
+        first, is_true = drawn.first, drawn.is_true
+        # What the second step repeats is counted there.
+        counted = no_progress if drawn.rest_has_all else progress
+        distinct, choices = self._prove(part, first.take(drawn.distinct), counted)
+        found = take_candidates(distinct, drawn.position)._replace(query=first.query, side=first.side)
+        true = take_candidates(found, is_true)
+        needs_all = ~ranks_above_unproved(true.outcome, true.log_probability)
+        is_counted = is_true | ~(needs_all[drawn.owner] & drawn.rest_has_all)
+        found, is_true, owner = take_candidates(found, is_counted), is_true[is_counted], drawn.owner[is_counted]
+        true_score = ranking_scores(true)
+        tally = _tally(found, owner, is_true, true_score)
+        samples = [draw_sample(found, is_true, self._run.seed)]
+        num_reported = 0 if drawn.rest_has_all else len(drawn.distinct)
+        compared: list[Future[Sample]] = []
+        with ThreadPoolExecutor(1) as beside:
+            blocks = drawn.draw_rest(np.flatnonzero(needs_all))
+            upcoming = beside.submit(next, blocks, None)
+            while (block := upcoming.result()) is not None:
+                upcoming = beside.submit(next, blocks, None)
+                proved, of_block = self._prove(part, block.candidates, progress)
+                choices = choices.combine(of_block)
+                num_reported += len(proved.query)
+                compared.append(beside.submit(self._compare, block, proved, true_score, tally))
+        progress(part.num_candidates - num_reported)
+        samples += [each.result() for each in compared]
+        return Ranked(drawn, true, tally, join_samples(samples), choices)
+
+    def summarize(self, part: Part, proved: Ranked) -> PartResult:
+        """Return the ranks among all candidates, and the counts of those that were proved."""
+        drawn, true, tally = proved.drawn, proved.true, proved.tally
+        rankings = Rankings(
+            drawn.query,
+            drawn.side.astype(np.int8),
+            (drawn.num_corruptions + 1).astype(np.uint32),
+            1.0 + tally.above.astype(np.float64),
+            1.0 + (tally.above + tally.tied).astype(np.float64),
+        )
+        return PartResult.build(rankings, true, tally.num_outcomes, tally.num_limited, proved.sample, proved.choices)
+
+    def _prove(self, part: Part, candidates: CandidateSet, progress: Progress) -> tuple[Candidates, ChoiceStatistics]:
+        proved, choices = prove_candidates(self._engine, candidates, progress)
+        if not np.isfinite(proved.log_probability).all():
+            raise refuse_scores(part)
+        return proved, choices
+
+    def _compare(self, block: Block, proved: Candidates, true_score: NDArray[np.float64], tally: Tally) -> Sample:
+        """Add the corruptions of a block to the tally, and return a sample of them."""
+        groups, kind = block.groups, block.kind
+        starts, score = starts_of(block.num), ranking_scores(proved)
+        outcomes, limited = _count_endings(np.repeat(np.arange(len(block.num)), block.num), proved, len(block.num))
+        tally.num_outcomes[groups] += outcomes[kind]
+        tally.num_limited[groups] += limited[kind]
+        ends = np.cumsum(block.num[kind])
+        begin = 0
+        while begin < len(groups):
+            before = ends[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + 2 * BLOCK_SIZE, "right")))
+            of, here = kind[begin:end], groups[begin:end]
+            bounds = starts_of(block.num[of])
+            gaps = score[expand_rows(starts, of)] - np.repeat(true_score[here], block.num[of])
+            for counts, mask in zip((tally.above, tally.tied), compare_gaps(gaps, RANK_TOLERANCE), strict=True):
+                counts[here] += np.diff(np.searchsorted(np.flatnonzero(mask), bounds))
+            begin = end
+        return draw_sample(proved, np.zeros(len(score), np.bool_), self._run.seed)
+
+
+def build_rank_only(run: Run, pipeline: Pipeline) -> RankOnly:
+    """Build the rank-only work of a run. UserError for a pipeline with its own draw or ranks, or a model that is too large."""
+    if pipeline.draw is not draw_candidates or pipeline.rank is not rank_candidates:
+        raise UserError(
+            "draws and ranks by itself, but the draw or the ranks to be evaluated are others",
+            where="--rank-only",
+            fix="leave --rank-only out, and all candidates are proved",
+        )
     from kgverify.engines.compiled.program.least_model import LeastModel
 
     try:
-        return LeastModel(run.graph.program, device=device)
+        model = LeastModel(run.graph.program, device=pipeline.engine.info.device)
     except UserError as error:
         raise UserError(
             error.message, where="--rank-only", fix="leave --rank-only out, and all candidates are proved"
         ) from None
+    source = AllCorruptions(run, model) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
+    return RankOnly(run, pipeline, source)
 
 
-def stands_above(
+def choose_num_outside(num_candidates: int) -> int:
+    """Return the number of a part's candidates that are proved although they could be left out."""
+    return min(NUM_OUTSIDE, -(-num_candidates // _OUTSIDE_RATIO))
+
+
+def ranks_above_unproved(
     outcome: NDArray[np.int8], log_probability: NDArray[np.float64], tolerance: float = RANK_TOLERANCE
 ) -> NDArray[np.bool_]:
-    """bool [n]: whether true triples that ended so, int8 and float64 [n], stand above all that is not PROVED."""
+    """Return whether true triples with these endings rank above everything that is not PROVED: bool [n]."""
     is_above: NDArray[np.bool_] = (outcome == Outcome.PROVED) & (
         log_probability > MARGIN + tolerance - NOT_PROVED_PENALTY
     )
     return is_above
 
 
-def evaluate_for_ranks(
-    evaluate: Evaluate,
-    follows: Follows,
-    candidates: CandidateSet,
-    triples: NDArray[np.int32],
-    tolerance: float = RANK_TOLERANCE,
-    num_outside: int = 0,
-) -> Evaluated:
-    """Evaluate the candidates that can matter for the rank of a true triple, in two calls at most.
-
-    triples: int32 [n, 3], the split that `candidates.query` points into; tolerance: of ties, in nats. The second call is for
-    the queries and sides whose true triple was not proved, or not with a score above -100. A query and side without its true
-    triple has no rank, and none of its candidates is evaluated. num_outside: so many of those that do not follow, spread
-    over all, are evaluated too.
-    """
-    num = len(candidates.query)
-    group, is_true = _group(candidates, triples)
-    num_groups = int(group.max(initial=-1)) + 1
-    in_model = follows(candidates.atom)
-    is_ranked = np.zeros(num_groups, np.bool_)
-    is_ranked[group[is_true]] = True
-    # A true triple that does not follow is not proved: all of its group is needed.
-    needs_all = np.zeros(num_groups, np.bool_)
-    needs_all[group[is_true & ~in_model]] = True
-
-    is_run = np.zeros(num, np.bool_)
-    outcome = np.full(num, Outcome.FAILED, np.int8)
-    log_probability = np.zeros(num, np.float64)
-    is_limited = np.zeros(num, np.uint8)
-
-    def run(rows: NDArray[np.int64]) -> None:
-        if not len(rows):
-            return
-        ended = evaluate(candidates.take(rows)).results
-        is_run[rows], outcome[rows], is_limited[rows], log_probability[rows] = True, *ended
-
-    is_needed = is_true | in_model | needs_all[group]
-    outside = np.flatnonzero(is_ranked[group] & ~is_needed)
-    if num_outside:
-        is_needed[outside[:: max(1, len(outside) // num_outside)][:num_outside]] = True
-    run(np.flatnonzero(is_ranked[group] & is_needed))
-    is_above = stands_above(outcome, log_probability, tolerance)
-    needs_all[group[is_true & ~is_above]] = True
-    run(np.flatnonzero(needs_all[group] & ~is_run))
-    return Evaluated(is_run, outcome, log_probability, is_limited)
+def _tally(
+    candidates: Candidates, owner: NDArray[np.int64], is_true: NDArray[np.bool_], true_score: NDArray[np.float64]
+) -> Tally:
+    num = len(true_score)
+    masks = compare_gaps(ranking_scores(candidates) - true_score[owner], RANK_TOLERANCE)
+    above, tied = (np.bincount(owner[mask & ~is_true], minlength=num) for mask in masks)
+    num_outcomes, num_limited = _count_endings(owner, candidates, num)
+    return Tally(above, tied, num_limited, num_outcomes)
 
 
-def _group(candidates: CandidateSet, triples: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The number of each candidate's query and side, int64 [N], and whether it is the true triple, bool [N]."""
-    groups = find_groups(candidates, triples)
-    if groups is None:
-        keys = candidates.query.astype(np.int64) * 4 + candidates.side
-        of = np.unique(keys, return_inverse=True)[1].reshape(-1)
-        return of, (candidates.atom == triples[candidates.query]).all(1)
-    is_true = np.zeros(len(candidates.query), np.bool_)
-    is_true[groups.true] = True
-    return groups.repeat(np.arange(len(groups.query))), is_true
+def _count_endings(
+    owner: NDArray[np.int64], candidates: Candidates, num: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the candidates of each owner by outcome, int64 [num, 4], and those that were limited, int64 [num]."""
+    ended = np.bincount(owner * len(Outcome) + candidates.outcome, minlength=num * len(Outcome))
+    limited = np.bincount(owner[candidates.is_limited != 0], minlength=num)
+    return ended.reshape(num, len(Outcome)), limited

@@ -1,4 +1,4 @@
-"""Some candidates of an evaluation, drawn by the seed, are proved by the reference as well: no speed without agreement."""
+"""The check of an evaluation: the reference proves a sample of its candidates, drawn by the seed."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -14,16 +14,16 @@ from kgverify.runs.run import Run, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 
 _EXACT: Final = 1e-9
-"""How far sums of float64 may be apart that were added up in another order, for each step, in nats."""
+"""The largest difference, for each step and in nats, between sums of float64 added in another order."""
 
 
 def check_sample(
     run: Run, results: Iterable[PartResult], num: int, score_error: float, progress: Progress = no_progress
 ) -> SpotCheck:
-    """Prove `num` of the kept candidates by the reference: half of them true triples, half corruptions, if there are.
+    """Prove `num` of the sampled candidates by the reference: half of them true triples, half corruptions, if possible.
 
-    score_error: what the engine declares. A candidate on whose way two scores are closer than the errors may part from
-    the reference's way there: a near-tie, which is counted and no difference.
+    score_error: the error that the engine declares. If two scores in a derivation are closer than the errors, the engine may
+    choose otherwise than the reference there. This is a near-tie, counted apart from the differences.
     """
     sample = _Sample(list(results), num)
     if not len(sample.candidates.query):
@@ -53,7 +53,7 @@ def check_sample(
 
 
 class _Sample:
-    """The kept candidates of lowest priority, half of each stratum as far as there are so many, and how they ended."""
+    """The sampled candidates of lowest priority, half of each stratum if possible, with their endings."""
 
     def __init__(self, results: list[PartResult], num: int) -> None:
         priority = np.concatenate([each.sample_priority for each in results])
@@ -70,7 +70,7 @@ class _Sample:
 
 
 def smallest_gaps(columns: Columns) -> NDArray[np.float64]:
-    """float64 [N]: on each candidate's way, between the chosen score and the next below it; inf where there was no choice."""
+    """Return each candidate's smallest gap between a chosen score and the next one, float64 [N]; inf without a choice."""
     num_resolvents = columns.steps.num_resolvents.astype(np.int64)
     starts = starts_of(num_resolvents)
     step = np.repeat(np.arange(len(num_resolvents)), num_resolvents)

@@ -11,7 +11,7 @@ from kgverify.program.program import Source
 
 
 def parse_domains(text: str, file: str) -> dict[str, tuple[str, ...]]:
-    """The constants of each domain, in file order, without repetitions. UserError at an empty domain."""
+    """Return the constants of each domain, in file order, without repetitions. UserError at an empty domain."""
     domains: dict[str, dict[str, None]] = {}
     for number, line in split_lines(text):
         if is_skipped(line):

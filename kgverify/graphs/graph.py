@@ -58,7 +58,7 @@ class KnowledgeGraph:
         )
 
     def queries(self, split: str) -> NDArray[np.int32]:
-        """The triples of a split in file order: int32 [n, 3] predicate, head, tail. UserError if none."""
+        """Return the triples of a split in file order: int32 [n, 3] predicate, head, tail. UserError if none."""
         if split not in get_args(Split):
             raise UserError(
                 f"expected train, valid or test, found {split!r}",
@@ -82,7 +82,7 @@ class KnowledgeGraph:
         return known
 
     def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
-        """The constants that may stand in an argument of a predicate: int32 [n], ascending.
+        """Return the constants that may stand in an argument of a predicate: int32 [n], ascending.
 
         It is the union of the declared domains that hold a constant seen there in train, valid or test; all
         constants where no domains are declared or where some seen constant is in none. Source:

@@ -66,7 +66,7 @@ def load_graph(
 
 
 def embedded_names() -> tuple[str, ...]:
-    """The names of the graphs that come with kgverify."""
+    """Return the names of the graphs that come with kgverify."""
     root = resources.files("kgverify.graphs.embedded")
     return tuple(sorted(entry.name for entry in root.iterdir() if entry.joinpath("train.txt").is_file()))
 
@@ -148,7 +148,7 @@ def _locate(spec: str | Path) -> Traversable:
 
 
 def _list_files(place: Traversable, shown: str, roles: Sequence[str]) -> dict[str, Traversable]:
-    """The file of each of the roles that has one; of a file that is the graph itself, only train."""
+    """Return the file of each of the roles that has one; of a file that is the graph itself, only train."""
     if not place.is_dir():
         return {"train": place}
     files = sorted((entry for entry in place.iterdir() if entry.is_file()), key=lambda entry: entry.name)
@@ -182,7 +182,7 @@ def _has_role(file_name: str, role: str) -> bool:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """The visible names in a folder; none if it is no folder."""
+    """Return the visible names in a folder; none if it is no folder."""
     return sorted(e.name for e in folder.iterdir() if not e.name.startswith(".")) if folder.is_dir() else []
 
 

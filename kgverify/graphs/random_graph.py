@@ -58,7 +58,7 @@ GADGETS: Final = (
 
 
 def parse_seed(spec: str) -> int:
-    """The seed of `random:SEED`. UserError if it is none."""
+    """Return the seed of `random:SEED`. UserError if it is none."""
     text = spec.removeprefix(PREFIX)
     if not text.isdecimal():
         raise UserError(
@@ -68,7 +68,7 @@ def parse_seed(spec: str) -> int:
 
 
 def random_graph(seed: int) -> KnowledgeGraph:
-    """The graph of a seed, the same on every machine."""
+    """Return the graph of a seed, the same on every machine."""
     rng = random.Random(seed)
     constants = [f"c{i}" for i in range(NUM_CONSTANTS)]
     few = constants[:12]
@@ -132,7 +132,7 @@ def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedR
 
 
 def _apply(rng: random.Random, rule: NamedRule, known: list[NamedAtom]) -> NamedAtom | None:
-    """The head of a rule whose body is matched, atom by atom, by known atoms drawn at random; None if that fails."""
+    """Return the head of a rule whose body is matched, atom by atom, by known atoms drawn at random; None if that fails."""
     bindings: dict[Variable, str] = {}
     for atom in rule.body:
         wanted = [bindings.get(t, t) if isinstance(t, Variable) else t for t in (atom.first, atom.second)]

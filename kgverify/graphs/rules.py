@@ -37,7 +37,7 @@ def parse_rules(
     constants: Collection[str] = frozenset(),
     predicates: Collection[str] = frozenset(),
 ) -> tuple[NamedRule, ...]:
-    """The rules of a text, in order, each with `file` and its line.
+    """Return the rules of a text, in order, each with `file` and its line.
 
     constants, predicates: the names of the graph, by which the arrow format tells a constant from a variable
         and a predicate with colons from a rule's name

@@ -145,13 +145,13 @@ class Scanner:
 
 
 def quote_name(name: str) -> str:
-    """A name in single quotes, as `Scanner` reads it."""
+    """Return a name in single quotes, as `Scanner` reads it."""
     escaped = name.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def render_name(name: str) -> str:
-    """A name for an atom of a fact: bare where it reads back as itself, else in quotes."""
+    """Return a name for an atom of a fact: bare where it reads back as itself, else in quotes."""
     is_bare = (
         name
         and not _NEEDS_QUOTES.intersection(name)

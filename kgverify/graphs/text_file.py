@@ -47,26 +47,26 @@ def read_text(file: Traversable) -> TextFile:
 
 
 def split_lines(text: str) -> list[Line]:
-    """The lines of a text, ended by LF or CRLF and by nothing else: names may hold any other separator."""
+    """Return the lines of a text, ended by LF or CRLF and by nothing else: names may hold any other separator."""
     return [Line(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
 
 
 def is_comment(line: str) -> bool:
-    """Whether a line is a comment: its first sign is `%` or `#`, and no tab makes it a row of a table."""
+    """Return whether a line is a comment: its first sign is `%` or `#`, and no tab makes it a row of a table."""
     return line.lstrip(" ").startswith(("%", "#")) and "\t" not in line
 
 
 def is_skipped(line: str) -> bool:
-    """Whether a line says nothing: only white space, without a tab, or a comment."""
+    """Return whether a line says nothing: only white space, without a tab, or a comment."""
     return "\t" not in line and (not line.strip() or is_comment(line))
 
 
 def line_error(source: Source, expected: str, found: str, fix: str) -> UserError:
-    """The error of a line: what was expected there, what was found and how to fix it."""
+    """Return the error of a line: what was expected there, what was found and how to fix it."""
     return UserError(f"expected {expected}, found {found}", where=str(source), fix=fix)
 
 
 def show(text: str) -> str:
-    """A piece of text in quotes, cut to a length that an error message bears."""
+    """Return a piece of text in quotes, cut to a length that an error message bears."""
     text = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
     return repr(text)

@@ -33,7 +33,7 @@ class Triples(NamedTuple):
 
 
 def parse_triples(text: str, file: str) -> Triples:
-    """The triples of a text. UserError, with `file` and line, at the first line that is no triple."""
+    """Return the triples of a text. UserError, with `file` and line, at the first line that is no triple."""
     lines = split_lines(text)
     parse = _parse_tabular if _is_tabular(lines) else _parse_functional
     found = list(parse(lines, file))

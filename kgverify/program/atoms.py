@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Variable(NamedTuple):
-    """A variable in names; a constant in names is a plain `str`."""
+    """A variable by name; a constant by name is a plain `str`."""
 
     name: str
 
@@ -41,15 +41,15 @@ Goal: TypeAlias = tuple[Atom, ...]
 
 
 def encode_variable(number: int) -> int:
-    """The argument id of variable `number` (0, 1, 2 ...): -1, -2, -3 ..."""
+    """Return the argument id of variable `number` (0, 1, 2 ...): -1, -2, -3 ..."""
     return -1 - number
 
 
 def decode_variable(argument: int) -> int:
-    """The variable number of an argument id below 0."""
+    """Return the variable number of an argument id below 0."""
     return -1 - argument
 
 
 def is_variable(argument: int) -> bool:
-    """Whether an argument id stands for a variable."""
+    """Return whether an argument id stands for a variable."""
     return argument < 0

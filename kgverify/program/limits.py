@@ -12,7 +12,7 @@ MAX_DEPTH: Final = (1 << 16) - 1
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a derivation may go. Defaults: the sizes published for GPU evaluators.
+    """The limits of a derivation. Defaults: the sizes published for GPU evaluators.
 
     max_depth:      resolution steps before DEPTH_LIMIT (1 to 65535)
     max_atoms:      atoms of a resolvent (1 to 31)

@@ -1,10 +1,10 @@
-"""What a goal is and how a derivation stands."""
+"""The kinds of goals, the outcomes of derivations, and other codes of a step."""
 
 from enum import IntEnum
 
 
 class GoalKind(IntEnum):
-    """An ordinary goal, or one of the two terminal ones; these have no atoms."""
+    """The kind of a goal: ordinary, or one of the two terminal ones, which have no atoms."""
 
     GOAL = 0
     TRUE = 1
@@ -12,7 +12,7 @@ class GoalKind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """How a derivation stands after a step."""
+    """The state of a derivation after a step."""
 
     OPEN = 0
     PROVED = 1
@@ -21,7 +21,7 @@ class Outcome(IntEnum):
 
 
 class Side(IntEnum):
-    """Which argument of the query's triple the candidate replaces; `NONE` outside a ranking."""
+    """The argument of the query's triple that a candidate replaces; `NONE` outside a ranking."""
 
     HEAD = 0
     TAIL = 1
@@ -29,7 +29,7 @@ class Side(IntEnum):
 
 
 class Origin(IntEnum):
-    """Which kind of clause made a resolvent; `NONE` for FALSE, which no clause makes."""
+    """The kind of clause that made a resolvent; `NONE` for FALSE, which no clause makes."""
 
     NONE = 0
     RULE = 1

@@ -13,7 +13,7 @@ from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, encode_varia
 
 
 class Source(NamedTuple):
-    """The line of a file that something was read from; line 0 means unknown."""
+    """The file and line of an input; line 0 means unknown."""
 
     file: str
     line: int
@@ -64,7 +64,7 @@ class Symbols:
         return {name: i for i, name in enumerate(self.constants)}
 
     def encode(self, atom: NamedAtom) -> Atom:
-        """The ids of an atom; variables are numbered by first appearance. KeyError for an unknown name."""
+        """Encode an atom; variables are numbered by first appearance. KeyError for an unknown name."""
         return encode_atoms((atom,), self.predicate_ids, self.constant_ids)[0]
 
 
@@ -74,8 +74,8 @@ class Program:
 
     facts:        int32 [F, 3]  predicate, first, second; unique, ascending in that order; read-only
     rules:        in file order
-    named_rules:  the same rules as they were written, with names and sources
-    named_facts, named_queries: the facts and queries as they were given, in the order that numbers the symbols
+    named_rules:  the same rules in names, with their sources
+    named_facts, named_queries: the facts and queries in names, in the order that numbers the symbols
     fact_lines:   int32 [F]     line of each fact in `facts_file` (0: unknown)
     """
 
@@ -145,7 +145,7 @@ class Program:
 
     @cached_property
     def rule_sources(self) -> tuple[str, ...]:
-        """Where each rule was read."""
+        """The source of each rule, as text."""
         return tuple(str(rule.source) for rule in self.named_rules)
 
     @cached_property
@@ -164,15 +164,11 @@ class Program:
             digest.update(np.array((head, *body), "<i4").tobytes())
         return digest.hexdigest()
 
-    def fact_source(self, fact: int) -> Source:
-        """Where a fact was read."""
-        return Source(self.facts_file, int(self.fact_lines[fact]) if len(self.fact_lines) else 0)
-
 
 def encode_atoms(
     atoms: Sequence[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]
 ) -> tuple[Atom, ...]:
-    """Atoms that share their variables, in ids; variables are numbered by first appearance."""
+    """Encode atoms that share their variables; variables are numbered by first appearance."""
     variables: dict[str, int] = {}
 
     def encode(term: Term) -> int:
@@ -189,6 +185,6 @@ def _encode_rule(rule: NamedRule, predicate_ids: dict[str, int], constant_ids: d
 
 
 def render_named(atom: NamedAtom) -> str:
-    """`p(a, X)`; a variable is shown by its name."""
+    """Render an atom as `p(a, X)`; a variable is shown by its name."""
     first, second = (t.name if isinstance(t, Variable) else t for t in (atom.first, atom.second))
     return f"{atom.predicate}({first}, {second})"

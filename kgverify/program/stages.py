@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """Where in a run something is computed: the shared vocabulary of code, traces, reports and faults.
+    """A stage of a run: the shared vocabulary of code, traces, reports and faults.
 
     `CORRUPT` comes before any derivation, `SELECT` to `FINISH` are one step, `RECYCLE` is the batch machinery
     around the steps, `RANK` and `METRIC` come after.

@@ -1,1 +1,1 @@
-"""From candidates to ranks and metrics: seeded, filtered corruptions; tie-aware ranks; MRR and Hits@k."""
+"""Ranking: seeded, filtered corruptions; tie-aware ranks; MRR and Hits@k."""

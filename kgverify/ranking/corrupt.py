@@ -1,4 +1,4 @@
-"""Stage `corrupt`: seeded, filtered corruptions, drawn by key, so that no chunking or order can change them."""
+"""The stage `corrupt`: seeded, filtered corruptions, drawn by key so that no chunking or order can change them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
-from kgverify.ranking.draw import Asked, count_eligible, draw_entities
+from kgverify.ranking.draw import DrawRows, count_eligible, draw_entities
 from kgverify.trace.model.columns import CandidateSet
 
 ALL: Final = -1
-"""The number of corruptions that means every eligible entity."""
+"""The number of corruptions that stands for every eligible entity."""
 
 BOTH_SIDES: Final = (Side.HEAD, Side.TAIL)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The splitmix64 step (Steele, Lea and Flood 2014) of each element; arithmetic is mod 2^64."""
+    """Apply the splitmix64 step (Steele, Lea and Flood 2014) to each element; arithmetic is mod 2^64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -27,7 +27,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], side: Side) -> NDArray[np.int32]:
-    """int32 [n], ascending: those of the argument's domain that make neither the triple, int32 [3], nor a known one."""
+    """Return the entities of the argument's domain that make neither the triple nor a known one: int32 [n], ascending."""
     entities = graph.argument_domain(int(triple[0]), side)
     known = graph.known_triples
     kept_column = 2 if side == Side.HEAD else 1
@@ -45,9 +45,9 @@ def draw_candidates(
     seed: int,
     sides: Sequence[Side] = BOTH_SIDES,
 ) -> CandidateSet:
-    """The candidates of the given queries: for each query and side the true triple, then its corruptions by entity.
+    """Draw the candidates of the given queries: for each query and side the true triple, then its corruptions by entity.
 
-    The draw depends on (seed, query, side) alone: it takes the entities of lowest key, all where no more are eligible.
+    The draw depends on (seed, query, side) alone. It takes the entities of lowest key, or all if no more are eligible.
     UserError for a query that the split does not have, or a negative number of corruptions other than `ALL`.
     """
     query, side = _rows(graph, split, queries, num_corruptions, sides)
@@ -56,7 +56,7 @@ def draw_candidates(
     for word in (query, side):
         key = mix(key) ^ word.astype(np.uint64)
     num_drawn, entities = draw_entities(
-        graph, Asked(triple, mix(key), side), None if num_corruptions == ALL else num_corruptions
+        graph, DrawRows(triple, mix(key), side), None if num_corruptions == ALL else num_corruptions
     )
     counts = num_drawn + 1
     is_corruption = np.ones(int(counts.sum()), np.bool_)
@@ -71,13 +71,16 @@ def draw_candidates(
 def draw_eligible(
     graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Every corruption of triples, int32 [n, 3], on sides, int64 [n]: how many of each, int64 [n], and they, int32 [m, 3]."""
-    num, entities = draw_entities(graph, Asked(triple, np.zeros(len(side), np.uint64), side), None)
+    """List every corruption of triples on their sides.
+
+    Takes int32 [n, 3] and int64 [n]; returns the number for each triple, int64 [n], and the corruptions, int32 [m, 3].
+    """
+    num, entities = draw_entities(graph, DrawRows(triple, np.zeros(len(side), np.uint64), side), None)
     return num, put_entities(np.repeat(triple, num, axis=0), np.repeat(side, num), entities)
 
 
 def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: NDArray[np.int32]) -> NDArray[np.int32]:
-    """int32 [n, 3]: the triples with an entity, int32 [n], in the argument of a side, int64 [n]."""
+    """Replace the argument of a side, int64 [n], by an entity, int32 [n], in each triple, int32 [n, 3]."""
     atom = triple.copy()
     atom[:, 1] = np.where(side == Side.HEAD, entities, triple[:, 1])
     atom[:, 2] = np.where(side == Side.TAIL, entities, triple[:, 2])
@@ -85,11 +88,11 @@ def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: N
 
 
 def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool [n]: whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: of the domain there, and not known."""
+    """Return whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: in the domain there, and not known."""
     size = len(graph.program.symbols.constants)
     known, number = (_number_atoms(each.astype(np.int64), size) for each in (graph.known_triples, atom))
-    place = np.searchsorted(known, number).clip(max=max(0, len(known) - 1))
-    is_drawn = known[place] != number if len(known) else np.ones(len(atom), np.bool_)
+    nearest = np.searchsorted(known, number).clip(max=max(0, len(known) - 1))
+    is_drawn = known[nearest] != number if len(known) else np.ones(len(atom), np.bool_)
     codes, of = np.unique(atom[:, 0].astype(np.int64) * 2 + side, return_inverse=True)
     for i, code in enumerate(codes.tolist()):
         is_member = np.zeros(size, np.bool_)
@@ -106,7 +109,7 @@ def _number_atoms(atom: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 def count_candidates(
     graph: KnowledgeGraph, split: str, queries: Sequence[int], num_corruptions: int
 ) -> NDArray[np.int64]:
-    """int64 [n]: how many candidates `draw_candidates` gives for each of the queries. UserError as there."""
+    """Count the candidates that `draw_candidates` returns for each query: int64 [n]. UserError as there."""
     query, side = _rows(graph, split, queries, num_corruptions, BOTH_SIDES)
     num = count_eligible(graph, graph.queries(split)[query], side)
     if num_corruptions != ALL:
@@ -118,7 +121,7 @@ def count_candidates(
 def _rows(
     graph: KnowledgeGraph, split: str, queries: Sequence[int], num_corruptions: int, sides: Sequence[Side]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The query and the side, int64, of each ranking."""
+    """Return the query and the side of each ranking, int64."""
     num_queries = len(graph.queries(split))
     if num_corruptions < ALL:
         raise UserError(
@@ -126,12 +129,12 @@ def _rows(
             where="--corruptions",
             fix="give 0 or more, or `all`",
         )
-    asked = np.array(queries, np.int64)
-    strange = asked[(asked < 0) | (asked >= num_queries)]
-    if len(strange):
+    chosen = np.array(queries, np.int64)
+    unknown = chosen[(chosen < 0) | (chosen >= num_queries)]
+    if len(unknown):
         raise UserError(
-            f"expected a query from 0 to {num_queries - 1}, found {strange[0]}",
+            f"expected a query from 0 to {num_queries - 1}, found {unknown[0]}",
             where=f"{graph.name}, split {split}",
             fix="choose a query that the split has",
         )
-    return np.repeat(asked, len(sides)), np.tile(np.array(sides, np.int64), len(asked))
+    return np.repeat(chosen, len(sides)), np.tile(np.array(sides, np.int64), len(chosen))

@@ -1,4 +1,4 @@
-"""Drawing the corruptions of many queries at once: the keys of whole blocks, known triples struck out, the lowest kept."""
+"""The draw of corruptions for many queries at once: keys of whole blocks, without known triples, of which the lowest win."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -11,14 +11,14 @@ from kgverify.program.outcomes import Side
 from kgverify.trace.model.columns import expand_rows, starts_of
 
 BLOCK: Final = 1 << 18
-"""Keys made at once: few calls of numpy, and what they work on stays in a cache."""
+"""The keys computed at once: few calls of numpy, on arrays that fit into a cache."""
 
 _HIGHEST: Final = np.uint64(2**64 - 1)
 _GOLDEN, _FIRST, _SECOND = (np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-class Asked(NamedTuple):
-    """Rows to draw for, each a side of a query.
+class DrawRows(NamedTuple):
+    """The rows to draw for, each a side of a query.
 
     triple: int32 [Q, 3], known triples; key: uint64 [Q], of (seed, query, side); side: int64 [Q]
     """
@@ -31,9 +31,9 @@ class Asked(NamedTuple):
 class Group(NamedTuple):
     """The rows of one predicate and side, which share a domain, and what is known of them.
 
-    rows:   int64 [r] of the rows asked for
-    domain: int32 [E] the entities of the argument, ascending
-    starts: int64 [r + 1]; column: int64 [starts[r]]: the places in the domain of the entities struck out, row by row
+    rows:   int64 [r]  indices of the rows
+    domain: int32 [E]  the entities of the argument, ascending
+    starts: int64 [r + 1]; column: int64 [starts[r]]: the indices in the domain of the excluded entities, row by row
     """
 
     rows: NDArray[np.int64]
@@ -43,29 +43,29 @@ class Group(NamedTuple):
 
     @property
     def num_eligible(self) -> NDArray[np.int64]:
-        """int64 [r]"""
+        """The number of entities that each row may be drawn from: int64 [r]."""
         return len(self.domain) - np.diff(self.starts)
 
     def split(self, size: int) -> Iterator["Group"]:
-        """In groups of at most `size` rows."""
+        """Yield groups of at most `size` rows."""
         for begin in range(0, len(self.rows), size):
             starts = self.starts[begin : begin + size + 1]
             column = self.column[starts[0] : starts[-1]]
             yield Group(self.rows[begin : begin + size], self.domain, starts - starts[0], column)
 
     def take(self, rows: NDArray[np.int64]) -> "Group":
-        """The given rows of the group."""
+        """Return the given rows of the group."""
         column = self.column[expand_rows(self.starts, rows)]
         return Group(self.rows[rows], self.domain, starts_of(np.diff(self.starts)[rows]), column)
 
     @property
-    def struck_row(self) -> NDArray[np.int64]:
-        """The row of each place in `column`."""
+    def excluded_row(self) -> NDArray[np.int64]:
+        """The row of each element of `column`."""
         return np.repeat(np.arange(len(self.rows)), np.diff(self.starts))
 
 
 def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]) -> Iterator[Group]:
-    """The rows by predicate and side, with what is known of each."""
+    """Return the rows by predicate and side, with what is known of each."""
     if not len(triple):
         return
     code = triple[:, 0].astype(np.int64) * 2 + side
@@ -76,19 +76,19 @@ def group_rows(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[n
         predicate, of_side = divmod(value, 2)
         domain = graph.argument_domain(predicate, Side(of_side))
         begin, end = np.searchsorted(known[:, 0], [predicate, predicate + 1])
-        kept, struck = known[begin:end, 2 - of_side], known[begin:end, 1 + of_side]
+        kept, excluded = known[begin:end, 2 - of_side], known[begin:end, 1 + of_side]
         by_kept = np.argsort(kept, kind="stable")
-        asked = triple[rows, 2 - of_side]
-        starts = np.searchsorted(kept[by_kept], asked, "left").astype(np.int64)
-        counts = np.searchsorted(kept[by_kept], asked, "right") - starts
-        places = np.searchsorted(domain, struck[by_kept])
+        wanted = triple[rows, 2 - of_side]
+        starts = np.searchsorted(kept[by_kept], wanted, "left").astype(np.int64)
+        counts = np.searchsorted(kept[by_kept], wanted, "right") - starts
+        indices = np.searchsorted(domain, excluded[by_kept])
         offsets = starts_of(counts)
-        column = places[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
+        column = indices[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])]
         yield Group(rows, domain, offsets, column)
 
 
 def count_eligible(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [Q]: how many entities each row may be drawn from."""
+    """Count the entities that each row may be drawn from: int64 [Q]."""
     num = np.zeros(len(triple), np.int64)
     for group in group_rows(graph, triple, side):
         num[group.rows] = group.num_eligible
@@ -96,17 +96,17 @@ def count_eligible(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArr
 
 
 def draw_entities(
-    graph: KnowledgeGraph, asked: Asked, num_corruptions: int | None
+    graph: KnowledgeGraph, rows: DrawRows, num_corruptions: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """How many entities each row draws, int64 [Q], and the entities, int32, row after row, ascending in each.
+    """Return the number of entities that each row draws, int64 [Q], and the entities, int32, row by row, ascending in each.
 
-    None takes all that are eligible.
+    `num_corruptions` is None for all eligible entities.
     """
-    counts = np.zeros(len(asked.triple), np.int64)
+    counts = np.zeros(len(rows.triple), np.int64)
     done: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     parts: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
     buffers = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-    for group in group_rows(graph, asked.triple, asked.side):
+    for group in group_rows(graph, rows.triple, rows.side):
         num_eligible = group.num_eligible
         takes_all = np.ones(len(num_eligible), np.bool_)
         if num_corruptions is not None:
@@ -121,7 +121,7 @@ def draw_entities(
                 buffers = np.empty(len(group.domain), np.uint64), np.empty(len(group.domain), np.uint64)
             for block in group.take(np.flatnonzero(~takes_all)).split(size):
                 done.append(block.rows)
-                parts.append(_draw(block, asked.key[block.rows], num_corruptions, buffers))
+                parts.append(_draw(block, rows.key[block.rows], num_corruptions, buffers))
     drawn_rows = np.concatenate(done)
     in_order = expand_rows(starts_of(counts[drawn_rows]), np.argsort(drawn_rows))
     return counts, np.concatenate(parts)[in_order]
@@ -130,7 +130,7 @@ def draw_entities(
 def _take_all(block: Group) -> NDArray[np.int32]:
     shape = len(block.rows), len(block.domain)
     is_eligible = np.ones(shape, np.bool_)
-    is_eligible[block.struck_row, block.column] = False
+    is_eligible[block.excluded_row, block.column] = False
     taken: NDArray[np.int32] = np.broadcast_to(block.domain, shape)[is_eligible]
     return taken
 
@@ -138,10 +138,10 @@ def _take_all(block: Group) -> NDArray[np.int32]:
 def _draw(
     block: Group, row_key: NDArray[np.uint64], num: int, buffers: tuple[NDArray[np.uint64], NDArray[np.uint64]]
 ) -> NDArray[np.int32]:
-    """The `num` entities of lowest key of each row; there are more than `num` in each.
+    """Draw the `num` entities of lowest key of each row; each row has more than `num`.
 
-    The keys of a row differ, since splitmix64 is a permutation. Only those below a limit that about `num` of them pass are
-    looked at further; a row that too few pass is looked at as a whole.
+    The keys of a row differ, since splitmix64 is a permutation. Only keys below a limit that about `num` of them pass are
+    considered; a row in which too few pass is considered as a whole.
     """
     num_rows, num_entities = shape = len(block.rows), len(block.domain)
     key, shifted = (buffer[: num_rows * num_entities].reshape(shape) for buffer in buffers)
@@ -151,27 +151,27 @@ def _draw(
         np.right_shift(key, np.uint64(shift), out=shifted)
         np.bitwise_xor(key, shifted, out=key)
         np.multiply(key, factor, out=key)
-    struck_row = block.struck_row
-    key[struck_row, block.column] = _HIGHEST
+    excluded_row = block.excluded_row
+    key[excluded_row, block.column] = _HIGHEST
 
-    # The last step, `key ^ key >> 31`, leaves the 31 upper bits as they are, and the limit has no others.
+    # The last step, `key ^ key >> 31`, keeps the 31 upper bits, and the limit has no others.
     share = (num + 4 * num**0.5 + 8) / block.num_eligible
     limit = (np.minimum(share, 1) * (2**31 - 1)).astype(np.uint64) << np.uint64(33)
-    place = np.flatnonzero(key < limit[:, None])
-    num_passing = np.diff(np.searchsorted(place, np.arange(num_rows + 1) * num_entities))
+    passing = np.flatnonzero(key < limit[:, None])
+    num_passing = np.diff(np.searchsorted(passing, np.arange(num_rows + 1) * num_entities))
     is_short = num_passing < num
     if is_short.any():
         passes = key < limit[:, None]
         passes[is_short] = True
-        passes[struck_row, block.column] = False
-        place = np.flatnonzero(passes)
+        passes[excluded_row, block.column] = False
+        passing = np.flatnonzero(passes)
         num_passing = np.count_nonzero(passes, axis=1)
-    priority = key.ravel()[place]
+    priority = key.ravel()[passing]
     priority ^= priority >> np.uint64(31)
     padded = np.full((num_rows, int(num_passing.max())), _HIGHEST)
     padded[np.arange(padded.shape[1]) < num_passing[:, None]] = priority
     highest_drawn = np.partition(padded, num - 1, axis=1)[:, num - 1]
     row = np.repeat(np.arange(num_rows), num_passing)
     is_drawn = priority <= highest_drawn[row]
-    drawn: NDArray[np.int32] = block.domain[place[is_drawn] - row[is_drawn] * num_entities]
+    drawn: NDArray[np.int32] = block.domain[passing[is_drawn] - row[is_drawn] * num_entities]
     return drawn

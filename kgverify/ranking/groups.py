@@ -1,4 +1,4 @@
-"""Candidates in the order in which they are drawn: those of a query and side together, the true triple in front."""
+"""Candidates grouped by query and side, in the order in which they are drawn: the true triple comes first."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ class Groups(NamedTuple):
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """int64 [G]: the candidates of each group."""
+        """The number of candidates of each group: int64 [G]."""
         counts: NDArray[np.int64] = np.diff(self.starts)
         return counts
 
@@ -33,16 +33,16 @@ class Groups(NamedTuple):
         return self.starts[:-1][self.has_true]
 
     def repeat(self, values: NDArray[Any]) -> NDArray[Any]:
-        """[N] from [G]: the value of each candidate's group."""
+        """Return the value of each candidate's group: [N] from [G]."""
         return np.repeat(values, self.counts, axis=0)
 
     def count_where(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """int64 [G]: in how many candidates of each group the mask, bool [N], holds."""
+        """Count the candidates of each group for which the mask, bool [N], holds: int64 [G]."""
         return np.diff(np.searchsorted(np.flatnonzero(mask), self.starts))
 
 
 def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups | None:
-    """The groups of candidates in the order in which they are drawn, each once; None where they are in another.
+    """Return the groups of candidates that are in the order in which they are drawn, each once; None for another order.
 
     triples: int32 [n, 3], the split that `candidates.query` points into. In a group the corruptions ascend, of one predicate.
     """
@@ -55,7 +55,7 @@ def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32
     triple = triples[groups.query]
     is_first = np.zeros(len(atom), np.bool_)
     is_first[first] = True
-    # A true triple in front stands apart from the ascending corruptions.
+    # A true triple in front is not one of the ascending corruptions.
     is_apart = is_first.copy()
     is_apart[(first + 1)[groups.has_true & (counts > 1)]] = True
     is_ascending = arguments[1:] > arguments[:-1]
@@ -72,7 +72,7 @@ def find_groups(candidates: Candidates | CandidateSet, triples: NDArray[np.int32
 
 
 def divide(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> Groups:
-    """The groups of candidates that are known to be in such an order, whatever the order of the corruptions."""
+    """Return the groups of candidates that are in such an order, except that their corruptions need not ascend."""
     query, side = candidates.query, candidates.side
     is_next = np.ones(len(query), np.bool_)
     is_next[1:] = query[1:] != query[:-1]
@@ -83,20 +83,20 @@ def divide(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) ->
 
 
 def sort_rows(candidates: Candidates | CandidateSet, triples: NDArray[np.int32]) -> NDArray[np.int64]:
-    """int64 [N]: the rows by query and side, a true triple in front of its group."""
+    """Sort the rows by query and side, a true triple in front of its group: int64 [N]."""
     is_corruption = (candidates.atom != triples[candidates.query]).any(1)
     return np.lexsort((is_corruption, _number(candidates)))
 
 
 def drop_repeated(candidates: Candidates | CandidateSet) -> NDArray[np.int64]:
-    """int64 [m]: the first row of each candidate."""
+    """Return the first row of each distinct candidate: int64 [m]."""
     keys = np.column_stack((_number(candidates), candidates.atom))
     rows: NDArray[np.int64] = np.unique(keys, axis=0, return_index=True)[1]
     return rows
 
 
 def take_candidates(candidates: Candidates, rows: Any) -> Candidates:
-    """The given candidates: rows as numbers, a mask or a slice."""
+    """Select candidates; `rows` are indices, a mask or a slice."""
     columns: Any = candidates
     return Candidates(*(column[rows] for column in columns))
 
@@ -106,7 +106,7 @@ def _number(of: Candidates | CandidateSet | Groups) -> NDArray[np.int64]:
 
 
 def _pack(atoms: NDArray[np.int32]) -> NDArray[np.int64]:
-    """int64 [n]: the arguments of atoms, int32 [n, 3], as one number, in the same order."""
+    """Pack the arguments of atoms, int32 [n, 3], into numbers of the same order: int64 [n]."""
     packed: NDArray[np.int64] = atoms[:, 1].astype(np.int64) << 32
     packed += atoms[:, 2]
     return packed

@@ -1,4 +1,4 @@
-"""Stage `metric`: rank-based metrics, keyed as PyKEEN keys them (`both.realistic.mean_reciprocal_rank`)."""
+"""The stage `metric`: rank-based metrics, with PyKEEN's keys (`both.realistic.mean_reciprocal_rank`)."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ MRR: Final = "both.realistic.mean_reciprocal_rank"
 
 
 def compute_metrics(rankings: Rankings) -> dict[str, float]:
-    """MRR and Hits@1, 3, 10 for head, tail and both sides, for each rank type.
+    """Compute MRR and Hits@1, 3, 10 for head, tail and both sides, for each rank type.
 
     A side without rankings has no keys. InternalError for a mean reciprocal rank outside (0, 1].
     """

@@ -1,4 +1,4 @@
-"""Stage `rank`: where the true triple stands among its corruptions, ties told apart."""
+"""The stage `rank`: the rank of the true triple among its corruptions, with ties won, shared and lost."""
 
 from typing import Final
 
@@ -10,14 +10,14 @@ from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_row
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
 NOT_PROVED_PENALTY: Final = 100.0
-"""What a candidate that is not PROVED loses, in nats."""
+"""The nats subtracted from the score of a candidate that is not PROVED."""
 
 RANK_TOLERANCE: Final = 1e-4
-"""Two ranking scores closer than this, in nats, are a tie in a verified run, so that no rank hangs on rounding."""
+"""The difference in nats below which two ranking scores of a verified run are a tie, so that rounding cannot change ranks."""
 
 
 def ranking_scores(candidates: Candidates) -> NDArray[np.float64]:
-    """float64 [N], nats: the log-probability, less the penalty where the outcome is not PROVED."""
+    """Return the log-probability in nats, less the penalty unless the outcome is PROVED: float64 [N]."""
     scores: NDArray[np.float64] = NOT_PROVED_PENALTY * (candidates.outcome != Outcome.PROVED)
     return np.subtract(candidates.log_probability, scores, out=scores)
 
@@ -33,7 +33,7 @@ def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], toleranc
 def rank_scores(
     candidates: Candidates, scores: NDArray[np.float64], triples: NDArray[np.int32], tolerance: float
 ) -> Rankings:
-    """The same, from scores float64 [N] already made."""
+    """Rank by given scores, float64 [N]; otherwise like `rank_candidates`."""
     groups = find_groups(candidates, triples)
     if groups is None:
         drawn = CandidateSet(*candidates[:3])
@@ -53,7 +53,7 @@ def rank_scores(
 
 
 def compare_gaps(gap: NDArray[np.float64], tolerance: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which scores stand above and which tie, by how far, nats, each is above the true triple's."""
+    """Return which scores are above and which tie, from their gaps in nats to the true triple's score."""
     if not tolerance:
         return gap > 0, gap == 0
     return gap >= tolerance, (gap < tolerance) & (gap > -tolerance)

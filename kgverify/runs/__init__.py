@@ -1,1 +1,1 @@
-"""Runs and pipelines: which candidates are proved, by whom, with how many processes."""
+"""Runs and pipelines: the candidates to prove, the engine that proves them, and the processes it uses."""

@@ -1,4 +1,4 @@
-"""The reference's work over processes, or over machines."""
+"""The reference prover on several processes or machines."""
 
 import importlib
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from kgverify.runs.workers import start_workers
 
 @contextmanager
 def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> Iterator[Pipeline]:
-    """The reference's pipeline, until the context ends; its candidates are proved where it is said.
+    """Provide the reference's pipeline until the context ends; its traces are the same wherever it runs.
 
-    jobs:      processes of this machine; 1 means this process
-    scheduler: the address of a dask scheduler, whose workers have kgverify installed; instead of `jobs`
+    jobs:      processes on this machine; 1 means this process
+    scheduler: the address of a dask scheduler, used instead of `jobs`; its workers need kgverify installed
 
-    The traces are the same, whatever is said. UserError where there is no such scheduler, or no package to speak with it.
+    UserError for a scheduler that does not answer, or if the package `distributed` is missing.
     """
     if scheduler is not None:
         with _connect(scheduler) as client:
@@ -44,9 +44,9 @@ def _connect(scheduler: str) -> Any:
         distributed = importlib.import_module("distributed")
     except ImportError:
         raise UserError(
-            "work over machines needs the package distributed",
+            "work on several machines needs the package distributed",
             where="--scheduler",
-            fix="pip install 'kgverify[distributed]', here and where the workers run",
+            fix="pip install 'kgverify[distributed]', here and on the workers",
         ) from None
     try:
         return distributed.Client(scheduler)

@@ -1,4 +1,4 @@
-"""How long work tells of its progress."""
+"""Progress-reporting callbacks."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from kgverify.engines.protocol import Progress, no_progress
 
 Phase = Callable[[str, int], AbstractContextManager[Progress]]
-"""(what begins, how many candidates it takes) -> a context that is told of each candidate finished."""
+"""(title of a phase, its number of candidates) -> a context whose value is called with the number of candidates finished."""
 
 
 def silent_phase(title: str, total: int) -> AbstractContextManager[Progress]:

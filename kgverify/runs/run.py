@@ -1,4 +1,4 @@
-"""A run: which candidates are to be proved, from what, under which limits. A pipeline: who does it."""
+"""A run: the candidates to prove, their program and limits. A pipeline: the engine that proves them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ Rank = Callable[[Candidates, NDArray[np.int32], float], Rankings]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What is to be evaluated.
+    """The queries to evaluate, with their graph, limits and policy.
 
-    num_queries:     the first so many triples of the split; all where there are fewer
-    num_corruptions: for each query and side; -1 means all
+    num_queries:     the number of triples, from the first of the split; all if there are fewer
+    num_corruptions: the corruptions of each query and side; -1 means all
     """
 
     graph: KnowledgeGraph
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def triples(self) -> NDArray[np.int32]:
-        """int32 [n, 3]: the triples of the split."""
+        """The triples of the split: int32 [n, 3]."""
         return self.graph.queries(self.split)
 
     @property
@@ -75,27 +75,27 @@ class Run:
 
 
 class Pipeline(NamedTuple):
-    """An engine with the corruptions and the ranks of the same maker, so that these are verified as well."""
+    """An engine with its own functions for corruptions and ranks, so that these are verified as well."""
 
     engine: Engine
     draw: Draw
     rank: Rank
 
     def draw_for(self, run: Run) -> CandidateSet:
-        """The candidates of a run."""
+        """Draw the candidates of a run."""
         return self.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
 
     def rank_finite(self, run: Run, candidates: Candidates) -> Rankings | None:
-        """The ranks; None where a log-probability is no number, and so has no rank."""
+        """Rank the candidates. Return None if a log-probability is not finite, and so has no rank."""
         if not np.isfinite(candidates.log_probability).all():
             return None
         return self.rank(candidates, run.triples, RANK_TOLERANCE)
 
 
 def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:
-    """`shortest`; `two_tower`, random by the seed; `trained`, shipped; or the path of a safetensors file.
+    """Load a policy: `shortest`, `two_tower` (random, from the seed), `trained` (shipped), or a safetensors file.
 
-    UserError for anything else, and for `trained` where no weights for the graph come with kgverify.
+    UserError for anything else, and for `trained` if kgverify ships no weights for the graph.
     """
     if spec == "shortest":
         return SHORTEST
@@ -122,14 +122,14 @@ def _read_shipped(graph: KnowledgeGraph) -> Policy:
             with resources.as_file(_SHIPPED / f"{name}.safetensors") as path:
                 return read_policy(path)
     raise UserError(
-        f"no trained weights come with kgverify for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
+        f"kgverify ships no trained weights for the facts and rules of {graph.name!r}, only for {', '.join(names)}",
         where="--policy trained",
         fix=f"kgverify train --graph {graph.name} -o {graph.name}.safetensors, then --policy {graph.name}.safetensors",
     )
 
 
 def reference_pipeline(run: Run) -> Pipeline:
-    """The reference prover."""
+    """Build the pipeline of the reference prover."""
     from kgverify.engines.reference import ranking
     from kgverify.engines.reference.engine import ReferenceEngine
 
@@ -146,7 +146,7 @@ def compiled_pipeline(
     layout: "Layout | None" = None,
     **options: Any,
 ) -> Pipeline:
-    """The compiled evaluator; further options are those of `CompiledEngine`. A layout that is given tells the slots, too."""
+    """Build the pipeline of the compiled evaluator; a layout includes the slots. `options` are those of `CompiledEngine`."""
     from kgverify.engines.compiled.engine import CompiledEngine
     from kgverify.engines.compiled.execution.layout import choose_layout
 
@@ -159,7 +159,7 @@ def compiled_pipeline(
 
 
 def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
-    """The header of a trace of this run by this engine."""
+    """Return the header of a trace of this run by this engine."""
     program = run.graph.program
     return Header(
         engine=engine.info,
@@ -186,7 +186,7 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
 
 
 def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings | None) -> Trace:
-    """A trace in memory, with every column that an engine gives. UserError for columns that are inconsistent."""
+    """Build a trace in memory with every column that an engine returned. UserError for inconsistent columns."""
     program = run.graph.program
     check_columns(
         columns,

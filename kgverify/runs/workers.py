@@ -1,4 +1,4 @@
-"""Processes that share long work: one thread each, deaf to Ctrl-C, gone when the one that started them is."""
+"""Worker processes: single-threaded; they ignore SIGINT and exit with their parent."""
 
 import multiprocessing
 import os
@@ -14,22 +14,22 @@ _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @contextmanager
 def start_workers(jobs: int) -> Iterator[Executor]:
-    """So many processes, until the context ends. Ctrl-C reaches the process that started them alone.
+    """Run `jobs` processes until the context ends. Only the process that started them receives Ctrl-C.
 
-    A KeyboardInterrupt that leaves the context ends them at once, whatever they are at.
+    A KeyboardInterrupt that leaves the context ends them at once.
     """
-    # Read by torch when a process loads it, which is before anything can be called there.
+    # A process reads these when it loads torch, before anything can be called there.
     before = {name: os.environ.get(name) for name in _NUM_THREADS}
     os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
     try:
-        # Not by fork: torch's threads do not survive one.
+        # A fork would lose torch's threads.
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with_parent) as executor:
             _start_processes(executor, jobs)
             try:
                 yield executor
             except KeyboardInterrupt:
-                # What they are at is of no use to anybody, and would be waited for.
+                # Nobody needs their results, and the executor would wait for them.
                 _end_processes(executor)
                 raise
     finally:
@@ -41,7 +41,7 @@ def start_workers(jobs: int) -> Iterator[Executor]:
 
 
 def _start_processes(executor: Executor, jobs: int) -> None:
-    """Start them all, such that they ignore Ctrl-C from the first: this one says what becomes of the others."""
+    """Start all processes with SIGINT ignored: this process decides when they end."""
     if threading.current_thread() is not threading.main_thread():
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,7 +53,7 @@ def _start_processes(executor: Executor, jobs: int) -> None:
 
 
 def _end_processes(executor: ProcessPoolExecutor) -> None:
-    # Public from Python 3.14 on, as `terminate_workers`. To shut down forgets them.
+    # Public from Python 3.14 on, as `terminate_workers`. A shutdown forgets the processes.
     processes = list((executor._processes or {}).values())
     executor.shutdown(wait=False, cancel_futures=True)
     for process in processes:
@@ -61,7 +61,7 @@ def _end_processes(executor: ProcessPoolExecutor) -> None:
 
 
 def _end_with_parent() -> None:
-    """A process whose parent was killed would wait for work for ever."""
+    """Exit when the parent is killed, instead of waiting for work forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_and_exit, args=(parent.sentinel,), daemon=True).start()

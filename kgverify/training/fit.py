@@ -26,10 +26,10 @@ def fit_policy(
     weight_decay: float,
     progress: Progress = no_progress,
 ) -> tuple[Policy, float]:
-    """The policy after training, and its mean loss in nats over the decisions of the last epoch.
+    """Train a policy; return it, and its mean loss in nats over the decisions of the last epoch.
 
-    The loss of a decision is the negative log-softmax of the scores at its choice.
-    The result depends on the arguments alone, on one machine.
+    The loss of a decision is the negative log-softmax of the scores at its choice. On one machine, the result depends on the
+    arguments alone.
     """
     lessons = _Batches(decisions)
     generator = torch.Generator().manual_seed(seed)
@@ -62,7 +62,7 @@ class _Batches:
     resolvents: int32 [M, A, 3]
     num:        int64 [N]        resolvents of each decision
     starts:     int64 [N]        the first of them
-    choice:     int64 [N]        which of them is right
+    choice:     int64 [N]        the index of the right one
     """
 
     def __init__(self, decisions: Sequence[Decision]) -> None:
@@ -75,13 +75,13 @@ class _Batches:
         self.choice = torch.tensor([each.choice for each in decisions])
 
     def loss(self, parameters: Parameters, chosen: Tensor) -> Tensor:
-        """The mean loss of some decisions, int64 [n]."""
+        """Return the mean loss of some decisions, int64 [n]."""
         num = self.num[chosen]
         slot = torch.repeat_interleave(torch.arange(len(chosen)), num)
-        place = torch.arange(len(slot)) - torch.repeat_interleave(num.cumsum(0) - num, num)
-        rows = self.starts[chosen][slot] + place
+        index = torch.arange(len(slot)) - torch.repeat_interleave(num.cumsum(0) - num, num)
+        rows = self.starts[chosen][slot] + index
         score = score_two_tower(parameters, self.goals[chosen], self.resolvents[rows], slot)
-        padded = torch.full((len(chosen), int(num.max())), -torch.inf).index_put((slot, place), score)
+        padded = torch.full((len(chosen), int(num.max())), -torch.inf).index_put((slot, index), score)
         return functional.cross_entropy(padded, self.choice[chosen])
 
 
@@ -110,7 +110,7 @@ def _read_back(policy: Policy, parameters: Parameters) -> Policy:
 
 @contextmanager
 def _single_thread() -> Iterator[None]:
-    """One thread: sums have one order whatever the number of cores."""
+    """Return one thread: sums have one order whatever the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

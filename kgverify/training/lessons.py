@@ -1,4 +1,4 @@
-"""What training imitates: decisions of the reference's proofs of what train and valid hold."""
+"""The decisions that training imitates, from the reference's proofs of triples in train and valid."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ from kgverify.training.proofs import Decision, ProofGraph, Stray, Triple
 
 @dataclass(frozen=True)
 class LessonPlan:
-    """How decisions are gathered.
+    """The plan for gathering decisions.
 
-    rounds:       times that facts are hidden and proofs sought without them
-    hidden_share: of the facts whose predicate heads a rule; the hidden ones are a round's queries
-    num_queries:  of a round, at most
-    max_steps:    goals that the search of a round expands, at most
-    num_strays:   further derivations of each proved query, which leave the shortest proof now and then
-    stray_share:  how often such a derivation takes any resolvent at all
+    rounds:       the rounds; each hides facts and searches for proofs without them
+    hidden_share: the share of hidden facts among those whose predicate heads a rule; they are a round's queries
+    num_queries:  the most queries of a round
+    max_steps:    the most goals that the search of a round expands
+    num_strays:   the further derivations of each proved query, which leave the shortest proof at random
+    stray_share:  the probability that such a derivation takes a random resolvent
     """
 
     rounds: int = 64
@@ -35,7 +35,7 @@ class LessonPlan:
 
 @dataclass(frozen=True)
 class Lessons:
-    """Decisions to imitate, and how many queries, over all rounds, were put and proved."""
+    """The decisions to imitate, and the numbers of queries and of proved queries over all rounds."""
 
     decisions: tuple[Decision, ...]
     num_queries: int
@@ -45,11 +45,11 @@ class Lessons:
 def gather_lessons(
     graph: KnowledgeGraph, limits: Limits, plan: LessonPlan, seed: int, progress: Progress = no_progress
 ) -> Lessons:
-    """The decisions of all rounds, determined by the seed.
+    """Gather the decisions of all rounds, determined by the seed.
 
-    Held-out triples ask more than facts do: the split took from train other facts about their first arguments as well.
-    So a round also forgets facts about the first argument of each hidden query: all those of a predicate, as often as
-    train lacks that predicate for the first arguments of valid. Test triples are neither queries nor met in a proof.
+    Held-out triples are harder than facts, since train also lacks other facts about their first arguments. So a round also
+    forgets facts about the first argument of each hidden query: all those of a predicate, with the frequency at which train
+    lacks that predicate for the first arguments of valid. Test triples are neither queries nor part of a proof.
     """
     program = build_reference_program(graph.program)
     reference_limits = ReferenceLimits(limits.max_depth, limits.max_atoms, limits.max_resolvents)
@@ -80,7 +80,7 @@ def gather_lessons(
 def _choose_hidden(
     random: np.random.Generator, queries: list[Triple], program: ReferenceProgram, plan: LessonPlan
 ) -> list[Triple]:
-    """Every query that is no fact, and a share of those that are; in random order, the first so many."""
+    """Choose queries in random order: all that are not facts, and a share of the facts, up to the plan's number."""
     is_drawn = random.random(len(queries)) < plan.hidden_share
     hidden = [each for each, drawn in zip(queries, is_drawn, strict=True) if drawn or each not in program.fact_index]
     return [hidden[i] for i in random.permutation(len(hidden))[: plan.num_queries].tolist()]
@@ -96,10 +96,10 @@ def _choose_forgotten(
 
 
 def _measure_lacking(graph: KnowledgeGraph, program: ReferenceProgram) -> list[float]:
-    """For each predicate: the share of the first arguments of valid that have no such fact; 0 without valid."""
+    """Return, for each predicate, the share of the first arguments of valid without such a fact; 0 without valid."""
     subjects = sorted({triple[1] for triple in _triples(graph, "valid")})
-    told = {(fact.predicate, fact.first) for fact in program.facts}
-    num_lacking = [sum((p, each) not in told for each in subjects) for p in range(len(program.predicates))]
+    known = {(fact.predicate, fact.first) for fact in program.facts}
+    num_lacking = [sum((p, each) not in known for each in subjects) for p in range(len(program.predicates))]
     return [num / max(len(subjects), 1) for num in num_lacking]
 
 

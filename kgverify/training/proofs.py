@@ -1,4 +1,4 @@
-"""The goals that the reference prover can reach from some queries, and how far each is from a proof."""
+"""The goals that the reference prover can reach from some queries, and their distances from a proof."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ Triple: TypeAlias = tuple[int, int, int]
 
 
 class Decision(NamedTuple):
-    """A choice to imitate: a goal, its resolvents (two or more), and the index of the one that leads to a proof."""
+    """A choice to imitate: a goal, its resolvents (two or more), and the index of the resolvent that leads to a proof."""
 
     goal: Goal
     resolvents: tuple[Goal, ...]
@@ -22,14 +22,14 @@ class Decision(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """How often, and by which random numbers, a derivation takes any resolvent at all."""
+    """The probability that a derivation takes a random resolvent, and the random numbers."""
 
     random: np.random.Generator
     share: float
 
 
 class _Indifferent:
-    """The policy of a search, which looks at all resolvents."""
+    """The policy of a search that expands all resolvents."""
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
         return [0.0] * len(resolvents)
@@ -38,8 +38,8 @@ class _Indifferent:
 class ProofGraph:
     """The goals reached, breadth first, from all queries at once.
 
-    The queries are no facts of the program. At most `max_steps` goals are expanded, none deeper than the limits
-    allow and none but a query that holds a barred atom; a goal that is not expanded counts as one without a proof.
+    The queries must not be facts of the program. At most `max_steps` goals are expanded, within the depth limit; goals with
+    a barred atom are not expanded, except queries. A goal that is not expanded counts as one without a proof.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class ProofGraph:
         self._measure()
 
     def distance(self, goal: Goal) -> float:
-        """Steps to the nearest proof; infinite where none was found."""
+        """Return the number of steps to the nearest proof; infinite without a proof."""
         return self._distance.get(goal, float("inf"))
 
     def is_provable(self, query: Triple) -> bool:
-        """Whether a proof within the limits was found."""
+        """Return whether a proof within the limits was found."""
         return self.distance((Atom(*query),)) <= self._limits.max_depth
 
     def prove(self, query: Triple, stray: Stray | None = None) -> Iterator[Decision]:
-        """The decisions of the shortest proof, of equal ones the first.
+        """Yield the decisions of the shortest proof, the first among equal ones.
 
-        With `stray`, the derivation now and then takes another resolvent, and goes on from there: what to do after a
-        mistake is a lesson too.
+        With `stray`, the derivation takes a random resolvent at times, and continues from there: the policy also learns how
+        to recover from a mistake.
         """
         goal: Goal = (Atom(*query),)
         visited = {goal}

@@ -1,4 +1,4 @@
-"""Train a `two_tower` for a graph: seek proofs with the reference's steps, then fit the policy to their choices."""
+"""The training of a `two_tower` for a graph: search for proofs with the reference's steps, then fit the policy to them."""
 
 from dataclasses import dataclass, field
 
@@ -15,10 +15,10 @@ from kgverify.training.lessons import LessonPlan, Lessons, gather_lessons
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Sizes of the network, and how it is trained.
+    """The sizes of the network, and the settings of its training.
 
-    constant_scale: of the random embeddings of constants, at the start: what no proof names stays small, and the
-                    policy then goes by the rest of the goal
+    constant_scale: the scale of the initial embeddings of constants. A constant without proofs keeps a small embedding, and
+                    the policy then decides by the rest of the goal
     """
 
     embedding: int = 32
@@ -34,10 +34,10 @@ class TrainingPlan:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A policy and what it was made from.
+    """A trained policy, and the size of its training data.
 
     num_queries, num_proved: over all rounds; a triple that is hidden in two rounds counts twice
-    loss:                    mean cross-entropy of a decision in the last epoch, nats
+    loss:                    the mean cross-entropy of a decision in the last epoch, in nats
     """
 
     policy: Policy
@@ -55,9 +55,9 @@ def train_policy(
     seed: int = 0,
     phase: Phase = silent_phase,
 ) -> Trained:
-    """A policy that imitates the reference's proofs of train and valid; the test split is not used.
+    """Train a policy to imitate the reference's proofs of train and valid; the test split is not used.
 
-    Determined by the arguments, on one machine. UserError where no triple can be proved from the others, or no proof
+    On one machine, the arguments determine the result. UserError if no triple can be proved from the others, or no proof
     has a choice.
     """
     limits, plan = limits or Limits(), plan or TrainingPlan()
@@ -65,7 +65,7 @@ def train_policy(
         raise UserError(
             f"expected a seed from 0 to {(1 << 63) - 1}, found {seed}", where="--seed", fix="give another seed"
         )
-    with phase("seeking proofs", plan.lessons.rounds) as progress:
+    with phase("searching for proofs", plan.lessons.rounds) as progress:
         lessons = gather_lessons(graph, limits, plan.lessons, seed, progress)
     _check_lessons(lessons, graph, limits)
     start = make_two_tower(

@@ -1,1 +1,1 @@
-"""Running engines on the same candidates, recording them, comparing them, replaying what differs."""
+"""Verification: run two engines on the same candidates, record and compare them, and replay the steps that differ."""

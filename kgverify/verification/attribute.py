@@ -1,8 +1,7 @@
-"""What each cause cost: the loss of the metric split by Shapley values over counterfactual repairs.
+"""The cost of each cause: the loss of the metric, split by Shapley values over counterfactual repairs.
 
-To repair a set of causes is to take the candidates of these causes from the expected run, and the ranking from the expected
-side if `rank` is among them. With nothing repaired the value is the actual metric, with everything the expected one, so
-the shares add up to the loss.
+A repair of a set of causes takes the candidates of these causes from the expected run, and also the ranking if `rank` is among
+them. With nothing repaired the value is the actual metric, with everything the expected one, so the shares add up to the loss.
 """
 
 import math
@@ -21,13 +20,13 @@ from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.trace import Trace
 
 MOST_EXACT: Final = 8
-"""Causes up to which every subset is evaluated."""
+"""The number of causes up to which every subset is evaluated."""
 
 ROUNDING: Final = -1
-"""The cause of a share that no divergence has: rounding at near-ties."""
+"""The cause of the share that belongs to no divergence: rounding at near-ties."""
 
 NUM_SAMPLES: Final = 200
-"""Orders of the causes drawn beyond that."""
+"""The number of orders of the causes that are drawn for more causes."""
 
 
 def attribute_loss(
@@ -39,7 +38,7 @@ def attribute_loss(
     actual_rank: RankCandidates,
     seed: int = 0,
 ) -> Attribution:
-    """Split expected MRR less actual MRR over the causes."""
+    """Split the expected MRR less the actual MRR over the causes."""
     table = _Counterfactuals(expected, actual, divergences, causes, expected_rank, actual_rank)
     num = table.num_players
     if num <= MOST_EXACT:
@@ -60,7 +59,7 @@ def attribute_loss(
 
 
 class _Counterfactuals:
-    """The metric with any set of causes repaired; a set is a bit mask."""
+    """The metric for every set of repaired causes; a set is a bit mask."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class _Counterfactuals:
     ) -> None:
         e, a = expected.columns.candidates, actual.columns.candidates
         pairs = align_candidates(e, a)
-        # One row for each pair, for each candidate that only the expected run has, for each that only the actual one has.
+        # One row for each pair, each candidate of the expected run alone, and each of the actual run alone.
         self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
         self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
         self._e, self._a = e, a
@@ -98,7 +97,7 @@ class _Counterfactuals:
         return cause
 
     def _rounding_matters(self, num_causes: int) -> bool:
-        """Whether candidates without a cause move the metric (near-ties do): then they are one more player."""
+        """Return whether candidates without a cause change the metric, as near-ties do; then they count as one more cause."""
         everything = (1 << num_causes) - 1
         without = self.value(everything)
         self._cause[self._cause < 0] = num_causes
@@ -106,7 +105,7 @@ class _Counterfactuals:
         return self.value(everything | 1 << num_causes) != without
 
     def value(self, repaired: int) -> float:
-        """The metric with the causes of a set repaired."""
+        """Return the metric with the causes of a set repaired."""
         if repaired not in self._values:
             self._values[repaired] = self._value(repaired)
         return self._values[repaired]

@@ -1,4 +1,4 @@
-"""Proving with the stages of every step watched: what a trace of level `deep` records."""
+"""Proofs with the stages of every step probed, for traces of level `deep`."""
 
 from kgverify.engines.protocol import Engine, ProbedEngine, Progress, no_progress, positions_of, split_positions
 from kgverify.errors import UserError
@@ -7,15 +7,15 @@ from kgverify.trace.model.stage_items import encode_stage_outputs
 
 
 def prove_deep(engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-    """Run every candidate to its end, then take each of its steps again by itself, with the stages watched.
+    """Prove every candidate, then repeat each of its steps alone with the stages probed.
 
-    Where what ran beside a step changed it, its stages therefore give something else than was recorded of the step.
-    UserError for an engine that cannot show its stages, or shows what is no output of a stage.
+    If other candidates of the batch changed a step, the output of its stages therefore differs from the recorded step.
+    UserError for an engine without `probe`, or a `probe` that returns something other than outputs of stages.
     """
     where = f"engine {engine.info.name}"
     if not isinstance(engine, ProbedEngine):
         raise UserError(
-            "level deep needs an engine that shows what its stages give, and it has no method `probe`",
+            "level deep needs an engine that returns the outputs of its stages, and this one has no method `probe`",
             where=where,
             fix="implement kgverify.engines.protocol.ProbedEngine, or record at level steps",
         )
@@ -33,7 +33,7 @@ def prove_deep(engine: Engine, candidates: CandidateSet, progress: Progress = no
         return columns._replace(stages=encode_stage_outputs(outputs))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(
-            f"`probe` gave what is no output of a stage: {error}",
+            f"`probe` returned an invalid output of a stage: {error}",
             where=where,
-            fix="give what kgverify.trace.model.stage_items.StageOutputs describes",
+            fix="return what kgverify.trace.model.stage_items.StageOutputs describes",
         ) from error

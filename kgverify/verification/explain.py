@@ -1,4 +1,4 @@
-"""From divergences to explained causes: replayed, classified, grouped, and their cost counted."""
+"""The explanation of divergences: they are replayed, classified and grouped by cause."""
 
 from functools import cached_property
 
@@ -17,7 +17,7 @@ Views = dict[tuple[int, int], tuple[StepView, StepView]]
 
 
 class Explainer:
-    """Explains divergences of one expected trace. `views` holds both steps of those that are of a step."""
+    """The explanation of a comparison's divergences. `views` holds both steps of each divergence that belongs to a step."""
 
     def __init__(self, expected: Trace, comparer: Comparer, views: Views) -> None:
         self._expected = expected
@@ -28,7 +28,7 @@ class Explainer:
     def replay(
         self, comparison: Comparison, engines: tuple[Engine, Engine], *, lockstep: bool = False
     ) -> list[Replayed]:
-        """The divergences with their stages named by replay; in lockstep, with what is behind the first stage at fault."""
+        """Name the stages of the divergences by replay; in lockstep, also the faults behind the first stage at fault."""
         observed = {key: actual for key, (_, actual) in self._views.items()}
         return replay_divergences(
             comparison.divergences,
@@ -40,12 +40,12 @@ class Explainer:
         )
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
-        """Divergences with their classes, and the causes they form."""
+        """Return the divergences with their classes, and their causes."""
         findings = tuple(self.classify(each) for each in replayed)
         return group_causes(tuple(each.divergence for each in replayed), findings)
 
     def classify(self, replayed: Replayed) -> Finding:
-        """The class of one divergence."""
+        """Return the class of one divergence."""
         if replayed.like is not None:
             found = self.classify(replayed.like)
             return found._replace(evidence=f"taken for one like {replayed.like.divergence.atom}: {found.evidence}")

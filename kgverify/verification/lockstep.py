@@ -1,4 +1,4 @@
-"""Steps from given goals: lockstep comparison, and going on after a near-tie from the expected choice."""
+"""The comparison of steps from the same goals: in lockstep, and after near-ties."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,27 +14,31 @@ from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError
 from kgverify.runs.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
-from kgverify.trace.model.columns import select_candidates, starts_of
+from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.explain import Views
 
 
 def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase) -> Comparer:
-    """Compares every step of the expected trace with the actual engine's step from the same goal."""
+    """Return the comparer of every step of the expected trace with the actual engine's step from the same goal."""
     positions = positions_of(expected.columns)
     with phase("one step from each expected goal", 0):
         stepped = actual.engine.step(positions)
-    columns = lockstep_columns(expected.columns)
+    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped)
+
+
+def _compare_steps(run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns) -> Comparer:
+    """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
     fields = expected.fields - {"candidates.log_probability"}
-    left = replace(build_trace(run, actual.engine, columns, None), header=expected.header, fields=fields)
+    left = replace(build_trace(run, actual.engine, steps, None), header=expected.header, fields=fields)
     right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
     return Comparer(left, right, lockstep=True)
 
 
 def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
-    """Every step that differs by itself, and of the free run what no such step explains: the machinery around them.
+    """Compare in lockstep, and add the divergences of the free run that no wrong step explains.
 
-    Returns the comparison, whose candidates are those of the run, and both steps of each step that differs.
+    Returns the comparison, whose candidates are those of the run, and both versions of each step that differs.
     """
     num_steps = free.expected.columns.candidates.num_steps
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
@@ -58,7 +62,7 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
 
 
 def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
-    """The steps of which one that is wrong by itself leads to this first divergence of a free run."""
+    """Return the steps that explain this first divergence of a free run, if one of them is wrong by itself."""
     step = divergence.step
     if step < 0 or divergence.field.startswith("candidates."):
         return set()
@@ -68,9 +72,9 @@ def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
 def follow_near_ties(
     comparer: Comparer, comparison: Comparison, run: Run, actual: Pipeline, phase: Phase
 ) -> tuple[Comparison, Views]:
-    """After a near-tie the engines go different ways by right; go on from the expected choices, step by step.
+    """After a near-tie both engines may rightly continue differently: compare the steps from the expected goals instead.
 
-    Returns the comparison with what was found there, and both steps of each step that differs.
+    Returns the comparison with the divergences found there, and both versions of each step that differs.
     """
     if not comparison.near_ties:
         return comparison, comparer.views
@@ -85,16 +89,13 @@ def follow_near_ties(
         stepped = actual.engine.step(positions)
     if len(stepped.candidates.query) != len(follows):
         raise UserError(
-            f"took {len(stepped.candidates.query)} steps from {len(follows)} positions",
+            f"returned {len(stepped.candidates.query)} steps from {len(follows)} positions",
             where=f"engine {actual.engine.info.name}",
             fix="return one candidate with one step for each position, in the order given",
         )
     stepped = select_candidates(stepped, np.flatnonzero(follows))
-    fields = comparer.expected.fields - {"candidates.log_probability"}
-    left = replace(build_trace(run, actual.engine, lock, None), header=comparer.expected.header, fields=fields)
-    right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
     owner = np.repeat(rows, columns.candidates.num_steps)[follows]
-    later = Comparer(left, right, lockstep=True)
+    later = _compare_steps(run, actual, comparer.expected, lock, stepped)
     named, views = own_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     found, further = (named.divergences, named.near_ties) if named else ((), ())
     ties = [
@@ -112,10 +113,10 @@ def follow_near_ties(
 
 
 def own_candidates(comparison: Comparison, views: Views, owner: NDArray[np.integer]) -> tuple[Comparison, Views]:
-    """In lockstep each step is a candidate of its own; say whose step it is. owner: the candidate of each position."""
+    """Replace the candidates of a lockstep comparison, one for each step, by those of the run. owner: int [steps]."""
 
     def of(position: int) -> int:
-        # An engine may give more steps than it was asked for.
+        # An engine may return more steps than requested.
         return int(owner[min(position, len(owner) - 1)])
 
     def name(each: Any) -> Any:

@@ -1,8 +1,7 @@
-"""The goals of a compact trace, rebuilt from its clauses by the program that it carries, and checked by its digests.
+"""The goals of a compact trace, rebuilt from its clauses and its program, and checked by its digests.
 
-A resolvent follows from its goal and the clause that made it: unify, substitute, prune, rename (docs/semantics.md). No
-engine is asked, so nothing but these four stages is taken on trust, and the digest of each step tells whether what they
-gave is what the recorded prover had. A prover that resolves wrongly is thus found out, not covered up.
+A resolvent follows from its goal and its clause: unify, substitute, prune, rename (docs/semantics.md). This uses no engine. The
+digest of each step shows whether the rebuilt step is the recorded one, so a prover that resolves wrongly is detected.
 """
 
 from dataclasses import replace
@@ -30,14 +29,14 @@ _ATOM_COLUMNS = frozenset({"steps.num_atoms", "steps.goal_atoms", "resolvents.nu
 
 _MOST_ATOMS: Final = 1 << 22
 _MOST_ATOMS_EACH: Final = 32
-"""Atoms of goals and bodies taken up for a resolvent, on average: a small file could ask for any number of them."""
+"""Limits on the atoms of goals and bodies that are processed, in total and for a resolvent on average, against hostile files."""
 
 
 class Rebuilt(NamedTuple):
     """A trace with its goals.
 
-    trace:  of level `steps`; its digests are those of the rebuilt columns
-    differs: bool [T]  steps whose digest is not the recorded one: the prover took another step than its clauses tell
+    trace:   of level `steps`; its digests are those of the rebuilt columns
+    differs: bool [T]  steps whose digest is not the recorded one: the prover took another step than its clauses imply
     """
 
     trace: Trace
@@ -45,38 +44,38 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild_goals(trace: Trace) -> Trace:
-    """A trace with goals as it is; a compact one with its goals rebuilt.
+    """Return a trace with goals unchanged, and a compact one with its goals rebuilt.
 
-    UserError where the trace holds no clauses or no program, or where a step's digest is not that of the rebuilt step.
+    UserError for a trace without clauses or program, or if a step's digest is not that of the rebuilt step.
     """
     return trace if has_goals(trace.header.level) else Rebuilder(trace)(trace)
 
 
 class Rebuilder:
-    """Rebuilds goals by the program of one trace, of whatever candidates of it.
+    """The rebuilding of goals by the program of one trace, for any of its candidates.
 
-    trace: the whole trace, or any part. UserError where it holds no clauses or no program
+    trace: the whole trace or some of its candidates. UserError for a trace without clauses or program
     """
 
     def __init__(self, trace: Trace) -> None:
         self._resolution = _Resolution(*_program_of(trace))
 
     def __call__(self, trace: Trace) -> Trace:
-        """Some candidates with their goals. UserError as by `rebuild_goals`."""
+        """Return some candidates with their goals. UserError as in `rebuild_goals`."""
         rebuilt = self.try_rebuilding(trace)
         if not rebuilt.differs.any():
             return rebuilt.trace
         step = int(np.argmax(rebuilt.differs))
         candidate = int(np.searchsorted(starts_of(trace.columns.candidates.num_steps), step, side="right")) - 1
         raise UserError(
-            f"step {step} of candidate {candidate} and {int(rebuilt.differs.sum()) - 1} others have digests that their"
-            " clauses do not lead to: the prover went astray there, or the file was altered",
+            f"step {step} of candidate {candidate} and {int(rebuilt.differs.sum()) - 1} others have digests that do not"
+            " follow from their clauses: the prover resolved wrongly there, or the file was altered",
             where=f"{trace.source}:digests/sequence",
             fix="record it again at level steps to see these goals",
         )
 
     def try_rebuilding(self, trace: Trace) -> Rebuilt:
-        """Some candidates with whatever their clauses lead to. UserError for a clause that the program lacks."""
+        """Return some candidates with the goals that their clauses imply. UserError for a clause that the program lacks."""
         resolve = self._resolution
         resolve.check_clauses(trace)
         columns = trace.columns
@@ -105,7 +104,7 @@ class Rebuilder:
                 begin, end = bounds[step], bounds[step + 1]
                 made: list[Triples] = []
                 for i in range(begin, end):
-                    left -= resolve.num_taken_up(goal, origin_kinds[i], origins[i])
+                    left -= resolve.count_atoms(goal, origin_kinds[i], origins[i])
                     if left < 0:
                         raise _too_many_atoms(trace)
                     is_goal = kinds[i] == GoalKind.GOAL
@@ -119,9 +118,9 @@ class Rebuilder:
 
 
 def rebuild_for_comparison(expected: Trace, actual: Trace) -> tuple[Trace, Trace]:
-    """Both traces, compact ones with goals where the digests differ and their clauses lead to the goals they had.
+    """Return both traces; if their digests differ, compact ones with the goals that their clauses imply.
 
-    Where the digests agree there is nothing to look for, and rebuilding takes longer than comparing.
+    If the digests agree there is nothing to find, and rebuilding takes longer than comparing.
     """
     is_same = np.array_equal(expected.digests.sequence, actual.digests.sequence)
     if is_same or (has_goals(expected.header.level) and has_goals(actual.header.level)):
@@ -135,25 +134,25 @@ def _rebuild_if_sound(trace: Trace) -> Trace:
     try:
         return rebuild_goals(trace)
     except UserError:
-        # Without goals it is compared by its digests, and the comparison says so.
+        # A trace without goals is compared by its digests, and the comparison notes it.
         return trace
 
 
 def try_rebuilding(trace: Trace) -> Rebuilt:
-    """The trace with whatever its clauses lead to. UserError where it holds no clauses or no program."""
+    """Return the trace with the goals that its clauses imply. UserError for a trace without clauses or program."""
     return Rebuilder(trace).try_rebuilding(trace)
 
 
 def _too_many_atoms(trace: Trace) -> UserError:
     return UserError(
-        f"its clauses take up more than {_MOST_ATOMS_EACH} atoms a resolvent: its goals are not rebuilt",
+        f"its clauses need more than {_MOST_ATOMS_EACH} atoms for each resolvent, so its goals are not rebuilt",
         where=trace.source,
         fix="record it again at level steps",
     )
 
 
 def canonical(atoms: Triples) -> Triples:
-    """The atoms with their variables numbered by first appearance."""
+    """Return the atoms with their variables numbered by first appearance."""
     numbers: dict[int, int] = {}
     return tuple(
         (p, *(x if x >= 0 else numbers.setdefault(x, -1 - len(numbers)) for x in (a, b)))  # type: ignore[misc]
@@ -162,7 +161,7 @@ def canonical(atoms: Triples) -> Triples:
 
 
 class _Resolution:
-    """Resolves, prunes and renames by the clauses of one program."""
+    """The stages `resolve`, `prune` and `rename` for the clauses of one program."""
 
     def __init__(self, facts: NDArray[np.int32], rules: tuple[Rule, ...]) -> None:
         self._facts: list[Triple] = [tuple(fact) for fact in facts.tolist()]
@@ -170,7 +169,7 @@ class _Resolution:
         self._rules = rules
 
     def check_clauses(self, trace: Trace) -> None:
-        """UserError for a resolvent of a clause that there is not."""
+        """Raise UserError for a resolvent of a clause that does not exist."""
         made_by = trace.columns.resolvents
         for kind, num in ((Origin.RULE, len(self._rules)), (Origin.FACT, len(self._facts))):
             if ((made_by.origin_kind == kind) & (made_by.origin >= num)).any():
@@ -178,12 +177,12 @@ class _Resolution:
                     "a resolvent names a clause that the program lacks", where=trace.source, fix=RECORD_AGAIN
                 )
 
-    def num_taken_up(self, goal: Triples, origin_kind: int, origin: int) -> int:
-        """Atoms that are looked at to resolve a goal with a clause."""
+    def count_atoms(self, goal: Triples, origin_kind: int, origin: int) -> int:
+        """Count the atoms processed to resolve a goal with a clause."""
         return len(goal) + (len(self._rules[origin].body) if origin_kind == Origin.RULE else 0)
 
     def resolve(self, goal: Triples, origin_kind: int, origin: int, excluded: Triple | None) -> Triples:
-        """The atoms of the resolvent of a goal with a clause; none where the clause does not fit or is none."""
+        """Return the atoms of the resolvent of a goal with a clause; none if the clause does not unify or is missing."""
         if not goal:
             return ()
         head: Triple
@@ -214,7 +213,7 @@ def _shift(atom: Triple, shift: int) -> Triple:
 
 
 def _unify(selected: Triple, head: Triple) -> dict[int, int] | None:
-    """What each variable is bound to, one link at a time; None where the atoms do not unify."""
+    """Return the binding of each variable, one link at a time; None if the atoms do not unify."""
     if selected[0] != head[0]:
         return None
     bound: dict[int, int] = {}
@@ -240,23 +239,23 @@ def _look_up(bound: dict[int, int], argument: int) -> int:
 def _program_of(trace: Trace) -> tuple[NDArray[np.int32], tuple[Rule, ...]]:
     if "resolvents.origin" not in trace.fields:
         raise UserError(
-            f"the trace is of level {trace.header.level!r}, which keeps no clauses: its goals cannot be rebuilt",
+            f"the trace is of level {trace.header.level!r}, which stores no clauses, so its goals cannot be rebuilt",
             where=trace.source,
             fix="record it again at level compact or steps",
         )
     num_rules = len(trace.header.clauses.rules)
     if trace.facts is None or (trace.rules is None and num_rules):
         raise UserError(
-            "the trace does not hold the program's facts and rules: its goals cannot be rebuilt",
+            "the trace does not hold the program's facts and rules, so its goals cannot be rebuilt",
             where=trace.source,
-            fix="record it again, giving the writer facts and rules",
+            fix="record it again, and give the writer facts and rules",
         )
     rules = trace.rules or ()
     expected = trace.header.program_sha256
     found = Program(trace.symbols, trace.facts, rules, (), (), ()).sha256
     if expected and found != expected:
         raise UserError(
-            f"its program has the hash {found[:16]}, expected {expected[:16]} of the header",
+            f"its program has the hash {found[:16]}, expected {expected[:16]} as in the header",
             where=trace.source,
             fix=RECORD_AGAIN,
         )
@@ -268,7 +267,7 @@ def _join(trace: Trace, goals: list[Triples], resolvents: list[Triples]) -> Rebu
         lengths = np.array([len(row) for row in rows], np.int64)
         if lengths.size and int(lengths.max()) > np.iinfo(np.uint16).max:
             raise UserError(
-                f"a goal has {int(lengths.max())} atoms, more than a trace can count",
+                f"a goal has {int(lengths.max())} atoms, more than a trace can store",
                 where=trace.source,
                 fix="record it again at level digests",
             )

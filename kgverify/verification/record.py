@@ -1,4 +1,4 @@
-"""Recording a run to disk, piece by piece, so that a killed recording loses only what was not committed."""
+"""Recording of a run to disk in chunks, so that a killed recording loses only what was not committed."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import UserError
 from kgverify.ranking.rank import RANK_TOLERANCE
+from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
 from kgverify.trace.model.levels import TraceLevel
@@ -32,29 +33,28 @@ if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
 
 CHUNK: Final = 512
-"""Candidates proved between two appends, by an engine that does not prove ahead."""
+"""The candidates proved between two appends by an engine that does not prove ahead."""
 
 DEEP_CHUNK: Final = 64
-"""The same where each step is taken again with its stages watched, which takes long."""
+"""The same at level `deep`, which repeats each step with its stages probed."""
 
 CHUNK_SLOTS: Final = 16
-"""At least so many of them for each slot of an engine that proves in batches."""
+"""The least number of them for each slot of an engine that proves in batches."""
 
 RECORDED_POOL: Final = 1 << 17
-"""Candidates proved between two appends by one that does: their steps are in memory twice."""
+"""The most candidates between two appends by an engine that proves ahead: their steps are in memory twice."""
 
 JOURNAL_SECONDS: Final = 5.0
-"""A kill loses the part being proved and the one being appended; a crash of the machine no more than what was proved in this
-time, too."""
+"""A kill loses the chunks being proved and appended; a crash of the machine, also what was proved in this time."""
 
 SHARD_STEPS: Final = 1_000_000
-"""Steps held in memory before they are committed as a shard."""
+"""The steps held in memory before they are committed as a shard."""
 
 MAX_APPEND_THREADS: Final = 3
-"""Parts of an engine that proves ahead that are appended at the same time, each in memory."""
+"""The most chunks appended at the same time, each in memory, for an engine that proves ahead."""
 
 APPEND_CORES: Final = 4
-"""Cores for each of them: packing takes several."""
+"""The cores for each of them: packing uses several."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,11 @@ class Recording:
 def choose_recording_layout(
     run: Run, *, device: str = "auto", mode: str = "auto", slots: int | None = None
 ) -> "Layout | None":
-    """Sizes of the compiled evaluator for recording on a CUDA device; None for its own, which do on a CPU.
+    """Choose the sizes of the compiled evaluator for recording on a CUDA device; on a CPU None, for its defaults.
 
-    UserError for a device that is not there, or too little memory.
+    UserError for an absent device or too little memory.
     """
     from kgverify.engines.compiled.execution.compilation import resolve_device
-    from kgverify.evaluation.evaluate import choose_batch
 
     if resolve_device(device).type != "cuda":
         return None
@@ -91,7 +90,7 @@ def choose_recording_layout(
 
 
 def choose_append_threads(engine: Engine) -> int:
-    """One for an engine that needs the processor itself; more for one on a device, if the processor has the cores."""
+    """Return 1 for an engine that computes on the processor itself; more for an engine on a device, by the number of cores."""
     if not (isinstance(engine, RecordingEngine) and engine.proves_ahead):
         return 1
     return max(1, min(MAX_APPEND_THREADS, (os.cpu_count() or 1) // APPEND_CORES))
@@ -112,14 +111,14 @@ def record(
 ) -> Recording:
     """Prove the candidates of a run and write the trace: one file, or a folder of shards where it is large.
 
-    Until it is complete the trace stands in `<path>.partial`; with `resume`, one left behind is gone on with. What was
-    proved is journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
+    Until it is complete the trace is in `<path>.partial`; with `resume`, recording resumes an existing one. Proved
+    candidates are journalled there chunk by chunk, and forced to disk every `journal_seconds`. UserError for a path that
     cannot be written, or a `.partial` of another run.
 
-    level:       a `TraceLevel`: which columns are kept
-    is_archived: packed as small as HDF5's own filters can
-    append_threads: parts that are appended at the same time, each in memory; the trace is the same. None for as many as
-                 `choose_append_threads` says
+    level:          a `TraceLevel`, which determines the recorded columns
+    is_archived:    whether to pack the trace as small as HDF5's own filters can
+    append_threads: the chunks appended at the same time, each in memory; the trace is the same. By default the number
+                    that `choose_append_threads` returns
     """
     candidates = pipeline.draw_for(run)
     program = run.graph.program
@@ -139,7 +138,7 @@ def record(
         resumed = writer.num_appended
         if resumed and level == TraceLevel.DIGESTS:
             raise UserError(
-                "holds no log-probabilities at this level, and candidates cannot be ranked without them",
+                "holds no log-probabilities at this level, so its candidates cannot be ranked",
                 where=str(partial_of(path)),
                 fix="delete it and record again, or record at level compact, which can be resumed",
             )
@@ -167,7 +166,7 @@ def record(
 def _prove_parts(
     engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
 ) -> Iterator[Callable[[], Given]]:
-    """Part by part, how its columns and digests are read."""
+    """Prove chunk by chunk; yield functions that read each chunk's columns and digests."""
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):
             part = candidates.take(slice(begin, begin + DEEP_CHUNK))
@@ -177,7 +176,7 @@ def _prove_parts(
         for recorded in engine.record(candidates, progress, level=level):
             yield recorded.read
         return
-    # A batch that is let run empty and filled again now and then loses little if it is seldom.
+    # A batch runs empty at the end of each chunk: large chunks make this rare.
     size = max(CHUNK, CHUNK_SLOTS * engine.info.layout.get("slots", 0))
     for begin in range(0, len(candidates.query), size):
         columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
@@ -189,7 +188,7 @@ def _pair(columns: Columns) -> Given:
 
 
 def _check_resumed(drawn: CandidateSet, found: Candidates, path: Path) -> None:
-    """UserError unless those recorded before are the first of those to be recorded."""
+    """Raise UserError unless the candidates recorded before are the first ones of this run."""
     first = drawn.take(slice(len(found.query)))
     pairs = (first.query, found.query), (first.side, found.side), (first.atom, found.atom)
     if not all(np.array_equal(expected, actual) for expected, actual in pairs):

@@ -1,4 +1,4 @@
-"""Replaying one step in both engines with every stage watched: the earliest stage whose output differs is at fault."""
+"""The replay of a step in both engines with every stage probed: the earliest stage whose output differs is at fault."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -25,16 +25,16 @@ from kgverify.trace.model.stage_items import StageOutputs
 from kgverify.verification.stagewise import StageFault, later_faults
 
 ALL_REPLAYED: Final = 200
-"""So many divergences are replayed one by one. A further one is taken for one of those that look like it, if these all have
-one stage; every tenth is replayed all the same."""
+"""The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
+the same stage; every tenth is replayed nevertheless."""
 
 
 class Replayed(NamedTuple):
     """A divergence after its step was replayed.
 
-    outputs: the culprit stage's two outputs, where the replay shows them
+    outputs: the two outputs of the stage at fault, if the replay shows them
     views:   the two steps that differ, if they are not those that were compared first
-    like:    the one that it is taken for, where it was not replayed itself
+    like:    the divergence whose result it shares, if it was not replayed itself
     """
 
     divergence: Divergence
@@ -53,10 +53,11 @@ def replay_divergences(
 ) -> list[Replayed]:
     """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
 
-    What comes out as expected when it is taken alone was not wrong by itself: the batch machinery around it was
-    (`recycle`). A step that comes out wrong again, but not with the stages watched, keeps the stage read off the traces.
-    columns: those of the expected trace; tolerance: of scores, absolute. In lockstep a step may be several divergences: of
-    each stage that is at fault by itself, and of the machinery if the step is wrong in another way among the others.
+    If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`). If it is wrong again, but not
+    with its stages probed, it keeps the stage inferred from the traces. In lockstep a step may yield several divergences: one
+    for each stage at fault by itself, and one for the machinery if the step differs in another way in its batch.
+
+    columns: those of the expected trace; tolerance: of scores, absolute
     """
     replay = _Replay(columns, engines, names, tolerance, lockstep)
     seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
@@ -86,7 +87,7 @@ def _replay_one(replay: "_Replay", divergence: Divergence) -> list[Replayed]:
 
 
 class Lockstep(NamedTuple):
-    """What the faults behind the first one of a step are told by.
+    """The input for finding further faults behind the first one of a step.
 
     observed: the actual steps that differ, by (candidate, step)
     """
@@ -96,7 +97,7 @@ class Lockstep(NamedTuple):
 
 
 class _Replay:
-    """Both engines, and the expected run whose steps they take again."""
+    """Both engines, and the expected run whose steps they repeat."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class _Replay:
         self.lockstep = lockstep
 
     def of_step(self, divergence: Divergence) -> Replayed:
-        """The step taken again; where its goal was wrong already, the step that made the goal."""
+        """Replay a step; if its goal was already wrong, first the step that produced the goal."""
         step = divergence.step
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
             position = position_at(self._columns, divergence.candidate, at)
@@ -135,7 +136,7 @@ class _Replay:
         return Replayed(named, (fault.expected, fault.actual))
 
     def behind(self, first: Divergence, lockstep: Lockstep) -> list[Replayed]:
-        """What else is wrong in a step, behind the culprit."""
+        """Return the further faults of a step, behind the first stage at fault."""
         position = position_at(self._columns, first.candidate, first.step)
         probes = self._probe(position)
         if probes is None:
@@ -148,11 +149,11 @@ class _Replay:
             found.append(replayed._replace(views=(right, alone)))
         observed = lockstep.observed.get((first.candidate, first.step))
         if observed is not None:
-            found += self._of_company(first, alone, observed)
+            found += self._find_batch_fault(first, alone, observed)
         return found
 
-    def _of_company(self, divergence: Divergence, alone: StepView, observed: StepView) -> list[Replayed]:
-        """Whether the actual step, wrong alone, came out otherwise among other slots."""
+    def _find_batch_fault(self, divergence: Divergence, alone: StepView, observed: StepView) -> list[Replayed]:
+        """Return a divergence of the batch machinery if the actual step, wrong alone, differs in another way in its batch."""
         views = _without_nan(alone), _without_nan(observed)
         difference = locate_difference(*views, self._names, divergence.step == 0, self._tolerance)
         if difference is None:
@@ -163,7 +164,7 @@ class _Replay:
         return [Replayed(_of_machinery(other), views=(alone, observed))]
 
     def of_candidate(self, divergence: Divergence) -> Divergence:
-        """What is reported of a whole derivation, where every step agrees: the derivation made again by itself."""
+        """Repeat a whole derivation alone, if all of its steps agree but its result does not."""
         if divergence.stage == Stage.RECYCLE or divergence.field == "candidates.atom":
             return divergence
         alone = np.array([divergence.candidate])
@@ -179,7 +180,7 @@ class _Replay:
 
 
 def _without_nan(view: StepView) -> StepView:
-    """The step with 0 for scores that are no number, which would equal nothing."""
+    """Return the step with 0 for each NaN score, since NaN equals nothing."""
     return view._replace(resolvents=tuple(r._replace(score=0.0) if r.score != r.score else r for r in view.resolvents))
 
 
@@ -201,5 +202,5 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
 
 
 def position_at(columns: Columns, candidate: int, step: int) -> Positions:
-    """The position before a step of a candidate."""
+    """Return the position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)

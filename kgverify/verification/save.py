@@ -1,15 +1,14 @@
-"""A run folder: both traces, in lockstep the steps compared, and the report."""
+"""A folder with the result of a verification: both traces, the report, and in lockstep the compared steps."""
 
 import shutil
-import tempfile
 from pathlib import Path
 
 import msgspec
 
 from kgverify.errors import UserError
 from kgverify.report.report import Report, encode_report
+from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.files.manifest import put_in_place, remove_trace
-from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.reader import read_trace
 from kgverify.trace.write.rewrite import write_again
 from kgverify.verification.rebuild import rebuild_for_comparison
@@ -22,25 +21,25 @@ REPORT = "report.json"
 
 
 def save_verification(verification: Verification, folder: Path) -> None:
-    """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the actual steps compared.
+    """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the compared actual steps.
 
-    UserError if the folder cannot be made or written.
+    UserError if the folder cannot be created or written.
     """
-    check_folder(folder)
+    check_output_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, trace in ((EXPECTED, verification.expected), (ACTUAL, verification.actual)):
-        save_trace(trace, folder / name)
+        write_again(trace, folder / name)
     if verification.stepped is not None:
-        save_trace(verification.stepped, folder / LOCKSTEP)
+        write_again(verification.stepped, folder / LOCKSTEP)
     else:
-        # Of a run that stood here before.
+        # It would belong to a run that was saved here before.
         (folder / LOCKSTEP).unlink(missing_ok=True)
     (folder / REPORT).write_bytes(encode_report(verification.report))
 
 
 def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
     """Copy both traces, and write `report.json`, as `save_verification` does for a run."""
-    check_folder(folder)
+    check_output_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, trace in zip((EXPECTED, ACTUAL), recorded.traces, strict=True):
         path = folder / name
@@ -54,27 +53,8 @@ def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
     (folder / REPORT).write_bytes(encode_report(recorded.report))
 
 
-def check_folder(folder: Path) -> None:
-    """UserError unless a run can be saved there: before a long run, not after it. Makes nothing."""
-    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"cannot be made a folder to write in: {error.strerror}",
-            where=str(folder),
-            fix="give a path that is free or a folder",
-        ) from None
-
-
-def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace that is in memory, at its own level."""
-    write_again(trace, path)
-
-
 def read_run(folder: Path) -> Verification:
-    """Read what `save_verification` wrote. UserError for a folder that is none, or is damaged."""
+    """Read a folder that `save_verification` wrote. UserError for any other folder, or a damaged one."""
     path = folder / REPORT
     try:
         report = msgspec.json.decode(path.read_bytes(), type=Report)
@@ -87,15 +67,15 @@ def read_run(folder: Path) -> Verification:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"not a report: {error}", where=str(path), fix="save the run again") from None
     _check_indices(report, str(path))
-    # Runs saved by earlier versions do not have the steps of lockstep.
+    # Earlier versions did not save the steps of lockstep.
     has_steps = report.lockstep and (folder / LOCKSTEP).is_file()
-    # As they were compared: compact traces with their goals.
+    # Compact traces were compared with their goals.
     traces = rebuild_for_comparison(read_trace(folder / EXPECTED), read_trace(folder / ACTUAL))
     return Verification(report, *traces, read_trace(folder / LOCKSTEP) if has_steps else None)
 
 
 def _check_indices(report: Report, where: str) -> None:
-    """What the causes and the divergences say of each other."""
+    """Raise UserError unless causes, divergences and shares refer to existing ones."""
     num_divergences, num_causes = len(report.divergences), len(report.causes)
     shares = report.attribution.shares if report.attribution else ()
     found = (
@@ -103,8 +83,8 @@ def _check_indices(report: Report, where: str) -> None:
         *(("a divergence", each.cause, -1, num_causes) for each in report.divergences),
         *(("a share", share.cause, -1, num_causes) for share in shares),
     )
-    for what, index, first, end in found:
+    for name, index, first, end in found:
         if not first <= index < end:
             raise UserError(
-                f"{what} points to {index}, expected {first} to {end - 1}", where=where, fix="save the run again"
+                f"{name} points to {index}, expected {first} to {end - 1}", where=where, fix="save the run again"
             )

@@ -1,7 +1,7 @@
-"""Stages at fault behind the first one: those that do wrong by what they were given themselves.
+"""Stages at fault behind the first one: those whose output is wrong for their own input.
 
-The earliest stage whose output differs hides the later ones, whose inputs differ from then on. A later stage is at fault as
-well where its input is the same item by item, or where its output does not follow from the actual engine's own input.
+The earliest stage whose output differs hides the later ones, whose inputs differ from then on. A later stage is also at fault
+if its input is the same item by item, or if its output does not follow from the actual engine's own input.
 """
 
 import math
@@ -16,7 +16,7 @@ from kgverify.program.stages import STEP_STAGES, Stage
 
 
 class StageFault(NamedTuple):
-    """A stage that does wrong by itself: what it should have given, as far as that can be told, and what it gave."""
+    """A stage that is wrong by itself: its correct output, as far as it can be inferred, and its actual output."""
 
     stage: Stage
     expected: Any
@@ -26,7 +26,7 @@ class StageFault(NamedTuple):
 def later_faults(
     culprit: Stage, expected: StageOutputs, actual: StageOutputs, limits: Limits, tolerance: float
 ) -> Iterator[StageFault]:
-    """The stages after the culprit that are at fault themselves. tolerance: of scores, absolute."""
+    """Yield the stages after the culprit that are at fault themselves. tolerance: of scores, absolute."""
     given = _Given(expected, actual, limits, tolerance)
     for stage in STEP_STAGES[STEP_STAGES.index(culprit) + 1 :]:
         judge = _JUDGES.get(stage)
@@ -50,12 +50,12 @@ _Judgement = tuple[Any, Any] | None
 
 
 def _judge_match_facts(given: _Given) -> _Judgement:
-    """What facts match does not hang on the rules that do."""
+    """Judge the matching facts, which do not depend on the matching rules."""
     return _unless_equal(given.expected[Stage.MATCH_FACTS], given.actual[Stage.MATCH_FACTS])
 
 
 def _judge_items(stage: Stage, before: Stage | None) -> Callable[[_Given], _Judgement]:
-    """For a stage that makes one resolvent of one: those whose clause, and whose input, both engines have."""
+    """Return the judge of a stage that maps resolvents one to one: it compares those with the same clause and input."""
 
     def judge(given: _Given) -> _Judgement:
         left, right = _by_clause(given.expected[stage]), _by_clause(given.actual[stage])
@@ -72,7 +72,7 @@ def _judge_items(stage: Stage, before: Stage | None) -> Callable[[_Given], _Judg
 
 
 def _judge_revisit(given: _Given) -> _Judgement:
-    """Which of the resolvents that both engines have are left. One that is empty stays, so that pruning counts as well."""
+    """Judge the resolvents that remain, among those of both engines. An empty one remains, so pruning counts as well."""
     sides = given.expected, given.actual
     named, pruned, left = (
         [_by_clause(side[stage]) for side in sides] for stage in (Stage.RENAME, Stage.PRUNE, Stage.REVISIT)
@@ -87,7 +87,7 @@ def _judge_revisit(given: _Given) -> _Judgement:
 
 
 def _judge_close(given: _Given) -> _Judgement:
-    """A resolvent of which pruning left nothing stands alone; so does FALSE where there is none."""
+    """Judge `close`: a resolvent that pruning emptied replaces all others by TRUE; no resolvent at all becomes FALSE."""
     pruned, left = _by_clause(given.actual[Stage.PRUNE]), given.actual[Stage.REVISIT]
     proof = next((item for item in left if pruned.get(item[:2]) == ()), None)
     if proof is not None:
@@ -100,10 +100,7 @@ def _judge_close(given: _Given) -> _Judgement:
 
 
 def _judge_limit(given: _Given) -> _Judgement:
-    """Of the resolvents those of few enough atoms, of these the first ones; FALSE where none is left.
-
-    What a wrong `close` hands over is not judged.
-    """
+    """Judge `limit`: it keeps the first resolvents with few enough atoms, or FALSE. The output of a wrong `close` is skipped."""
     if _judge_close(given) is not None:
         return None
     closed = given.actual[Stage.CLOSE]
@@ -116,7 +113,7 @@ def _judge_limit(given: _Given) -> _Judgement:
 
 
 def _judge_score(given: _Given) -> _Judgement:
-    """The scores of the resolvents that both engines have."""
+    """Judge the scores of the resolvents that both engines have."""
     sides = []
     for outputs in (given.expected, given.actual):
         listed, scores = outputs[Stage.LIMIT][0], outputs[Stage.SCORE]
@@ -131,7 +128,7 @@ def _judge_score(given: _Given) -> _Judgement:
 
 
 def _judge_choose(given: _Given) -> _Judgement:
-    """The first of the highest scores, by the engine's own."""
+    """Judge the choice: the first of the engine's own highest scores."""
     scores = given.actual[Stage.SCORE]
     if not scores or any(map(math.isnan, scores)):
         return None
@@ -139,7 +136,7 @@ def _judge_choose(given: _Given) -> _Judgement:
 
 
 def _judge_finish(given: _Given) -> _Judgement:
-    """The outcome by the kind of the chosen resolvent and the depth, both the engine's own."""
+    """Judge the outcome by the engine's own chosen resolvent and depth."""
     listed, choice = given.actual[Stage.LIMIT][0], given.actual[Stage.CHOOSE]
     if Stage.ADVANCE not in given.actual or not 0 <= choice < len(listed):
         return None

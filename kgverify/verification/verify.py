@@ -1,4 +1,4 @@
-"""The main job: two pipelines on the same run, compared step by step."""
+"""The verification of a pipeline against another on the same run, and the comparison of two recorded traces."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ from kgverify.verification.replay import Replayed
 
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """A report and the traces it was made from.
+    """A report and its two traces.
 
     stepped: in lockstep, the actual engine's steps from the expected goals: each a candidate with one step, in the order
              of the expected steps
@@ -67,10 +67,10 @@ def verify(
     check_determinism: bool = True,
     phase: Phase = silent_phase,
 ) -> Verification:
-    """Run both pipelines and compare what they did.
+    """Run both pipelines and compare their steps.
 
-    Free-running, each engine follows its own choices. With `lockstep`, the actual engine takes each step from the
-    expected goal, so that independent faults are told from consequences; the metrics are still those of the free run.
+    By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
+    goal, which separates independent faults from consequences; the metrics are still those of the free run.
     """
     traces, is_deterministic = [], []
     for role, pipeline in (("expected", expected), ("actual", actual)):
@@ -122,7 +122,7 @@ def verify(
 
 
 class RecordedComparison:
-    """A report and the two recorded traces that it was made from, expected and actual, which stay on disk."""
+    """A report and its two recorded traces, expected and actual, which stay on disk."""
 
     stepped: Trace | None = None
 
@@ -133,12 +133,12 @@ class RecordedComparison:
 
     @cached_property
     def expected(self) -> Trace:
-        """The whole expected trace in memory, as it was compared; read when it is first asked for."""
+        """The whole expected trace in memory, as it was compared; read at first access."""
         return self._rebuilds.apply(0, read_trace(self.traces[0].path))
 
     @cached_property
     def actual(self) -> Trace:
-        """The whole actual trace in memory, as it was compared; read when it is first asked for."""
+        """The whole actual trace in memory, as it was compared; read at first access."""
         return self._rebuilds.apply(1, read_trace(self.traces[1].path))
 
     def excerpt(self) -> Trace | None:
@@ -207,7 +207,7 @@ def compare_loaded(expected: Trace, actual: Trace) -> Verification:
 
 
 def _compare_recorded_rankings(comparison: Comparison, expected: MappedTrace, actual: MappedTrace) -> Comparison:
-    """As `compare_rankings`, which looks at all candidates; where every rank is the same there is nothing to look at."""
+    """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
         if all(np.array_equal(left[i], right[i]) for i in range(len(left))):
@@ -219,18 +219,18 @@ def _compare_recorded_rankings(comparison: Comparison, expected: MappedTrace, ac
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:
-    """After a near-tie the derivations part by right, and without an engine what follows cannot be compared."""
+    """Make near-ties without divergences inconclusive: the steps after a near-tie need an engine to be compared."""
     if not comparison.near_ties or comparison.verdict is not Verdict.AGREE:
         return comparison
     reason = (
-        f"{len(comparison.near_ties)} candidates part at a near-tie, and recorded steps after one cannot be compared:"
+        f"{len(comparison.near_ties)} candidates differ from a near-tie on, and recorded steps after one cannot be compared:"
         " compare the engines themselves"
     )
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
 
 
 def describe_environment(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Environment:
-    """This machine, and what the traces say of the engines."""
+    """Describe this machine and both engines."""
     return Environment(
         kgverify=__version__,
         python=platform.python_version(),
@@ -242,7 +242,7 @@ def describe_environment(expected: Trace | MappedTrace, actual: Trace | MappedTr
 
 
 def count_outcomes(expected: Trace, actual: Trace) -> Outcomes:
-    """How the candidates of each side ended."""
+    """Count the outcomes of each side's candidates."""
     return Outcomes(*(_count(trace.columns.candidates.outcome) for trace in (expected, actual)))
 
 
@@ -256,7 +256,7 @@ def _count_mapped(trace: MappedTrace) -> dict[str, int]:
 
 
 def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
-    """What becomes of the proofs is what people look for first."""
+    """Note a difference in the number of proofs, which readers look for first."""
     sides = outcomes.expected, outcomes.actual
     num = [sum(side.values()) for side in sides]
     proved = [side.get(Outcome.PROVED.name, 0) for side in sides]
@@ -292,7 +292,7 @@ def _is_same(first: Columns, second: Columns) -> bool:
 
 
 def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comparison:
-    """An engine that does not repeat itself cannot be judged."""
+    """Make the verdict inconclusive if an engine is not deterministic."""
     reasons = tuple(
         f"the {role} engine is not deterministic: two runs of the same candidates differ"
         for role, same in (("expected", determinism.expected), ("actual", determinism.actual))

@@ -1,4 +1,4 @@
-"""The reference prover: docs/semantics.md, written as plainly as possible.
+"""The reference prover: an implementation of docs/semantics.md that is as plain as possible.
 
 It shares no code with kgverify, so that one bug cannot hide on both sides. The neural policy, which needs
 numpy, is `kgreference.two_tower.TwoTower`.

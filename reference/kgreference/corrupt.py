@@ -1,4 +1,4 @@
-"""Corruptions of a triple, drawn by a key and not from a stream: no order or chunking can change them."""
+"""Corruptions of a triple, drawn by a key and not from a stream, so that no order or chunking can change them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -13,7 +13,7 @@ MASK: Final = 2**64 - 1
 
 
 def mix(x: int) -> int:
-    """The splitmix64 step (Steele, Lea and Flood 2014): a permutation of the 64-bit numbers."""
+    """Return the splitmix64 step (Steele, Lea and Flood 2014): a permutation of the 64-bit numbers."""
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
@@ -21,11 +21,10 @@ def mix(x: int) -> int:
 
 
 class Corrupter:
-    """Draws filtered corruptions.
+    """The draw of filtered corruptions.
 
-    ``known`` are the triples of train, valid and test: they tell which constants are seen in an argument,
-    and none of them is ever drawn. ``domains`` names the constants of each declared domain; empty where
-    none are declared.
+    ``known`` are the triples of train, valid and test: they determine the constants seen in an argument,
+    and are never drawn. ``domains`` names the constants of each declared domain.
 
     Raises KeyError for a domain's constant that the program does not have.
     """
@@ -43,10 +42,10 @@ class Corrupter:
         self._domain_of: dict[tuple[int, int], list[int]] = {}
 
     def domain(self, predicate: int, side: int) -> list[int]:
-        """The entities of an argument, ascending.
+        """Return the entities of an argument, ascending.
 
-        The union of the declared domains that hold a constant seen there; all constants where none are
-        declared or where some seen constant is in none.
+        They are the union of the declared domains that hold a constant seen there; all constants if no domain
+        is declared or some seen constant is in no domain.
         """
         key = (predicate, side)
         if key not in self._domain_of:
@@ -54,7 +53,7 @@ class Corrupter:
         return self._domain_of[key]
 
     def eligible(self, query: Atom, side: int) -> list[int]:
-        """The entities, ascending, that make a triple of the domain which is neither the query nor known."""
+        """Return the entities of the domain, ascending, whose triple is neither the query nor known."""
         return [
             entity
             for entity in self.domain(query.predicate, side)
@@ -62,10 +61,9 @@ class Corrupter:
         ]
 
     def draw(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
-        """k corruptions of one side of the query at ``index`` of its split, by ascending entity; all for k
-        = None.
+        """Return k corruptions of one side of the query at ``index`` of its split, by ascending entity.
 
-        Fewer where fewer are eligible.
+        All for k = None; fewer if fewer entities are eligible.
         """
         entities = self.eligible(query, side)
         if k is not None:
@@ -74,7 +72,7 @@ class Corrupter:
         return [replace(query, side, entity) for entity in entities]
 
     def candidates(self, query: Atom, index: int, side: int, k: int | None, seed: int) -> list[Atom]:
-        """The true triple, then its corruptions."""
+        """Return the true triple, then its corruptions."""
         return [query, *self.draw(query, index, side, k, seed)]
 
     def _find_domain(self, seen: set[int]) -> list[int]:
@@ -86,7 +84,7 @@ class Corrupter:
 
 
 def replace(triple: Atom, side: int, entity: int) -> Atom:
-    """The triple with another entity on one side: HEAD is its first argument, TAIL its second."""
+    """Return the triple with another entity on one side: HEAD is its first argument, TAIL its second."""
     if side == HEAD:
         return Atom(triple.predicate, entity, triple.second)
     if side == TAIL:

@@ -11,7 +11,7 @@ from kgreference.terms import Atom, Goal, canonical
 class Derivation(NamedTuple):
     """The steps taken for one query.
 
-    ``log_probability`` is the sum over the steps, in nats. ``is_limited``: a limit dropped a resolvent.
+    ``log_probability`` is the sum over the steps, in nats. ``is_limited``: whether a limit dropped a resolvent.
     """
 
     query: Atom
@@ -24,7 +24,7 @@ class Derivation(NamedTuple):
 def derive(program: Program, limits: Limits, policy: Policy, query: Atom) -> Derivation:
     """Take steps from the query until the outcome is not OPEN. Raises ValueError for a limit below 1."""
     if min(limits.max_depth, limits.max_atoms, limits.max_resolvents) < 1:
-        raise ValueError(f"every limit is 1 or more, found {limits}")
+        raise ValueError(f"every limit must be 1 or more, found {limits}")
     goal = canonical((query,))
     visited: set[Goal] = {goal}
     steps: list[Step] = []

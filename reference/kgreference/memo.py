@@ -1,4 +1,4 @@
-"""What a pure function gave, remembered within bounds."""
+"""A bounded cache of the results of a pure function."""
 
 from collections.abc import Hashable
 from typing import Final, TypeVar
@@ -7,11 +7,11 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 MOST_ITEMS: Final = 200_000
-"""Items that one memo holds; as clauses that match, some 80 MB."""
+"""The items that one memo holds; as matching clauses, some 80 MB."""
 
 
 class Memo(dict[Key, Value]):
-    """Values by key. It forgets all before it would hold more than ``most`` items, a key counting as one."""
+    """Values by key. Before it would hold more than ``most`` items, keys included, it forgets all of them."""
 
     def __init__(self, most: int = MOST_ITEMS) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Memo(dict[Key, Value]):
         self._num = 0
 
     def remember(self, key: Key, value: Value, num_items: int) -> None:
-        """Hold a value of so many items, even one of too many all by itself, until the next is remembered."""
+        """Store a value of ``num_items`` items; one that alone has too many stays until the next is stored."""
         self._num += 1 + num_items
         if self._num > self._most:
             self.clear()

@@ -1,4 +1,4 @@
-"""Ranking metrics, under the keys that PyKEEN gives them."""
+"""Ranking metrics, under PyKEEN's keys."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ HITS: Final = (1, 3, 10)
 
 
 def metrics(head_ranks: Sequence[Ranks], tail_ranks: Sequence[Ranks]) -> dict[str, float]:
-    """Mean reciprocal rank and hits at 1, 3 and 10, keyed ``{side}.{rank type}.{metric}``.
+    """Return the mean reciprocal rank and hits at 1, 3 and 10, keyed ``{side}.{rank type}.{metric}``.
 
     The side `both` pools the ranks of the two. A side without ranks has no keys.
     """

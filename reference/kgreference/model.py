@@ -9,8 +9,8 @@ from kgreference.terms import Goal, Substitution, Triple, substitute, unify
 def least_model(program: Program) -> set[Triple]:
     """Apply the rules to the facts until nothing new follows (van Emden and Kowalski 1976).
 
-    Semi-naive: every application uses an atom that was new in the round before. A variable that only a
-    clause head holds stands for every constant of the program.
+    This is semi-naive: every application uses an atom that was new in the previous round. A variable that
+    occurs only in a clause head stands for every constant of the program.
     """
     model = _Atoms()
     new: set[Triple] = set(program.facts)
@@ -19,8 +19,8 @@ def least_model(program: Program) -> set[Triple]:
             model.add(atom)
         derived: set[Triple] = set()
         for rule in program.rules:
-            for place, body_atom in enumerate(rule.body):
-                others = rule.body[:place] + rule.body[place + 1 :]
+            for index, body_atom in enumerate(rule.body):
+                others = rule.body[:index] + rule.body[index + 1 :]
                 for atom in new:
                     unifier = unify(body_atom, atom)
                     if unifier is not None:
@@ -43,7 +43,7 @@ class _Atoms:
             self._by_pattern.setdefault(pattern, []).append(atom)
 
     def like(self, atom: Triple) -> list[Triple]:
-        """The atoms with the predicate and the constants of ``atom``."""
+        """Return the atoms with the predicate and the constants of ``atom``."""
         predicate, first, second = atom
         return self._by_pattern.get((predicate, max(first, -1), max(second, -1)), [])
 
@@ -55,7 +55,7 @@ def _conclusions(program: Program, model: _Atoms, rule: Rule, others: Goal, unif
 
 
 def _join(model: _Atoms, head: Triple, body: Goal) -> Iterator[Triple]:
-    """The head under every substitution that puts the whole body into the model."""
+    """Yield the head under every substitution for which the whole body is in the model."""
     if not body:
         yield head
         return
@@ -67,7 +67,7 @@ def _join(model: _Atoms, head: Triple, body: Goal) -> Iterator[Triple]:
 
 
 def _instances(program: Program, atom: Triple) -> Iterator[Triple]:
-    """The atom with every constant in place of each of its variables."""
+    """Yield the instances of the atom, with every constant for each of its variables."""
     for term in atom[1:]:
         if term < 0:
             for constant in range(len(program.constants)):

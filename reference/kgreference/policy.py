@@ -8,16 +8,19 @@ from kgreference.terms import Goal, first_free_variable
 
 
 class Policy(Protocol):
-    """What chooses between resolvents."""
+    """The choice between resolvents."""
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        """One finite number for each resolvent, the higher the better. All resolvents are of kind GOAL."""
+        """Return one finite score for each resolvent; the highest wins. All resolvents are of kind GOAL."""
         ...
 
 
 class Shortest:
-    """Fewest atoms, then fewest variables: n atoms with v distinct variables score ``-(n + v / 64)``."""
+    """The policy that prefers fewest atoms, then fewest variables.
+
+    n atoms with v distinct variables score ``-(n + v / 64)``.
+    """
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        """One score for each resolvent, each a multiple of 1/64."""
+        """Return one score for each resolvent, each a multiple of 1/64."""
         return [-(len(resolvent.atoms) + first_free_variable(resolvent.atoms) / 64) for resolvent in resolvents]

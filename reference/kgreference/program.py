@@ -19,7 +19,7 @@ from kgreference.terms import (
 
 
 class Variable(NamedTuple):
-    """A variable as written in named input. The scope of its name is one rule or one query."""
+    """A variable of named input. The scope of its name is one rule or one query."""
 
     name: str
 
@@ -28,14 +28,14 @@ Name = str | Variable
 """A term of named input: a constant is a str."""
 
 NamedAtom = tuple[str, Name, Name]
-"""(predicate, first, second)."""
+"""An atom of named input: (predicate, first, second)."""
 
 NamedRule = tuple[NamedAtom, Sequence[NamedAtom]]
-"""(clause head, clause body)."""
+"""A rule of named input: (clause head, clause body)."""
 
 
 class Rule(NamedTuple):
-    """A definite clause with a body of one atom or more."""
+    """A definite clause with at least one body atom."""
 
     head: Triple
     body: tuple[Triple, ...]
@@ -45,7 +45,7 @@ class Program:
     """Facts and rules by id, indexed.
 
     ``predicates`` and ``constants`` give the names by id. ``facts`` are unique and ascend by (predicate,
-    first, second); ``fact_index`` gives the place of each in that list. ``rules`` keep the order given.
+    first, second); ``fact_index`` gives the index of each. ``rules`` keep their order.
 
     Raises ValueError for a fact with a variable, a rule without a body, or an id that has no name.
     """
@@ -91,7 +91,7 @@ class Program:
     ) -> "Program":
         """Number symbols by first appearance: facts, rules (head first), queries, then further constants.
 
-        A rule's variables are numbered by first appearance, head first. Raises ValueError as the class does.
+        A rule's variables are numbered by first appearance, head first. Raises ValueError like the class.
         """
         facts, rules, queries = list(facts), list(rules), list(queries)
         atoms = list(facts)
@@ -116,7 +116,7 @@ class Program:
         return cls(tuple(predicate_ids), tuple(constant_ids), encoded_facts, encoded_rules)
 
     def rules_matching(self, atom: Triple) -> Matches:
-        """The rules, in order, whose heads unify with an atom, standardized apart from it."""
+        """Return the rules, in order, whose heads unify with an atom, standardized apart from it."""
         if atom not in self._rules_matching:
             pattern, meant = self._pattern(atom)
             if pattern not in self._rules_matching:
@@ -133,9 +133,9 @@ class Program:
         return self._rules_matching[atom]
 
     def _pattern(self, atom: Triple) -> tuple[Triple, dict[int, int]]:
-        """The atom with constants that the program does not have in place of its own, and which these are.
+        """Replace the atom's constants by unknown ones; return the pattern and the meaning of its terms.
 
-        Which rules match is the same for both, unless a head holds a constant; then the atom is its own pattern.
+        The same rules match both, unless a clause head holds a constant; then the atom is its own pattern.
         """
         predicate, first, second = atom
         if predicate in self._predicates_of_constant_heads:
@@ -156,7 +156,7 @@ class Program:
         return Matches.of(matches)
 
     def facts_matching(self, atom: Triple) -> Matches:
-        """The facts, in order, that unify with an atom."""
+        """Return the facts, in order, that unify with an atom."""
         if atom not in self._facts_matching:
             is_repeated = atom[1] == atom[2]
             matches: list[tuple[int, int, int, Goal, int]] = []
@@ -168,17 +168,17 @@ class Program:
         return self._facts_matching[atom]
 
     def encode(self, atom: NamedAtom) -> Atom:
-        """An atom by id, its variables numbered by first appearance. Raises KeyError for an unknown name."""
+        """Encode an atom by id, its variables numbered by first appearance. Raises KeyError for an unknown name."""
         return _encode([atom], self.predicate_ids, self.constant_ids)[0]
 
     def decode(self, atom: Triple) -> NamedAtom:
-        """An atom by name; variable number v is named ``Xv``."""
+        """Decode an atom to names; variable number v is named ``Xv``."""
         predicate, *terms = atom
         first, second = (self.constants[term] if term >= 0 else Variable(f"X{-1 - term}") for term in terms)
         return (self.predicates[predicate], first, second)
 
     def rules_apart(self, predicate: int, first_variable: int) -> list[tuple[int, Rule]]:
-        """A predicate's rules and their indices, in order; variable v becomes ``first_variable`` + v."""
+        """Return a predicate's rules and their indices, in order; variable v becomes ``first_variable`` + v."""
         key = (predicate, first_variable)
         if key not in self._rules_apart:
             numbers = self._rules_by_predicate.get(predicate, [])
@@ -186,7 +186,7 @@ class Program:
         return self._rules_apart[key]
 
     def facts_like(self, atom: Triple) -> list[int]:
-        """Indices, ascending, of the facts with the predicate and the constants of an atom.
+        """Return the indices, ascending, of the facts with the predicate and the constants of an atom.
 
         They need not unify with it: two equal variables are not compared.
         """
@@ -202,20 +202,20 @@ class Program:
     def _check(self) -> None:
         for fact in self.facts:
             if not is_ground(fact):
-                raise ValueError(f"a fact holds no variable, found {fact}")
+                raise ValueError(f"a fact must not hold a variable, found {fact}")
         for rule in self.rules:
             if not rule.body:
-                raise ValueError(f"a rule has a body, found none for {rule.head}; give it as a fact")
+                raise ValueError(f"a rule must have a body, found none for {rule.head}; give it as a fact")
         for atom in [*self.facts, *(atom for rule in self.rules for atom in (rule.head, *rule.body))]:
             predicate, *terms = atom
             if not 0 <= predicate < len(self.predicates):
-                raise ValueError(f"no predicate is named for {atom}")
+                raise ValueError(f"the predicate of {atom} has no name")
             if max(terms) >= len(self.constants):
-                raise ValueError(f"no constant is named for {atom}")
+                raise ValueError(f"a constant of {atom} has no name")
 
 
 def _encode(atoms: Iterable[NamedAtom], predicate_ids: dict[str, int], constant_ids: dict[str, int]) -> list[Atom]:
-    """Atoms by id; they share one scope of variables, numbered by first appearance."""
+    """Encode atoms by id; they share one scope of variables, numbered by first appearance."""
     variables: dict[Variable, int] = {}
 
     def encode_term(name: Name) -> int:

@@ -1,4 +1,4 @@
-"""From the outcomes of candidates to the rank of the true triple."""
+"""The rank of the true triple among its corruptions."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from kgreference.step import Outcome
 
 NOT_PROVED_PENALTY: Final = 100.0
-"""Nats taken from the log-probability of a candidate that is not proved."""
+"""The nats subtracted from the log-probability of a candidate that is not proved."""
 
 
 class Ranks(NamedTuple):
@@ -19,20 +19,20 @@ class Ranks(NamedTuple):
 
 
 def ranking_score(log_probability: float, outcome: Outcome) -> float:
-    """The log-probability in nats, less 100 where the outcome is not PROVED."""
+    """Return the log-probability in nats, less 100 unless the outcome is PROVED."""
     return log_probability if outcome == Outcome.PROVED else log_probability - NOT_PROVED_PENALTY
 
 
 def rank(true_score: float, corruption_scores: Sequence[float], tolerance: float = 0.0) -> Ranks:
-    """The ranks of the true triple among its corruptions.
+    """Return the ranks of the true triple among its corruptions.
 
     Scores closer than ``tolerance`` (nats) count as equal; so do equal scores, whatever the tolerance.
     Raises ValueError for a score that is not finite, and for a negative tolerance.
     """
     if not all(math.isfinite(value) for value in [true_score, *corruption_scores]):
-        raise ValueError("a ranking score is a finite number")
+        raise ValueError("a ranking score must be a finite number")
     if not tolerance >= 0.0:
-        raise ValueError(f"a tolerance is 0 or more, found {tolerance}")
+        raise ValueError(f"a tolerance must be 0 or more, found {tolerance}")
     differences = [value - true_score for value in corruption_scores]
     num_equal = sum(difference == 0 or abs(difference) < tolerance for difference in differences)
     num_above = sum(difference > 0 and not abs(difference) < tolerance for difference in differences)

@@ -1,4 +1,4 @@
-"""The clauses that match, and what a goal becomes by one resolution with one of them."""
+"""The clauses that match an atom, and the resolvents of a goal with them."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -8,7 +8,7 @@ from kgreference.terms import Goal
 
 
 class Kind(IntEnum):
-    """Whether anything is left to prove (GOAL), nothing (TRUE), or there is no way on (FALSE)."""
+    """The kind of a resolvent: atoms left to prove (GOAL), nothing left (TRUE), or a dead end (FALSE)."""
 
     GOAL = 0
     TRUE = 1
@@ -16,7 +16,7 @@ class Kind(IntEnum):
 
 
 class OriginKind(IntEnum):
-    """What kind of clause gave a resolvent."""
+    """The kind of clause that made a resolvent."""
 
     NONE = 0
     RULE = 1
@@ -24,14 +24,14 @@ class OriginKind(IntEnum):
 
 
 class Matches(NamedTuple):
-    """The clauses whose heads unify with an atom, in order, each under the most general unifier: a column of each part.
+    """The clauses whose heads unify with an atom, in order, each under the most general unifier, as columns.
 
     origins:        indices of the rules or of the facts
     firsts:         the first terms of their heads
     seconds:        the second terms of their heads
     bodies:         the atoms of their bodies; a fact has none
-    free_variables: the first variable that the clause does not hold; its own are numbered from 0 by first
-                    appearance, body first
+    free_variables: the first variable that does not occur in the clause; its own are numbered from 0 by
+                    first appearance, body first
     """
 
     origins: tuple[int, ...]
@@ -42,7 +42,7 @@ class Matches(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, Goal, int]]) -> "Matches":
-        """The columns of these rows, one row for each clause."""
+        """Build the columns from rows, one for each clause."""
         return cls(*zip(*rows, strict=True)) if rows else cls((), (), (), (), ())
 
 
@@ -60,4 +60,4 @@ class Resolvent(NamedTuple):
 
 
 FALSE: Final = Resolvent(Kind.FALSE, (), OriginKind.NONE, 0)
-"""The dead end. No clause gave it."""
+"""The dead end, which no clause makes."""

@@ -23,8 +23,7 @@ from kgreference.terms import (
 
 
 class Limits(NamedTuple):
-    """Where a derivation is cut: numbers of steps, of atoms of a resolvent, of resolvents of a step; each 1
-    or more.
+    """The most steps of a derivation, atoms of a resolvent and resolvents of a step; each 1 or more.
 
     With ``exclude_query`` a ground query may not serve as a fact in its own derivation.
     """
@@ -36,7 +35,7 @@ class Limits(NamedTuple):
 
 
 class Outcome(IntEnum):
-    """How a derivation stands after a step."""
+    """The state of a derivation after a step."""
 
     OPEN = 0
     PROVED = 1
@@ -68,17 +67,17 @@ class Step(NamedTuple):
 
 
 def select(goal: Goal) -> Triple:
-    """The leftmost atom."""
+    """Return the leftmost atom."""
     return goal[0]
 
 
 def match_rules(program: Program, selected: Triple) -> Matches:
-    """Every rule, in order, whose head unifies with the selected atom, after it is standardized apart."""
+    """Find every rule, in order, whose head unifies with the selected atom, after it is standardized apart."""
     return program.rules_matching(selected)
 
 
 def match_facts(program: Program, excluded: Triple | None, selected: Triple) -> Matches:
-    """Every fact, in order, that unifies with the selected atom and is not the excluded atom."""
+    """Find every fact, in order, that unifies with the selected atom and is not the excluded atom."""
     matches = program.facts_matching(selected)
     barred = None if excluded is None else program.fact_index.get(excluded)
     if barred is None or barred not in matches.origins:
@@ -87,18 +86,18 @@ def match_facts(program: Program, excluded: Triple | None, selected: Triple) -> 
 
 
 def resolve(goal: Goal, rule_matches: Matches, fact_matches: Matches) -> list[Resolvent]:
-    """The resolvent of the goal with each clause, rules first."""
+    """Return the resolvent of the goal with each clause, rules first."""
     by_rules = _resolve_with(OriginKind.RULE, rule_matches, goal)
     by_facts = _resolve_with(OriginKind.FACT, fact_matches, goal)
     return [*by_rules, *by_facts]
 
 
 def _resolve_with(kind: OriginKind, matches: Matches, goal: Goal) -> Iterable[Resolvent]:
-    """The resolvents with the clauses of one kind: each body, and the rest of the goal as the unifier has it there.
+    """Return the resolvents with the clauses of one kind: each body, then the rest of the goal under the unifier.
 
-    In the rest the terms of the selected atom become those of the clause head, to which the unifier makes them
-    equal; its other variables are numbered after the clause's own, so that none captures another. The rest is made
-    column by column, a term and then an atom for all clauses at once.
+    In the rest, the terms of the selected atom become those of the clause head, to which the unifier makes them
+    equal. Other variables are numbered after the clause's own, so that none captures another. The rest is built
+    column by column: a term, then an atom, for all clauses at once.
     """
     origins, firsts, seconds, bodies, free_variables = matches
     if not origins:
@@ -113,12 +112,12 @@ def _resolve_with(kind: OriginKind, matches: Matches, goal: Goal) -> Iterable[Re
         zip(repeat(predicate), becomes.get(left) or repeat(left), becomes.get(right) or repeat(right))
         for predicate, left, right in rest
     ]
-    rests = zip(*atoms, strict=False) if atoms else repeat(())  # not strict: what is repeated has no end
+    rests = zip(*atoms, strict=False) if atoms else repeat(())  # not strict: the repeated ones are infinite
     return map(Resolvent, repeat(Kind.GOAL), map(add, bodies, rests), repeat(kind), origins)
 
 
 def prune(program: Program, excluded: Triple | None, resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """Delete every atom that is a fact and not the excluded atom; what is left empty is TRUE."""
+    """Delete every atom that is a fact and not the excluded atom; an empty resolvent becomes TRUE."""
     facts = program.fact_index.keys()
     pruned = []
     for resolvent in resolvents:
@@ -151,7 +150,7 @@ def revisit(goal: Goal, visited: Set[Goal], resolvents: Sequence[Resolvent]) -> 
 
 
 def close(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
-    """The first TRUE alone, if there is one; FALSE alone, if there is no resolvent."""
+    """Return the first TRUE alone, if there is one; FALSE alone, if there is no resolvent."""
     true = Kind.TRUE
     for resolvent in resolvents:
         if resolvent.kind is true:
@@ -160,26 +159,26 @@ def close(resolvents: Sequence[Resolvent]) -> list[Resolvent]:
 
 
 def limit(limits: Limits, resolvents: Sequence[Resolvent]) -> tuple[list[Resolvent], int, int]:
-    """What the limits leave, and how many resolvents were dropped for their atoms and for their place."""
+    """Return the resolvents within the limits, and the numbers dropped for their atoms and beyond the maximum."""
     short = [resolvent for resolvent in resolvents if len(resolvent.atoms) <= limits.max_atoms]
     kept = short[: limits.max_resolvents]
     return kept or [FALSE], len(resolvents) - len(short), len(short) - len(kept)
 
 
 def score(policy: Policy, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-    """A number for each resolvent; TRUE and FALSE stand alone and get 0."""
+    """Return a score for each resolvent; TRUE and FALSE are alone and get 0."""
     if resolvents[0].kind != Kind.GOAL:
         return [0.0]
     return policy.scores(goal, resolvents)
 
 
 def choose(scores: Sequence[float]) -> int:
-    """The index of the highest score, of equal ones the lowest."""
+    """Return the index of the highest score; the lowest index among equal ones."""
     return scores.index(max(scores))
 
 
 def log_softmax(scores: Sequence[float], choice: int) -> float:
-    """The logarithm of the choice's share of the exponentiated scores, in nats, whatever their order."""
+    """Return the logarithm of the choice's share of the exponentiated scores, in nats, independent of their order."""
     highest = max(scores)
     return scores[choice] - highest - math.log(math.fsum([math.exp(value - highest) for value in scores]))
 
@@ -187,12 +186,12 @@ def log_softmax(scores: Sequence[float], choice: int) -> float:
 def advance(
     resolvents: Sequence[Resolvent], scores: Sequence[float], choice: int, depth: int
 ) -> tuple[Resolvent, int, float]:
-    """The resolvent that becomes the goal, the new depth, and what is added to the log-probability."""
+    """Return the resolvent that becomes the goal, the new depth, and the term to add to the log-probability."""
     return resolvents[choice], depth + 1, log_softmax(scores, choice)
 
 
 def finish(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
-    """How the derivation stands when ``depth`` steps have been taken."""
+    """Return the outcome after ``depth`` steps."""
     if chosen.kind == Kind.TRUE:
         return Outcome.PROVED
     if chosen.kind == Kind.FALSE:
@@ -203,22 +202,23 @@ def finish(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
 
 
 def excluded_atom(limits: Limits, query: Triple) -> Triple | None:
-    """The fact that a derivation may not use, if there is one: a query with variables excludes nothing."""
+    """Return the fact that a derivation may not use; None for a query with variables, which excludes nothing."""
     return query if limits.exclude_query and is_ground(query) else None
 
 
 def take_step(
     program: Program, limits: Limits, policy: Policy, query: Triple, goal: Goal, depth: int, visited: Set[Goal]
 ) -> Step:
-    """One step from a canonical goal at which ``depth`` steps have been taken, fewer than ``max_depth``.
+    """Take one step from a canonical goal after ``depth`` steps, fewer than ``max_depth``.
 
-    ``visited`` holds the goals of the derivation so far; whether it holds the current one makes no
-    difference. Raises ValueError for the empty goal, and for a goal at the depth limit.
+    ``visited`` holds the goals of the derivation so far, with or without the current one.
+
+    Raises ValueError for the empty goal, and for a goal at the depth limit.
     """
     if not goal:
-        raise ValueError("a step starts from a goal with atoms left to prove, found none")
+        raise ValueError("a step must start from a goal with atoms, found none")
     if not 0 <= depth < limits.max_depth:
-        raise ValueError(f"a step starts at a depth from 0 to {limits.max_depth - 1}, found {depth}")
+        raise ValueError(f"a step must start at a depth from 0 to {limits.max_depth - 1}, found {depth}")
     excluded = excluded_atom(limits, query)
 
     selected = select(goal)

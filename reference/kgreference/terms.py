@@ -17,30 +17,30 @@ class Atom(NamedTuple):
 
 
 Triple = tuple[int, int, int]
-"""An atom whose parts have no names. It equals the Atom of the same parts, and is made in a tenth of the time."""
+"""An atom without field names. It equals the Atom with the same fields, and is created in a tenth of the time."""
 
 Goal = tuple[Triple, ...]
 """Atoms to prove, left to right. The empty goal has nothing left to prove."""
 
 Substitution = Mapping[int, int]
-"""From variables to terms. Variables it does not mention stay as they are."""
+"""A map from variables to terms. Other variables stay unchanged."""
 
 
 def variable(number: int) -> int:
-    """The term that stands for variable ``number`` (0 or more)."""
+    """Return the term that stands for variable ``number`` (0 or more)."""
     return -1 - number
 
 
 def is_ground(atom: Triple) -> bool:
-    """Whether an atom holds no variable."""
+    """Return whether an atom holds no variable."""
     _, first, second = atom
     return first >= 0 and second >= 0
 
 
 def unify(left: Triple, right: Triple) -> dict[int, int] | None:
-    """The most general unifier of two atoms, fully resolved; None where there is none.
+    """Return the most general unifier of two atoms, fully resolved; None if they do not unify.
 
-    Fully resolved: no variable that the unifier maps occurs in what it maps to, so that one application
+    Fully resolved means that no mapped variable occurs in a term that the unifier maps to, so one application
     suffices. A variable that occurs in both atoms is the same variable.
     """
     left_predicate, left_first, left_second = left
@@ -65,7 +65,7 @@ def unify(left: Triple, right: Triple) -> dict[int, int] | None:
 
 
 def substitute(atoms: Goal, substitution: Substitution) -> Goal:
-    """Replace all variables at once: what is put in is not looked at again."""
+    """Replace all variables at once: the substituted terms are not substituted again."""
     if not substitution:
         return atoms
     get = substitution.get
@@ -73,7 +73,7 @@ def substitute(atoms: Goal, substitution: Substitution) -> Goal:
 
 
 def canonical(atoms: Goal) -> Goal:
-    """Number the variables 0, 1, 2 ... by first appearance, left to right; as they are where they are so already."""
+    """Number the variables 0, 1, 2 ... by first appearance, left to right; canonical atoms are returned as they are."""
     lowest = 0
     for _, first, second in atoms:
         if first < lowest:
@@ -90,7 +90,7 @@ def canonical(atoms: Goal) -> Goal:
 
 
 def first_free_variable(atoms: Goal) -> int:
-    """The least number such that no variable of that number or a higher one occurs."""
+    """Return the least number such that neither its variable nor any higher one occurs."""
     lowest = 0
     for _, first, second in atoms:
         if first < lowest:
@@ -101,7 +101,7 @@ def first_free_variable(atoms: Goal) -> int:
 
 
 def variables(atoms: Goal) -> list[int]:
-    """The distinct variables, by first appearance, left to right."""
+    """List the distinct variables by first appearance, left to right."""
     found: dict[int, None] = {}
     for _, first, second in atoms:
         if first < 0:

@@ -1,4 +1,4 @@
-"""The policy that scores with one neural network, shared by goal and resolvent, in float64."""
+"""The policy `two_tower`: one neural network, shared by goal and resolvent, in float64."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ NORM_EPSILON = 1e-5
 
 
 class TwoTower:
-    """``score = f(goal) . f(resolvent) / sqrt(h)``, where f maps atoms to a vector of width h.
+    """The score ``f(goal) . f(resolvent) / sqrt(h)``, where f maps atoms to a vector of width h.
 
-    ``weights`` has the names and shapes of docs/semantics.md, each array of any real dtype. States are
-    computed one by one, so a score never depends on what else is scored. At most
-    ``cache_size`` states (1 or more) are remembered.
+    ``weights`` has the names and shapes of docs/semantics.md, with any real dtype. Goals are computed one
+    by one, so a score never depends on what else is scored. At most ``cache_size`` goals (1 or more) are
+    cached.
 
-    Raises ValueError where an array is missing, of a wrong shape, or not finite. `scores` raises IndexError
-    for a symbol or a variable that has no row.
+    Raises ValueError for an array that is missing, not finite or of a wrong shape. `scores` raises
+    IndexError for a symbol or a variable without a row.
     """
 
     def __init__(self, weights: Mapping[str, NDArray[Any]], cache_size: int = 100_000) -> None:
@@ -37,13 +37,13 @@ class TwoTower:
         self.width = len(self._weights["input.bias"])
 
     def scores(self, goal: Goal, resolvents: Sequence[Resolvent]) -> list[float]:
-        """One score for each resolvent. The goal and the resolvents are canonical and not empty."""
+        """Return one score for each resolvent. The goal and the resolvents are canonical and not empty."""
         scale = math.sqrt(self.width)
         tower = self.tower(goal)
         return [float(tower @ self.tower(resolvent.atoms)) / scale for resolvent in resolvents]
 
     def tower(self, atoms: Goal) -> Vector:
-        """f(atoms), float64 [h]."""
+        """Return f(atoms), float64 [h]."""
         if atoms not in self._cache:
             if len(self._cache) >= self._cache_size:
                 self._cache.clear()
@@ -86,7 +86,7 @@ class TwoTower:
             if name not in self._weights:
                 raise ValueError(f"the weights lack {name}")
         if self._weights["input.weight"].ndim != 2:
-            raise ValueError("input.weight has two axes, [h, d]")
+            raise ValueError("input.weight must have two axes, [h, d]")
         h, d = self._weights["input.weight"].shape
         shapes = {"input.weight": (h, d), "input.bias": (h,)}
         for symbol in ("predicate", "constant", "variable"):
@@ -98,7 +98,7 @@ class TwoTower:
                 shapes[f"block.{block}.{vector}"] = (h,)
         if set(shapes) != set(self._weights):
             different = sorted(set(shapes) ^ set(self._weights))
-            raise ValueError(f"the weights lack, or have no use for, {', '.join(different)}")
+            raise ValueError(f"missing or unused weights: {', '.join(different)}")
         for name, shape in shapes.items():
             if self._weights[name].shape != shape:
                 raise ValueError(f"{name} has shape {self._weights[name].shape}, expected {shape}")

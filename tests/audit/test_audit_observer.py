@@ -110,7 +110,7 @@ def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Deriv
     return pool.recycle(waiting, derivations)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_miscompiled_stage_that_recording_hides_is_found():
     """On a CPU recording runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""

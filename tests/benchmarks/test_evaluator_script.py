@@ -28,7 +28,7 @@ def test_each_section_adds_its_rows_to_one_table():
     assert notes["ranks of all, shortest"] == notes["ranks of all, two_tower"] == "the same"
 
 
-def test_an_unknown_section_is_told():
+def test_an_unknown_section_is_an_error():
     done = run_script("--only", "famly")
     assert done.returncode == 2
     assert "unknown sections famly" in done.stderr

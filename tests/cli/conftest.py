@@ -1,19 +1,7 @@
-"""What all tests of the folder share."""
-
-from collections.abc import Iterator
+"""Fixtures of all tests of the folder."""
 
 import pytest
-import torch
 from cli_runs import Command
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread() -> Iterator[None]:
-    """The tensors of these tests are too small to share among threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

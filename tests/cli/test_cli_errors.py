@@ -114,7 +114,7 @@ def test_a_path_where_no_run_can_be_saved_is_reported_before_anything_runs(
     (tmp_path / "file").write_text("")
     finished = command("diff", *EAGER, "--save", tmp_path / place)
     assert finished.code == 2
-    assert "fix: give a path that is free or a folder" in finished.err
+    assert "fix: give a folder, or a path where one can be created" in finished.err
 
 
 def forbid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +138,7 @@ def test_an_existing_trace_is_overwritten_only_on_request(command: Command, tmp_
     assert command(*options, "--resume").code == 0
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize(
     ("number", "code", "last"),
     [

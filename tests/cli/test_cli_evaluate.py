@@ -147,6 +147,7 @@ def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_after_the_part_in_flight_and_the_command_goes_on_later(command: Command, tmp_path: Path):
     arguments = ["--part-size", "30", "--corruptions", "12", "--check", "9", *WIDE, "--save", str(tmp_path / "run")]
     process = start(arguments)
@@ -156,8 +157,8 @@ def test_ctrl_c_ends_after_the_part_in_flight_and_the_command_goes_on_later(comm
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    assert "ending after the part in flight" in err
-    assert re.search(r"\d+ of \d+ parts are done; go on later with: kgverify evaluate --part-size 30", err)
+    assert "stopping after the current part" in err
+    assert re.search(r"\d+ of \d+ parts are done; resume with: kgverify evaluate --part-size 30", err)
     done = [path.name for path in (tmp_path / "run").iterdir()]
     assert not any(name.endswith(".tmp") for name in done)
     resumed = command("evaluate", *arguments)
@@ -201,7 +202,7 @@ def test_several_processes_need_a_folder(command: Command, monkeypatch: pytest.M
     class Member:
         index, size = 0, 4
 
-    monkeypatch.setattr(importlib.import_module("kgverify.cli.commands.evaluate"), "start_team", Member)
+    monkeypatch.setattr(importlib.import_module("kgverify.cli.commands.evaluate"), "join_process_group", Member)
     finished = command("evaluate", *FEW)
     assert finished.code == 2
     assert finished.err == "error: --save: 4 processes need a folder\nfix: give --save DIR\n"
@@ -221,7 +222,7 @@ def test_every_block_of_the_page_is_executed_here():
     assert all(block["command"] for block in BLOCKS if block["kind"] == "text")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_page_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

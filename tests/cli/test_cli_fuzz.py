@@ -84,7 +84,8 @@ def test_what_is_no_time_is_told(text):
         parse_seconds(text)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is another thing there")
 def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
     words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
@@ -113,7 +114,7 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
     assert "Traceback" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_every_block_of_the_page_is_true(tmp_path):
     assert {kind for kind, _ in BLOCKS} == {"console", "text", "toml", "python"}
     printed = ""

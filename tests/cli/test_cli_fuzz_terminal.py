@@ -187,7 +187,8 @@ class Terminal:
             self.process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
 def test_on_a_terminal_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path):
     words = ["fuzz", "--examples", "2048", "--jobs", "1", "--corpus", "corpus"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from comparison_traces import column_of, first_step_with, small_trace, with_columns, with_element
-from test_diff_verdicts import renumbered, without_columns
+from test_comparison_verdicts import renumbered, without_columns
 
 from kgverify.comparison.compare import compare_traces
 from kgverify.comparison.fields import share_symbols

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from test_diff_classify import GOAL, OTHER, divergence, resolvent, step
+from test_comparison_classify import GOAL, OTHER, divergence, resolvent, step
 
 from kgverify.comparison.classify import SCORE_ROUNDING, Finding, Surroundings, classify
 from kgverify.comparison.result import DifferenceClass

@@ -1,7 +1,7 @@
 """The stage that is read off two steps, for lists of resolvents that differ in one thing."""
 
 from comparison_traces import small_trace
-from test_diff_classify import GOAL, resolvent, step
+from test_comparison_classify import GOAL, resolvent, step
 
 from kgverify.comparison.locate import Difference, locate_difference, shorten
 from kgverify.comparison.view import Names, StepView

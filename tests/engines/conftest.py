@@ -1,25 +1,13 @@
-"""Graphs, candidates and the few compiled engines that all tests of the folder share."""
-
-from collections.abc import Iterator
+"""Graphs and candidates of all tests of the folder."""
 
 import numpy as np
 import pytest
-import torch
 from merged_programs import Merged, merge_random_programs
 
 from kgverify.graphs.load import load_graph
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import CandidateSet
-
-
-@pytest.fixture(autouse=True, scope="module")
-def single_thread() -> Iterator[None]:
-    """The tensors of these tests are too small to share among threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from kgverify.program.outcomes import Outcome
 from kgverify.trace.model.columns import Columns, select_candidates
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.deep,
     pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler"),
     # Inductor's own import of torch.utils.mkldnn.
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),

@@ -15,16 +15,16 @@ import pytest
 from run_engines import ForeignEngine, TieBreakingEngine, countries_run, eager_pipeline, foreign_pipeline
 
 from kgverify.errors import UserError
-from kgverify.evaluation.evaluate import Harvest, choose_batch, evaluate
+from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_file import PartResult
-from kgverify.evaluation.parts import plan_parts
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.parts import choose_batch, plan_parts
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline
 
@@ -35,13 +35,13 @@ def small_run(**options: int) -> Run:
     return countries_run(num_queries=6, num_corruptions=9, **options)
 
 
-def harvest(run: Run, pipeline: Pipeline, **options: object) -> Harvest:
+def evaluate_all(run: Run, pipeline: Pipeline, **options: object) -> EvaluationResult:
     found = evaluate(run, pipeline, part_size=SIZE, **options)
     assert found is not None
     return found
 
 
-def report(run: Run, pipeline: Pipeline, found: Harvest, num_checked: int = 40) -> EvaluationReport:
+def report(run: Run, pipeline: Pipeline, found: EvaluationResult, num_checked: int = 40) -> EvaluationReport:
     return report_evaluation(run, found, pipeline.engine.info, num_checked=num_checked)
 
 
@@ -70,7 +70,7 @@ def test_the_parts_are_consecutive_queries_of_no_more_candidates_than_the_size()
 def test_an_evaluation_in_parts_says_what_one_proof_of_all_candidates_says():
     run = small_run()
     pipeline = eager_pipeline(run)
-    found = report(run, pipeline, harvest(run, pipeline))
+    found = report(run, pipeline, evaluate_all(run, pipeline))
     candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
     assert found.metrics == compute_metrics(pipeline.rank(candidates, run.triples, RANK_TOLERANCE))
     assert found.num_candidates == len(candidates.query)
@@ -86,28 +86,28 @@ def test_an_evaluation_in_parts_says_what_one_proof_of_all_candidates_says():
 def test_an_engine_that_can_only_prove_is_evaluated_as_well():
     run = small_run()
     pipeline = foreign_pipeline(run, ForeignEngine(run))
-    assert_same_results(harvest(run, eager_pipeline(run)).results, harvest(run, pipeline).results)
+    assert_same_results(evaluate_all(run, eager_pipeline(run)).results, evaluate_all(run, pipeline).results)
 
 
 def test_a_stopped_evaluation_goes_on_with_what_is_missing_and_ends_with_the_same_files(tmp_path: Path):
     run = small_run()
     pipeline = eager_pipeline(run)
     turns = iter([False, False, True])
-    stopped = harvest(run, pipeline, folder=tmp_path / "resumed", should_stop=lambda: next(turns, True))
+    stopped = evaluate_all(run, pipeline, folder=tmp_path / "resumed", should_stop=lambda: next(turns, True))
     assert 0 < len(stopped.results) < len(stopped.plan.parts)
     assert len(stopped.missing) + len(stopped.results) == len(stopped.plan.parts)
-    resumed = harvest(run, pipeline, folder=tmp_path / "resumed")
+    resumed = evaluate_all(run, pipeline, folder=tmp_path / "resumed")
     assert (resumed.num_resumed, resumed.missing) == (len(stopped.results), [])
-    at_once = harvest(run, pipeline, folder=tmp_path / "whole")
+    at_once = evaluate_all(run, pipeline, folder=tmp_path / "whole")
     assert at_once.num_resumed == 0
     assert files_of(tmp_path / "resumed") == files_of(tmp_path / "whole")
-    assert_same_results(harvest(run, pipeline).results, at_once.results)
+    assert_same_results(evaluate_all(run, pipeline).results, at_once.results)
 
 
 def test_the_layout_is_no_part_of_an_evaluation(tmp_path: Path):
     run = small_run()
     for folder, slots in (("few", 3), ("many", 64)):
-        harvest(run, eager_pipeline(run, slots=slots), folder=tmp_path / folder)
+        evaluate_all(run, eager_pipeline(run, slots=slots), folder=tmp_path / folder)
     assert files_of(tmp_path / "few") == files_of(tmp_path / "many")
 
 
@@ -115,7 +115,7 @@ def test_the_layout_is_no_part_of_an_evaluation(tmp_path: Path):
 def test_a_damaged_part_is_done_again_with_a_word(tmp_path: Path, damage: str):
     run = small_run()
     pipeline = eager_pipeline(run)
-    harvest(run, pipeline, folder=tmp_path)
+    evaluate_all(run, pipeline, folder=tmp_path)
     whole = files_of(tmp_path)
     path = tmp_path / "part-000001.npz"
     content = path.read_bytes()
@@ -125,10 +125,10 @@ def test_a_damaged_part_is_done_again_with_a_word(tmp_path: Path, damage: str):
         {"cut": content[:-9], "altered": altered, "of another part": whole["part-000000.npz"], "no zip": b"?"}[damage]
     )
     said: list[str] = []
-    found = harvest(run, pipeline, folder=tmp_path, say=said.append)
+    found = evaluate_all(run, pipeline, folder=tmp_path, warn=said.append)
     assert len(said) == 1
     assert "part-000001.npz" in said[0]
-    assert "done again" in said[0]
+    assert "the part is repeated" in said[0]
     assert found.num_resumed == len(found.plan.parts) - 1
     assert files_of(tmp_path) == whole
 
@@ -136,24 +136,24 @@ def test_a_damaged_part_is_done_again_with_a_word(tmp_path: Path, damage: str):
 def test_a_value_altered_under_a_valid_zip_is_found_by_the_checksum(tmp_path: Path):
     run = small_run()
     pipeline = eager_pipeline(run)
-    harvest(run, pipeline, folder=tmp_path)
+    evaluate_all(run, pipeline, folder=tmp_path)
     whole = files_of(tmp_path)
     path = tmp_path / "part-000000.npz"
     arrays = dict(np.load(path))
     arrays["optimistic"] = arrays["optimistic"] + 1
     np.savez(path, **arrays)
     said: list[str] = []
-    harvest(run, pipeline, folder=tmp_path, say=said.append)
+    evaluate_all(run, pipeline, folder=tmp_path, warn=said.append)
     assert "checksum" in said[0]
     assert files_of(tmp_path) == whole
 
 
 def test_the_folder_of_another_evaluation_is_refused_and_what_differs_is_told(tmp_path: Path):
     run = small_run()
-    harvest(run, eager_pipeline(run), folder=tmp_path)
+    evaluate_all(run, eager_pipeline(run), folder=tmp_path)
     other = replace(run, seed=1, limits=Limits(max_depth=5))
     with pytest.raises(UserError) as caught:
-        harvest(other, eager_pipeline(other), folder=tmp_path)
+        evaluate_all(other, eager_pipeline(other), folder=tmp_path)
     assert "seed is 0 there and 1 here" in caught.value.message
     assert "limits.max_depth is 20 there and 5 here" in caught.value.message
     assert "another --save folder" in caught.value.fix
@@ -163,7 +163,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     run = small_run()
     with pytest.raises(UserError, match=r"no run\.json"):
-        harvest(run, eager_pipeline(run), folder=tmp_path)
+        evaluate_all(run, eager_pipeline(run), folder=tmp_path)
     assert files_of(tmp_path) == {"notes.txt": b"mine"}
 
 
@@ -171,13 +171,13 @@ def test_a_run_file_that_is_none_is_refused(tmp_path: Path):
     (tmp_path / "run.json").write_text("{}")
     run = small_run()
     with pytest.raises(UserError, match=r"run\.json"):
-        harvest(run, eager_pipeline(run), folder=tmp_path)
+        evaluate_all(run, eager_pipeline(run), folder=tmp_path)
 
 
 def test_a_fault_is_found_by_the_candidates_that_the_reference_proves_as_well():
     run = small_run()
     pipeline = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=16)
-    found = report(run, pipeline, harvest(run, pipeline))
+    found = report(run, pipeline, evaluate_all(run, pipeline))
     assert found.check is not None
     assert not found.is_sound
     first = found.check.differences[0]
@@ -191,7 +191,7 @@ def test_a_way_that_parts_inside_the_declared_error_is_a_near_tie():
     run = replace(small_run(), num_corruptions=40)
     for declared, is_sound in ((1e-6, True), (0.0, False)):
         pipeline = foreign_pipeline(run, TieBreakingEngine(run, 1e-6, declared=declared))
-        found = report(run, pipeline, harvest(run, pipeline), num_checked=400)
+        found = report(run, pipeline, evaluate_all(run, pipeline), num_checked=400)
         assert found.check is not None
         assert found.is_sound == is_sound
         assert (found.check.num_near_ties > 0) == is_sound
@@ -206,7 +206,7 @@ def test_candidates_left_open_are_told_and_are_no_sound_evaluation():
         return columns._replace(candidates=columns.candidates._replace(outcome=outcome))
 
     pipeline = foreign_pipeline(run, ForeignEngine(run, leave_open))
-    found = report(run, pipeline, harvest(run, pipeline), num_checked=0)
+    found = report(run, pipeline, evaluate_all(run, pipeline), num_checked=0)
     assert found.outcomes["open"] > 0
     assert not found.is_sound
 
@@ -218,8 +218,8 @@ def test_log_probabilities_that_are_no_numbers_are_refused():
         values = np.full(len(columns.candidates.query), np.nan)
         return columns._replace(candidates=columns.candidates._replace(log_probability=values))
 
-    with pytest.raises(UserError, match="is no number"):
-        harvest(run, foreign_pipeline(run, ForeignEngine(run, spoil)))
+    with pytest.raises(UserError, match="is not finite"):
+        evaluate_all(run, foreign_pipeline(run, ForeignEngine(run, spoil)))
 
 
 class Member:
@@ -231,10 +231,10 @@ class Member:
         self.index, self._shared = index, shared
         self._num_heard = 0
 
-    def share(self, said: bytes) -> bytes:
+    def broadcast(self, message: bytes) -> bytes:
         with self._shared.changed:
             if self.index == 0:
-                self._shared.said.append(said)
+                self._shared.said.append(message)
                 self._shared.changed.notify_all()
             self._shared.changed.wait_for(lambda: len(self._shared.said) > self._num_heard)
             self._num_heard += 1
@@ -251,10 +251,10 @@ def test_two_members_leave_the_files_that_one_leaves(tmp_path: Path):
     shared = SimpleNamespace(said=[], counters=Counter(), changed=threading.Condition())
     finished: list[int] = []
 
-    def work(index: int) -> Harvest | None:
+    def work(index: int) -> EvaluationResult | None:
         phase = partial(Counting, finished) if index == 0 else silent_phase
-        team = Member(index, shared)
-        return evaluate(run, eager_pipeline(run), folder=tmp_path / "two", part_size=SIZE, team=team, phase=phase)
+        group = Member(index, shared)
+        return evaluate(run, eager_pipeline(run), folder=tmp_path / "two", part_size=SIZE, group=group, phase=phase)
 
     with ThreadPoolExecutor(2) as threads:
         leader, mate = threads.map(work, (0, 1))
@@ -263,7 +263,7 @@ def test_two_members_leave_the_files_that_one_leaves(tmp_path: Path):
     assert leader.missing == []
     assert (shared.counters["left 0"], shared.counters["left 1"]) == (1, 1)
     assert sum(finished) == leader.plan.num_candidates == leader.num_candidates
-    harvest(run, eager_pipeline(run), folder=tmp_path / "one")
+    evaluate_all(run, eager_pipeline(run), folder=tmp_path / "one")
     assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
 
 
@@ -273,7 +273,7 @@ def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path):
         gone.wait()
     taken_by_it = Counter({"process 1": gone.pid, "taken": 1})
     shared = SimpleNamespace(said=[], counters=taken_by_it, changed=threading.Condition())
-    found = harvest(run, eager_pipeline(run), folder=tmp_path, team=Member(0, shared))
+    found = evaluate_all(run, eager_pipeline(run), folder=tmp_path, group=Member(0, shared))
     assert [part.number for part in found.missing] == [0]
 
 
@@ -281,8 +281,8 @@ def test_a_member_that_has_not_begun_is_not_waited_for_when_all_are_to_stop(tmp_
     run = small_run()
     shared = SimpleNamespace(said=[], counters=Counter(), changed=threading.Condition())
     turns = iter([False, False])
-    team = Member(0, shared)
-    found = harvest(run, eager_pipeline(run), folder=tmp_path, team=team, should_stop=lambda: next(turns, True))
+    group = Member(0, shared)
+    found = evaluate_all(run, eager_pipeline(run), folder=tmp_path, group=group, should_stop=lambda: next(turns, True))
     assert found.missing != []
 
 
@@ -307,4 +307,4 @@ def test_the_batch_keeps_within_the_memory():
     assert caught.value.where == "--memory"
     pipelines = [compiled_pipeline(run, mode="eager", device="cpu", layout=layout) for layout in (wide, narrow)]
     few = [replace(run, num_queries=1)] * 2
-    assert_same_results(*(harvest(each, pipeline).results for each, pipeline in zip(few, pipelines, strict=True)))
+    assert_same_results(*(evaluate_all(each, pipeline).results for each, pipeline in zip(few, pipelines, strict=True)))

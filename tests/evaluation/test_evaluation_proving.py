@@ -6,7 +6,7 @@ from run_engines import countries_run, eager_pipeline
 
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate
-from kgverify.evaluation.proving import Gaps, naming_memory
+from kgverify.evaluation.proving import ChoiceStatistics, explain_out_of_memory
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline
@@ -52,17 +52,17 @@ def test_an_allocation_that_led_to_another_error_is_seen():
         except RuntimeError as error:
             raise RuntimeError("a graph could not be captured") from error
 
-    with pytest.raises(UserError, match="not enough memory for the batch"), naming_memory():
+    with pytest.raises(UserError, match="not enough memory for the batch"), explain_out_of_memory():
         fail()
 
 
 def test_any_other_error_is_left_as_it_is():
-    with pytest.raises(RuntimeError, match="illegal"), naming_memory():
+    with pytest.raises(RuntimeError, match="illegal"), explain_out_of_memory():
         raise RuntimeError("illegal address")
-    with pytest.raises(KeyError), naming_memory():
+    with pytest.raises(KeyError), explain_out_of_memory():
         raise KeyError("out of memory")
 
 
-def test_gaps_are_joined():
-    assert Gaps(3, 1, 0.5).join(Gaps(4, 2, 0.25)) == Gaps(7, 3, 0.25)
-    assert Gaps().join(Gaps(4, 2, 0.25)) == Gaps(4, 2, 0.25)
+def test_the_statistics_of_choices_are_combined():
+    assert ChoiceStatistics(3, 1, 0.5).combine(ChoiceStatistics(4, 2, 0.25)) == ChoiceStatistics(7, 3, 0.25)
+    assert ChoiceStatistics().combine(ChoiceStatistics(4, 2, 0.25)) == ChoiceStatistics(4, 2, 0.25)

@@ -1,80 +1,98 @@
-"""Ranks with and without the candidates that cannot matter for them are the same."""
+"""Only candidates that can affect a rank are proved, and the ranks of generated programs are those of all candidates."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from run_engines import countries_run, eager_pipeline, needs_data
+from run_engines import ForeignEngine, countries_run, eager_pipeline
 
-from kgverify.engines.compiled.program.least_model import LeastModel
-from kgverify.engines.policy import make_two_tower
-from kgverify.evaluation.rank_only import RankedOnly, evaluate_for_ranks, rank_only
-from kgverify.graphs.load import load_graph
+from kgverify.evaluation.evaluate import evaluate
+from kgverify.evaluation.rank_only import DrawnCorruptions, RankOnly
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
-from kgverify.ranking.corrupt import ALL
+from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
+from kgverify.runs.parts import Part, plan_parts
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
-from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+from kgverify.trace.model.columns import CandidateSet
 
 
-def rank_in_full(run: Run, pipeline: Pipeline) -> tuple[Candidates, Rankings | None]:
+def count_skipped(run: Run, pipeline: Pipeline) -> int:
+    """Compare the ranks of a run with those of all its candidates, and count the candidates that were not proved."""
     candidates = pipeline.engine.prove(pipeline.draw_for(run)).candidates
-    return candidates, pipeline.rank_finite(run, candidates)
-
-
-def assert_same_ranks(run: Run, pipeline: Pipeline) -> tuple[Candidates, RankedOnly]:
-    candidates, rankings = rank_in_full(run, pipeline)
-    ranked = rank_only(run, pipeline)
-    assert rankings is not None
-    assert ranked.rankings is not None
-    for name, expected, actual in zip(rankings._fields, rankings, ranked.rankings, strict=True):
+    rankings = pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
+    found = evaluate(run, pipeline, rank_only=True, part_size=10**9)
+    assert found is not None
+    (part,) = found.results.values()
+    for name, expected, actual in zip(rankings._fields, rankings, part.rankings, strict=True):
         np.testing.assert_array_equal(actual, expected, err_msg=name)
-    assert ranked.num_candidates == len(candidates.query)
-    return candidates, ranked
+    assert part.num_ranked.sum() == len(candidates.query)
+    return int(part.num_ranked.sum()) - int(part.num_outcomes.sum())
 
 
 @pytest.mark.parametrize("policy", ["shortest", "trained"])
 @pytest.mark.parametrize("max_depth", [3, 20])
 def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_depth: int):
     run = replace(countries_run(policy, num_queries=8, num_corruptions=20), limits=Limits(max_depth=max_depth))
-    candidates, ranked = assert_same_ranks(run, eager_pipeline(run, slots=64))
-    assert ranked.num_skipped < ranked.num_candidates
-    assert ranked.num_skipped > 0 or (policy, max_depth) == ("shortest", 3)
-    assert (candidates.outcome == Outcome.PROVED).any()
+    num_skipped = count_skipped(run, eager_pipeline(run, slots=64))
+    assert num_skipped > 0 or (policy, max_depth) == ("shortest", 3)
 
 
-def test_the_ranks_of_generated_programs_are_those_of_all_candidates():
+@pytest.mark.parametrize("num_corruptions", [ALL, 1000])
+def test_the_ranks_of_generated_programs_are_those_of_all_candidates(num_corruptions: int):
     # One at a time: in a merged program a variable of a head alone stands for the constants of all.
     problems = (each for each in draw_problems(31) if each.queries and len(each.domain) <= 8)
     skipped = []
     for problem in islice(problems, 30):
-        run = merge([replace(problem, num_corruptions=ALL)]).run
-        _, ranked = assert_same_ranks(run, eager_pipeline(run, slots=32))
-        skipped.append(ranked.num_skipped)
+        run = merge([replace(problem, num_corruptions=num_corruptions)]).run
+        skipped.append(count_skipped(run, eager_pipeline(run, slots=32)))
     assert sum(each > 0 for each in skipped) > 3
     assert 0 in skipped
 
 
-def evaluate_outcomes(outcomes: dict[int, tuple[Outcome, float]], told: list[int]):
-    """An evaluator of candidates by their second argument; it tells which ones it was given."""
-
-    class Ended:
-        def __init__(self, candidates: CandidateSet) -> None:
-            seconds = candidates.atom[:, 2].tolist()
-            told.extend(seconds)
-            columns = zip(*(outcomes[second] for second in seconds), strict=True)
-            outcome, log_probability = (np.array(column) for column in columns)
-            self.results = (outcome.astype(np.int32), np.zeros(len(seconds), np.bool_), log_probability)
-
-    return Ended
+class Given(NamedTuple):
+    results: tuple[np.ndarray, ...]
+    num_choices: int = 0
+    num_rescored: int = 0
+    smallest_gap: float = 0.0
 
 
-def candidates_with(seconds: list[int]) -> tuple[CandidateSet, np.ndarray]:
-    atoms = np.array([(0, 0, second) for second in seconds], np.int32)
-    return CandidateSet(np.zeros(len(atoms), np.int32), np.ones(len(atoms), np.int8), atoms), atoms[:1]
+class GivenEndings(ForeignEngine):
+    """An engine that gives the true triple one ending, and every corruption another; it keeps what it was asked for."""
+
+    def __init__(self, run: Run, ending: tuple[Outcome, float]) -> None:
+        super().__init__(run)
+        self._run, self._ending = run, ending
+        self.asked: list[CandidateSet] = []
+
+    def evaluate(self, candidates: CandidateSet, progress=lambda num: None) -> Given:
+        self.asked.append(candidates)
+        is_true = (candidates.atom == self._run.triples[candidates.query]).all(1)
+        outcome = np.where(is_true, int(self._ending[0]), int(Outcome.FAILED))
+        return Given((outcome, np.zeros(len(outcome)), np.where(is_true, self._ending[1], -1.0)))
+
+
+class Model:
+    """A least model of the atoms that a function accepts."""
+
+    def __init__(self, contains: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.contains = contains
+
+
+def prove_one_query(ending: tuple[Outcome, float], model: Model) -> tuple[Part, list[CandidateSet], np.ndarray]:
+    run = countries_run(num_queries=1, num_corruptions=40)
+    engine = GivenEndings(run, ending)
+    pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+    (part,) = plan_parts(run, "cpu").parts
+    work = RankOnly(run, pipeline, DrawnCorruptions(run, model))
+    drawn = work.draw(part)
+    result = work.summarize(part, work.prove(part, drawn, lambda num: None))
+    return part, engine.asked, result.num_outcomes.sum(1)
 
 
 @pytest.mark.parametrize(
@@ -88,47 +106,25 @@ def candidates_with(seconds: list[int]) -> tuple[CandidateSet, np.ndarray]:
         (Outcome.DEPTH_LIMIT, -3.0, True),
     ],
 )
-def test_all_candidates_are_run_where_the_true_triple_is_not_clearly_above(
+def test_all_candidates_are_proved_where_the_true_triple_is_not_clearly_above(
     outcome: Outcome, log_probability: float, is_all_needed: bool
 ):
-    candidates, triples = candidates_with([1, 2, 3, 4])
-    ends = {1: (outcome, log_probability)} | dict.fromkeys((2, 3, 4), (Outcome.FAILED, -1.0))
-    told: list[int] = []
-
-    def follows(atoms: np.ndarray) -> np.ndarray:
-        return atoms[:, 2] <= 2
-
-    evaluated = evaluate_for_ranks(evaluate_outcomes(ends, told), follows, candidates, triples)
-    assert told == ([1, 2, 3, 4] if is_all_needed else [1, 2])
-    assert evaluated.is_run.tolist() == [True, True, is_all_needed, is_all_needed]
+    model = Model(lambda atoms: (atoms == atoms[0]).all(1) | (atoms[:, 1] % 2 == 0) & (atoms[:, 2] % 2 == 0))
+    part, asked, num_proved = prove_one_query((outcome, log_probability), model)
+    sizes = [len(each.query) for each in asked]
+    assert sizes[0] < part.num_candidates
+    assert len(sizes) == 1 + is_all_needed
+    assert (num_proved.sum() == part.num_candidates) == is_all_needed
+    assert num_proved.sum() == sum(sizes)
 
 
-def test_nothing_is_run_twice_and_nothing_of_a_query_without_its_true_triple():
-    candidates, triples = candidates_with([1, 2, 3])
-    told: list[int] = []
-    ends = dict.fromkeys((1, 2, 3), (Outcome.FAILED, -1.0))
-
-    def follows(atoms: np.ndarray) -> np.ndarray:
-        return np.zeros(len(atoms), np.bool_)
-
-    evaluate_for_ranks(evaluate_outcomes(ends, told), follows, candidates, triples)
-    assert told == [1, 2, 3]
-    evaluate_for_ranks(evaluate_outcomes(ends, told), follows, candidates.take(slice(1, 3)), triples)
-    assert told == [1, 2, 3]
+def test_no_candidate_is_proved_twice():
+    model = Model(lambda atoms: atoms[:, 2] % 3 == 0)
+    _, asked, _ = prove_one_query((Outcome.FAILED, -1.0), model)
+    rows = np.concatenate([np.column_stack(each) for each in asked])
+    assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-@needs_data
-@pytest.mark.data
-@pytest.mark.parametrize("policy", ["shortest", "two_tower"])
-def test_the_ranks_of_family_are_those_of_all_candidates(policy: str):
-    graph = load_graph("family")
-    run = Run(graph, num_queries=6, num_corruptions=20)
-    if policy == "two_tower":
-        run = replace(run, policy=make_two_tower(graph.program, run.limits, seed=0))
-    pipeline = eager_pipeline(run, slots=128)
-    _, ranked = assert_same_ranks(run, pipeline)
-    model = LeastModel(graph.program, device="cpu")
-    again = rank_only(run, pipeline, model, pipeline.draw_for(run))
-    assert again.num_skipped == ranked.num_skipped
-    if policy == "shortest":
-        assert ranked.num_skipped > 0
+def test_everything_is_proved_at_once_if_no_true_triple_follows():
+    part, asked, _ = prove_one_query((Outcome.FAILED, -1.0), Model(lambda atoms: np.zeros(len(atoms), np.bool_)))
+    assert [len(each.query) for each in asked] == [part.num_candidates]

@@ -1,4 +1,4 @@
-"""Mutants: every edit that can be made in the files judged, named by what it changes, and the few that are tried."""
+"""Mutants: the edits of the files under trial, each named by its change, and the choice of those that are tried."""
 
 import ast
 import hashlib
@@ -13,35 +13,58 @@ from mutant_edits import Edit, constant_edits, find_edits
 ROOT: Final = Path(__file__).resolve().parents[2]
 PARTS: Final = {
     "reference": (
-        "reference/kgreference",
-        ("corrupt", "derivation", "metric", "model", "policy", "program", "rank", "step", "terms", "two_tower"),
+        "reference/kgreference/corrupt.py",
+        "reference/kgreference/derivation.py",
+        "reference/kgreference/metric.py",
+        "reference/kgreference/model.py",
+        "reference/kgreference/policy.py",
+        "reference/kgreference/program.py",
+        "reference/kgreference/rank.py",
+        "reference/kgreference/step.py",
+        "reference/kgreference/terms.py",
+        "reference/kgreference/two_tower.py",
     ),
     "compiled": (
-        "kgverify/engines/compiled",
-        ("choose", "layout", "match", "pool", "positions", "record", "resolve", "state", "tables", "tick"),
+        "kgverify/engines/compiled/execution/layout.py",
+        "kgverify/engines/compiled/program/tables.py",
+        "kgverify/engines/compiled/stages/choose.py",
+        "kgverify/engines/compiled/stages/match.py",
+        "kgverify/engines/compiled/stages/resolve.py",
+        "kgverify/engines/compiled/state.py",
+        "kgverify/engines/compiled/tick/pool.py",
+        "kgverify/engines/compiled/tick/positions.py",
+        "kgverify/engines/compiled/tick/step_record.py",
+        "kgverify/engines/compiled/tick/tick.py",
     ),
     "differ": (
-        "kgverify/comparison",
-        ("align", "causes", "classify", "compare", "fields", "locate", "preconditions", "rankings", "result", "view"),
+        "kgverify/comparison/align.py",
+        "kgverify/comparison/causes.py",
+        "kgverify/comparison/classify.py",
+        "kgverify/comparison/compare.py",
+        "kgverify/comparison/fields.py",
+        "kgverify/comparison/locate.py",
+        "kgverify/comparison/preconditions.py",
+        "kgverify/comparison/rankings.py",
+        "kgverify/comparison/result.py",
+        "kgverify/comparison/view.py",
     ),
 }
-"""Folder and modules of each part."""
+"""The modules of each part."""
 MOST_OF_A_FUNCTION: Final = 4
 MODULE: Final = "(module)"
-"""Stands for the function of a constant."""
+"""The function name under which a constant of the module is filed."""
 
 
 @dataclass(frozen=True, order=True)
 class Mutant:
     """One edit of one file.
 
-    path:     of the file, from the root of the repository
-    function: the function or method at the top of the file that the edit is in, by its qualified name; for a module's
-              constant `MODULE`
-    operator: what kind of edit it is
-    before:   the lines edited, each without its indentation
+    path:     path of the file, from the root of the repository
+    function: qualified name of the outermost function or method that contains the edit; `MODULE` for a constant
+    operator: kind of edit
+    before:   edited lines, without indentation
     after:    the same lines with the edit made
-    edit:     the edit itself, at the place where it stands now
+    edit:     the edit and its position in the file
     """
 
     path: str
@@ -53,16 +76,16 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What names the mutant whatever else changes in the file."""
+        """The name of the mutant, which survives other changes of the file."""
         return self.path, self.function, self.operator, self.before, self.after
 
     @property
     def digest(self) -> str:
-        """The key, short; also what puts mutants in an order that has nothing to do with the text."""
+        """A hash of the key, which also puts mutants in an order unrelated to their text."""
         return hashlib.sha256("\0".join(self.key).encode()).hexdigest()[:16]
 
     def source(self) -> str:
-        """The whole file with the edit made."""
+        """Return the whole file with the edit made."""
         return _apply(_read(self.path), self.edit).decode()
 
     def __str__(self) -> str:
@@ -71,13 +94,12 @@ class Mutant:
 
 @cache
 def generate(part: str) -> tuple[Mutant, ...]:
-    """Every mutant of a part; of edits that read alike in one function, the first."""
-    folder, modules = PARTS[part]
-    return tuple(mutant for module in modules for mutant in _of_file(f"{folder}/{module}.py"))
+    """Return every mutant of a part; of edits that read alike in one function, only the first."""
+    return tuple(mutant for path in PARTS[part] for mutant in _mutants_of_file(path))
 
 
 def select(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """A fixed choice: at most `MOST_OF_A_FUNCTION` of each function, of as many kinds of edit; which, is left to a hash."""
+    """Choose at most `MOST_OF_A_FUNCTION` mutants of each function, each a different kind of edit, by a hash."""
     chosen: dict[tuple[str, str], dict[str, Mutant]] = {}
     for mutant in sorted(mutants, key=lambda each: each.digest):
         of_function = chosen.setdefault((mutant.path, mutant.function), {})
@@ -87,11 +109,11 @@ def select(mutants: Sequence[Mutant]) -> list[Mutant]:
 
 
 def sample(mutants: Sequence[Mutant], num: int) -> list[Mutant]:
-    """So many of the mutants, always the same."""
+    """Return `num` of the mutants, always the same ones."""
     return sorted(mutants, key=lambda each: each.digest)[:num]
 
 
-def _of_file(path: str) -> Iterator[Mutant]:
+def _mutants_of_file(path: str) -> Iterator[Mutant]:
     source = _read(path)
     original = compile(source, path, "exec", dont_inherit=True, optimize=0)
     seen = set()
@@ -122,7 +144,7 @@ def _edits(tree: ast.Module, source: bytes) -> Iterator[tuple[str, Edit]]:
 
 @cache
 def _read(path: str) -> bytes:
-    """A file as it was when it was first read; an edit's place means nothing in another."""
+    """Return a file as it was when first read: positions of edits refer to that text."""
     return (ROOT / path).read_bytes()
 
 
@@ -131,7 +153,7 @@ def _apply(source: bytes, edit: Edit) -> bytes:
 
 
 def _lines(source: bytes, edit: Edit) -> tuple[str, str]:
-    """The lines that an edit touches, before and after it."""
+    """Return the lines that an edit touches, before and after it."""
     begin = source.rfind(b"\n", 0, edit.begin) + 1
     end = source.find(b"\n", edit.end)
     before = source[begin:end]

@@ -1,6 +1,6 @@
-"""From a function's syntax tree to the small wrong edits that can be made in it: one line of text for another.
+"""The small wrong edits of a function, found in its syntax tree; each replaces a piece of text.
 
-Texts that only a reader sees, annotations, decorators and defaults are left alone.
+Texts for readers, annotations, decorators and defaults are never edited.
 """
 
 import ast
@@ -59,17 +59,17 @@ NAMES: Final = {
     "zeros": "ones",
     "zeros_like": "ones_like",
 }
-"""Functions and methods that are easily taken for one another."""
+"""Functions and methods that are easily confused."""
 COMMUTATIVE: Final = frozenset({"array_equal", "max", "maximum", "min", "minimum"})
 """Functions whose arguments may be swapped."""
 TRANSFORMS: Final = frozenset({"abs", "clamp", "copy", "cumsum", "flatten", "flip", "neg", "squeeze", "to", "astype"})
-"""Methods whose result can stand where their object stands."""
+"""Methods whose call can be replaced by their object."""
 KEYWORDS: Final = frozenset({"axis", "copy", "default", "initial", "key", "kind", "max", "min", "right", "start"})
-"""Arguments that a call works without, and does something else."""
+"""Arguments without which a call works, but does something else."""
 
 
 def find_edits(source: bytes, function: ast.FunctionDef) -> Iterator[Edit]:
-    """Every edit of a function, in the order of the text."""
+    """Yield every edit of a function, in the order of the text."""
     finder = _Finder(source)
     for statement in function.body:
         finder.visit(statement)
@@ -77,7 +77,7 @@ def find_edits(source: bytes, function: ast.FunctionDef) -> Iterator[Edit]:
 
 
 def constant_edits(source: bytes, value: ast.expr) -> Iterator[Edit]:
-    """Every edit of the value of a module's constant that is a number or an expression of numbers."""
+    """Yield every edit of a constant whose value is a number or an expression of numbers."""
     finder = _Finder(source)
     finder.visit(value)
     yield from (edit for edit in finder.edits if edit.operator == "number")
@@ -109,14 +109,14 @@ class _Finder(ast.NodeVisitor):
         self._add(operator, self._begin(node), self._end(node), text)
 
     def _replace_between(self, operator: str, left: int, right: int, old: str, new: str) -> None:
-        """Replace an operator that stands somewhere between two operands, among brackets and comments."""
+        """Replace an operator between two operands, among brackets and comments."""
         gap = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self.source[left:right])
         found = re.search(rb"\s+".join(re.escape(word.encode()) for word in old.split()), gap)
         assert found, (old, gap)
         self._add(operator, left + found.start(), left + found.end(), new)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """A text for a reader; and where its parts stand is known only since Python 3.12."""
+        """Skip a text for readers, whose parts have positions only since Python 3.12."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         for statement in node.body:
@@ -127,7 +127,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        """`strict` of a `zip` guards against what no caller does."""
+        """Skip `strict` of a `zip`, which guards against mistakes that no caller makes."""
         if node.arg != "strict":
             self.visit(node.value)
 

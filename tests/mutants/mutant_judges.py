@@ -1,4 +1,4 @@
-"""Who judges a mutant of each part: generated problems against the other side first, then the tests of the part."""
+"""The judges of each part's mutants: generated problems against the other engine first, then the tests of the part."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -14,9 +14,9 @@ from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 
 NUM_PROBLEMS: Final = 2000
-"""Generated problems that a mutant has to stand."""
+"""The number of generated problems on which a mutant is tried."""
 FIRST_ROUND: Final = 16
-"""Problems of the first round; each further one has twice as many, up to `LARGEST_ROUND`."""
+"""Problems of the first round; each further round has twice as many, up to `LARGEST_ROUND`."""
 LARGEST_ROUND: Final = 512
 SEED: Final = 0
 
@@ -37,16 +37,15 @@ TESTS: Final = {
         "engines/test_engine_tables.py",
         "engines/test_engine_precision.py",
         "engines/test_engine_errors.py",
-        "engines/test_engine_compiled.py",
         "engines/test_engine_fact_index.py",
-        "harness/test_verification_replay.py",
+        "verification/test_verification_replay.py",
         "engines/test_engine_invariance.py",
     ),
     "differ": (
-        "diff",
-        "harness/test_verification_replay.py",
-        "harness/test_verification_verify.py",
-        "harness/test_verification_attribute.py",
+        "comparison",
+        "verification/test_verification_replay.py",
+        "verification/test_verification_verdicts.py",
+        "verification/test_verification_attribute.py",
         "regressions/test_regressions.py",
         "report/test_report_terminal.py",
         "report/test_report_view.py",
@@ -55,27 +54,27 @@ TESTS: Final = {
 }
 """Test files of each part, the quickest first."""
 DESELECTED: Final = (
-    "harness/test_verification_verify.py::test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts",
+    "verification/test_verification_verdicts.py::test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts",
 )
-"""Tests that take long and tell nothing that others do not."""
+"""Tests that take long and kill no mutant that others do not kill."""
 
 Round = Callable[[], bool]
-"""Tries some problems; whether the mutant gives itself away."""
+"""Tries some problems and returns whether the mutant is detected."""
 
 
 class NamedRound(NamedTuple):
-    """A round with the problems that have been tried by its end."""
+    """A round and the number of problems tried by its end."""
 
     num_problems: int
-    is_told: Round
+    detects: Round
 
 
 class Crash(BaseException):
-    """The engine under test raised an exception; no Exception, so that nobody looks for the problem that does it."""
+    """The engine under test raised an exception. It is no Exception, so that nothing searches for the problem at fault."""
 
 
 def draw_rounds(num_problems: int) -> list[list[Problem]]:
-    """So many generated problems in rounds."""
+    """Generate `num_problems` problems, divided into rounds."""
     problems = list(islice(draw_problems(SEED), num_problems))
     rounds, size = [], FIRST_ROUND
     while problems:
@@ -85,11 +84,11 @@ def draw_rounds(num_problems: int) -> list[list[Problem]]:
 
 
 def make_rounds(part: str, num_problems: int) -> list[NamedRound]:
-    """Rounds for a mutant of a part. What can be made ready before the mutant is planted is made ready here."""
+    """Return the rounds for a part's mutants, with the preparation that needs no planted mutant."""
     if part == "differ":
         return []
     rounds = draw_rounds(num_problems)
-    judge = _of_reference if part == "reference" else _of_compiled
+    judge = _reference_round if part == "reference" else _compiled_round
     return list(_numbered(rounds, judge))
 
 
@@ -100,13 +99,13 @@ def _numbered(rounds: Sequence[list[Problem]], judge: Callable[[list[Problem]], 
         yield NamedRound(total, judge(problems))
 
 
-def _of_compiled(problems: list[Problem]) -> Round:
-    """The reference has proved the problems already; the evaluator takes every step from its goals as well."""
+def _compiled_round(problems: list[Problem]) -> Round:
+    """Compare with proofs that the reference has made already, and every step from the reference's goals as well."""
     batches = prepare_batches(problems)
     return lambda: _differs(batches, lockstep=True)
 
 
-def _of_reference(problems: list[Problem]) -> Round:
+def _reference_round(problems: list[Problem]) -> Round:
     return lambda: _differs(prepare_batches(problems), lockstep=False)
 
 
@@ -115,25 +114,25 @@ def _differs(batches: Sequence[Batch], *, lockstep: bool) -> bool:
 
 
 class _Loud:
-    """An engine whose exceptions end the judging."""
+    """An engine whose exceptions end the trial."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     @property
     def info(self) -> EngineInfo:
-        """That of the engine."""
+        """The description of the engine."""
         return self._engine.info
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """As the engine does."""
+        """Call the engine, turning an exception into a crash."""
         try:
             return self._engine.prove(candidates, progress)
         except Exception as error:
             raise Crash from error
 
     def step(self, positions: Positions) -> Columns:
-        """As the engine does."""
+        """Call the engine, turning an exception into a crash."""
         try:
             return self._engine.step(positions)
         except Exception as error:

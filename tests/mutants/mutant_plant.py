@@ -1,4 +1,4 @@
-"""Putting a mutant into the running process: its code takes the place of the function's, wherever that is referred to."""
+"""Planting a mutant in the running process: its code replaces that of the function, for everyone who refers to it."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ NUMBERS = (bool, int, float, tuple)
 
 
 def plant(mutant: Mutant) -> None:
-    """Make this process run the mutant. There is no way back: fork first."""
+    """Make this process run the mutant. This cannot be undone, so fork first."""
     module = import_module(module_name(mutant.path))
     code = compile(mutant.source(), str(ROOT / mutant.path), "exec", dont_inherit=True)
     if mutant.function == MODULE:
@@ -24,7 +24,7 @@ def plant(mutant: Mutant) -> None:
 
 
 def module_name(path: str) -> str:
-    """The name that the module of a path is imported by."""
+    """Return the name by which the module of a path is imported."""
     return path.removeprefix("reference/").removesuffix(".py").replace("/", ".")
 
 

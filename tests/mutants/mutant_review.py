@@ -1,4 +1,4 @@
-"""The list of mutants that survive, each with the reason why nothing can tell it from the original, or need not."""
+"""The list of known survivors, each with the reason why nothing can, or need, tell it from the original."""
 
 import tomllib
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ REASONS: Final = ("equivalent: ", "unobservable: ")
 
 
 class Survivor(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry: the mutant by its `key`, and the reason."""
+    """An entry: the key of a mutant, and the reason why it survives."""
 
     file: str
     function: str
@@ -24,18 +24,18 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """As that of the mutant."""
+        """The key of the mutant."""
         return self.file, self.function, self.operator, self.before, self.after
 
 
 def read_review(path: Path = LIST) -> list[Survivor]:
-    """The entries of a list. msgspec.ValidationError for one that is none."""
+    """Read the entries of a list; raise msgspec.ValidationError if one is malformed."""
     with path.open("rb") as file:
         return msgspec.convert(tomllib.load(file).get("survivor", []), list[Survivor])
 
 
 def check_review(entries: Iterable[Survivor], survivors: Iterable[Mutant], every: Iterable[Mutant]) -> list[str]:
-    """What is wrong: a survivor without an entry, an entry whose mutant does not exist, without a reason, or twice there."""
+    """Describe survivors without an entry, and entries without a mutant, without a reason, or listed twice."""
     problems, seen = [], set()
     existing = {mutant.key for mutant in every}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""All mutants of a part: one process collects the tests and makes the problems, and forks for each mutant."""
+"""The trials of a part's mutants: one process collects tests and generates problems, and forks for each mutant."""
 
 import contextlib
 import gc
@@ -21,10 +21,14 @@ from mutant_judges import DESELECTED, NUM_PROBLEMS, TESTS, NamedRound, make_roun
 from mutant_trial import SURVIVED, Result, status_of, try_mutant
 
 LONGEST: Final = 600.0
-"""Seconds of wall-clock time after which a mutant is killed, whatever it waits for."""
+"""Seconds of wall-clock time after which the trial of a mutant is ended."""
 
-Tell = Callable[[Result], None]
-"""Called with each result as it comes."""
+DEFAULT_TIER: Final = "not deep and not exhaustive"
+DEEP_TIER: Final = "not exhaustive"
+"""Markers of the tests that judge."""
+
+OnResult = Callable[[Result], None]
+"""Called with each result."""
 
 
 class _Running(NamedTuple):
@@ -35,7 +39,7 @@ class _Running(NamedTuple):
 
 
 def read_results(path: Path) -> dict[str, Result]:
-    """Results by the mutants' digests; a line that was cut off is none."""
+    """Read results by the digests of their mutants, ignoring an incomplete last line."""
     results = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(msgspec.DecodeError):
@@ -48,12 +52,16 @@ def run_part(
     part: str,
     mutants: Iterable[Mutant],
     num_jobs: int,
-    tell: Tell,
+    on_result: OnResult,
     *,
     num_problems: int = NUM_PROBLEMS,
+    markers: str = DEEP_TIER,
     with_original: bool = True,
 ) -> None:
-    """Try mutants of a part, so many at a time; the original, which has to pass, before them. RuntimeError if it does not."""
+    """Try mutants of a part, `num_jobs` at a time.
+
+    The original is tried first: RuntimeError if it does not pass. `num_problems` is 0 where tests alone are to judge.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch reads it
     import torch
     from hypothesis import HealthCheck, Phase, settings
@@ -69,9 +77,9 @@ def run_part(
     )
     settings.load_profile("mutants")
     tried = [*([None] if with_original else []), *mutants]
-    plugin = _Trials(part, tried, num_jobs, tell, num_problems)
+    plugin = _Trials(part, tried, num_jobs, on_result, num_problems)
     tests = [str(ROOT / "tests" / path) for path in TESTS[part]]
-    arguments = ["-o", "addopts=", "-p", "pytester", "-m", "not slow", "-s"]
+    arguments = ["-o", "addopts=", "-p", "pytester", "-m", markers, "-s"]
     arguments += ["-p", "no:cacheprovider", "-p", "no:benchmark"]
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     arguments += [f"--deselect=tests/{name}" for name in DESELECTED]
@@ -85,15 +93,15 @@ def run_part(
 
 
 class _Trials:
-    """Takes the place of pytest's loop over the tests."""
+    """A plugin that replaces pytest's loop over the tests."""
 
     def __init__(
-        self, part: str, mutants: Sequence[Mutant | None], num_jobs: int, tell: Tell, num_problems: int
+        self, part: str, mutants: Sequence[Mutant | None], num_jobs: int, on_result: OnResult, num_problems: int
     ) -> None:
         self.part = part
         self.mutants = mutants
         self.num_jobs = num_jobs
-        self.tell = tell
+        self.on_result = on_result
         self.num_problems = num_problems
         self.failure = ""
 
@@ -125,7 +133,7 @@ class _Trials:
         seconds = round(time.monotonic() - ended.begun, 2)
         if ended.mutant is not None:
             mutant = ended.mutant
-            self.tell(
+            self.on_result(
                 Result(
                     digest=mutant.digest,
                     mutant=str(mutant),

@@ -1,4 +1,4 @@
-"""One mutant on trial, in a process of its own that is forked when everything is imported and collected."""
+"""The trial of one mutant, in a process forked once everything is imported and collected."""
 
 import os
 import resource
@@ -15,11 +15,11 @@ from mutant_judges import Crash, NamedRound
 from mutant_plant import plant
 
 MOST_SECONDS: Final = 20
-"""CPU seconds of one round of problems, or one test: what takes longer does not end."""
+"""CPU seconds for one round of problems or one test; a mutant that takes longer has timed out."""
 NUM_QUICK: Final = 3
-"""Rounds of problems that come before the tests, since they tell most; the others come after."""
+"""Rounds of problems tried before the tests, since they kill most; the others come after the tests."""
 MORE_MEMORY: Final = 4 << 30
-"""Bytes that a mutant may take beyond what the process has when it begins."""
+"""Bytes that a mutant may allocate beyond those of the process at its start."""
 
 KILLED: Final = "killed"
 TIMED_OUT: Final = "timed out"
@@ -27,12 +27,12 @@ SURVIVED: Final = "survived"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a mutant.
+    """The result of a trial.
 
-    digest, mutant: which one
+    digest, mutant: identity and description of the mutant
     status:         `KILLED`, `TIMED_OUT` or `SURVIVED`
-    judge:          who killed it: a test, or how many generated problems it took; or that it crashed
-    seconds:        of wall-clock time
+    judge:          the test that killed it, or the number of generated problems tried, or its crash
+    seconds:        wall-clock time
     """
 
     digest: str
@@ -44,7 +44,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Failures:
-    """Notes the first test that fails."""
+    """A plugin that records the first test to fail."""
 
     def __init__(self) -> None:
         self.first = ""
@@ -57,7 +57,7 @@ class _Failures:
 def try_mutant(
     mutant: Mutant | None, rounds: Sequence[NamedRound], session: pytest.Session, answer: "Connection[Any, Any]"
 ) -> None:
-    """Plant a mutant in this process (nothing, for None) and send who told it from the original; "" for nobody."""
+    """Plant a mutant in this process (nothing, for None) and send the judge that killed it; "" if it survives."""
     _prepare_process()
     if mutant is not None:
         plant(mutant)
@@ -68,7 +68,7 @@ def try_mutant(
 
 
 def status_of(judge: str | None, exit_code: int | None) -> tuple[str, str]:
-    """Status and judge, from what the process sent, None for nothing, and how it ended."""
+    """Return status and judge, from the message of the process, None if it sent nothing, and its exit code."""
     if judge is not None:
         return (KILLED, judge) if judge else (SURVIVED, "")
     if exit_code in (-signal.SIGPROF, -signal.SIGKILL):
@@ -89,15 +89,15 @@ def _prepare_process() -> None:
 
 
 def _start_clock() -> None:
-    """The process is killed unless this is called again in time."""
+    """Have the process killed unless this is called again in time."""
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
 
 
 def _judge(rounds: Sequence[NamedRound]) -> str:
-    for num_problems, is_told in rounds:
+    for num_problems, detects in rounds:
         _start_clock()
         try:
-            if is_told():
+            if detects():
                 return f"{num_problems} problems"
         except (Exception, Crash) as error:
             cause = error.__cause__ or error

@@ -1,4 +1,4 @@
-"""Mutants of our own checkers are killed, or stand in a reviewed list; of all of them, a sample is tried here."""
+"""Mutants of our own checkers are killed or reviewed; a sample of them is tried here."""
 
 import ast
 import os
@@ -35,7 +35,7 @@ def mutants() -> dict[str, tuple[Mutant, ...]]:
 
 
 def edited(source: str) -> list[tuple[str, str]]:
-    """The operator of each edit of a function, and the line that it makes."""
+    """Return the operator of each edit of a function, and the line that results."""
     data = source.encode()
     (function,) = (node for node in ast.parse(data).body if isinstance(node, ast.FunctionDef))
     found = []
@@ -95,7 +95,7 @@ def test_every_part_has_mutants_enough_each_with_a_name_of_its_own(mutants: dict
 
 
 def outcome_of(mutant: Mutant, expression: str) -> object:
-    """What an expression gives in a process that runs the mutant."""
+    """Evaluate an expression in a process that runs the mutant."""
     context = get_context("fork")
     queue = context.SimpleQueue()
 
@@ -186,7 +186,7 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
     assert status_of(None, process.exitcode) == (TIMED_OUT, "time")
 
 
-def test_results_are_gone_on_with_after_a_line_was_cut_off(tmp_path: Path):
+def test_a_run_resumes_after_an_incomplete_line(tmp_path: Path):
     result = Result(digest="ab", mutant="m", part="differ", status=KILLED, judge="t", seconds=1.0)
     path = tmp_path / "mutants.jsonl"
     assert read_results(path) == {}
@@ -211,6 +211,7 @@ def test_every_entry_of_the_list_names_a_mutant_that_exists(mutants: dict[str, t
     assert check_review(entries, [], [each for every in mutants.values() for each in every]) == []
 
 
+@pytest.mark.exhaustive
 def test_a_sample_of_the_mutants_is_killed(tmp_path: Path):
     command = [sys.executable, str(Path(__file__).parent / "run_mutants.py"), "--sample", "4", "--problems", "112"]
     done = subprocess.run(

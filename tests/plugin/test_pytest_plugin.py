@@ -44,7 +44,7 @@ def test_the_plugin_loads_nothing_heavy_at_the_start():
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_page_is_true(pytester, run, toy):
     pytester.makepyfile(test_toy=TEST)
     result = run("test_toy.py")

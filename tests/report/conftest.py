@@ -1,42 +1,32 @@
-"""What all tests of the folder share."""
+"""Fixtures of all tests of the folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from browser import Browser, find_chromium
 from report_runs import countries_verification, hostile_verification
 
 from kgverify.verification.verify import Verification
 
 
-@pytest.fixture(autouse=True, scope="package")
-def single_thread() -> Iterator[None]:
-    """The tensors of these tests are too small to share among threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="package")
-def faulty(single_thread: None) -> Verification:
+def faulty() -> Verification:
     return countries_verification(fault="fact-cap")
 
 
 @pytest.fixture(scope="package")
-def agreeing(single_thread: None) -> Verification:
+def agreeing() -> Verification:
     return countries_verification()
 
 
 @pytest.fixture(scope="package")
-def in_lockstep(single_thread: None) -> Verification:
+def in_lockstep() -> Verification:
     return countries_verification(fault="fact-cap", lockstep=True)
 
 
 @pytest.fixture(scope="package")
-def hostile(single_thread: None) -> Verification:
+def hostile() -> Verification:
     return hostile_verification()
 
 

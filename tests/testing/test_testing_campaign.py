@@ -79,7 +79,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     alone, together = (
         run_campaign(Campaign(corpus=tmp_path / str(jobs), engine=TWO, examples=80, jobs=jobs, most_shrunk=1))

@@ -151,7 +151,7 @@ def told(certificate: Certificate) -> Certificate:
     return msgspec.structs.replace(certificate, seconds=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     spec = EngineSpec(faults=("no-revisit-check",))
     calls: list[int] = []
@@ -180,7 +180,7 @@ def blocks_of(path: Path) -> list[int]:
     return [msgspec.json.decode(line)["block"] for line in path.read_bytes().splitlines()[1:]]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_ctrl_c_notes_the_blocks_that_processes_are_at(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
 

@@ -44,7 +44,7 @@ def test_a_hunt_ends_where_it_was_told_to():
     assert hunt("packed-fact-keys", max_examples=3) == Hunt(3, None)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_every_fault_of_the_catalogue_is_found_half_of_them_within_twenty_problems(ground):
     hunts = {name: ground.hunt(name) for name in FAULTS}
     assert [name for name, each in hunts.items() if not each.is_found] == []

@@ -102,7 +102,7 @@ def test_a_place_that_cannot_be_written_is_said_before_any_training(tmp_path: Pa
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 def test_on_the_published_graph_training_reaches_four_fifths_and_the_fact_cap_takes_three_tenths():
     graph = load_graph("countries_s3")

@@ -345,6 +345,6 @@ def test_what_no_stage_gives_is_told_of_the_engine(tmp_path: Path):
             return {Stage.FINISH: "proved"}
 
     run = countries_run()
-    with pytest.raises(UserError, match="no output of a stage") as caught:
+    with pytest.raises(UserError, match="invalid output of a stage") as caught:
         record(run, Pipeline(Odd(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
     assert caught.value.where == "engine foreign"

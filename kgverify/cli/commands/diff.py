@@ -25,7 +25,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
-from kgverify.verification.save import check_folder
+from kgverify.runs.output_folder import check_output_folder
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -75,7 +75,7 @@ def diff(
     else:
         check_reference_workers(jobs, scheduler)
         if save is not None:
-            check_folder(save)
+            check_output_folder(save)
         report = verify(
             **run_options.arguments(),
             **engine_options.arguments(),

@@ -35,7 +35,7 @@ class Table(NamedTuple):
 
 
 def parse_table(text: str) -> Table:
-    """The table in lines of two and of three fields, separated by tabs. ValueError if the lines disagree."""
+    """Return the table in lines of two and of three fields, separated by tabs. ValueError if the lines disagree."""
     table = Table({}, {}, {})
     for line in text.splitlines():
         if line.startswith("#"):
@@ -56,7 +56,7 @@ def parse_table(text: str) -> Table:
 
 
 def choose_held_out(neighbours: Mapping[str, tuple[str, ...]]) -> tuple[list[str], list[str]]:
-    """The countries of test and of valid: each has a neighbour that is in neither."""
+    """Return the countries of test and of valid: each has a neighbour that is in neither."""
     chosen: list[str] = []
     for country in sorted(neighbours, key=lambda name: hashlib.sha256(name.encode()).digest()):
         attempt = {*chosen, country}
@@ -68,7 +68,7 @@ def choose_held_out(neighbours: Mapping[str, tuple[str, ...]]) -> tuple[list[str
 
 
 def render_countries(text: str) -> dict[str, str]:
-    """The files of the graph, by name, from the text of `countries.tsv`."""
+    """Return the files of the graph, by name, from the text of `countries.tsv`."""
     regions, subregions, neighbours = parse_table(text)
     test, valid = choose_held_out(neighbours)
     held_out = {*test, *valid}

@@ -21,7 +21,7 @@ _FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
 
 
 def parse_amie(lines: Sequence[Line], file: str, vocabulary: Vocabulary) -> list[NamedRule]:
-    """The rules of the lines. UserError at the first line with `?` or `=>` that is no AMIE rule."""
+    """Return the rules of the lines. UserError at the first line with `?` or `=>` that is no AMIE rule."""
     rules = []
     header: list[str] = []
     for number, text in lines:

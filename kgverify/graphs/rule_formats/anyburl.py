@@ -24,7 +24,7 @@ _FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
 
 
 def parse_anyburl(lines: Sequence[Line], file: str, vocabulary: Vocabulary) -> list[NamedRule]:
-    """The rules of the lines. UserError at the first line that is no AnyBURL rule."""
+    """Return the rules of the lines. UserError at the first line that is no AnyBURL rule."""
     return [_parse_line(text, Source(file, number), vocabulary) for number, text in lines]
 
 

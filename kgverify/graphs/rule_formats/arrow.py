@@ -33,7 +33,7 @@ _COLON_FIELD = re.compile(r"([^:('\"]*):")
 
 
 def parse_arrow(lines: Sequence[Line], file: str, vocabulary: Vocabulary) -> list[NamedRule]:
-    """The rules of the lines. UserError at the first line that is no arrow rule."""
+    """Return the rules of the lines. UserError at the first line that is no arrow rule."""
     return [_parse_line(text, Source(file, number), vocabulary) for number, text in lines]
 
 

@@ -33,7 +33,7 @@ def build_rule(
     name: str = "",
     confidence: float | None = None,
 ) -> NamedRule:
-    """A rule whose bare names `is_variable` divides into variables and constants.
+    """Return a rule whose bare names `is_variable` divides into variables and constants.
 
     Each bare `_` that is a variable is one of its own. UserError for a bare constant that looks like a
     compound term.
@@ -68,7 +68,7 @@ def build_rule(
 
 
 def parse_number(text: str) -> float | None:
-    """A finite decimal number, or None if the text is anything else."""
+    """Return a finite decimal number, or None if the text is anything else."""
     if not _NUMBER.fullmatch(text):
         return None
     number = float(text)
@@ -76,7 +76,7 @@ def parse_number(text: str) -> float | None:
 
 
 def read_confidence(text: str, source: Source) -> float:
-    """The confidence that stands in a rule's line. UserError if it is no number."""
+    """Return the confidence that stands in a rule's line. UserError if it is no number."""
     number = parse_number(text.strip())
     if number is None:
         raise line_error(source, "a number as confidence", show(text.strip()), "write a number such as 0.8")
@@ -91,7 +91,7 @@ def check_end(scanner: Scanner, source: Source) -> None:
 
 
 def empty_body(source: Source) -> UserError:
-    """The error of a rule without body."""
+    """Return the error of a rule without body."""
     return line_error(
         source,
         "at least one body atom",

@@ -18,7 +18,7 @@ _FIX = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."
 
 
 def parse_prolog(lines: Sequence[Line], file: str, vocabulary: Vocabulary) -> list[NamedRule]:
-    """The rules of the lines. UserError at the first clause that is no rule."""
+    """Return the rules of the lines. UserError at the first clause that is no rule."""
     return [_parse_clause(text, Source(file, number), vocabulary) for number, text in _join(lines)]
 
 

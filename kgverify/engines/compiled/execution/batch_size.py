@@ -121,3 +121,16 @@ def choose_evaluation_layout(
                 fix="give more --memory, or lower --slots, --max-resolvents or --max-depth",
             )
         num = max(1, num // 2)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, is an allocation that failed."""
+    while error is not None:
+        # torch's allocator for the CPU raises a plain RuntimeError, and CUDA's runtime another kind of it.
+        text = str(error).lower() if isinstance(error, RuntimeError) else ""
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if "can't allocate memory" in text or "cuda error: out of memory" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -40,12 +40,12 @@ class TorchTeam:
         self._store = store
         self._num_shared = 0
 
-    def share(self, said: bytes) -> bytes:
-        """What the leader says, to all, in the order it is said."""
+    def broadcast(self, message: bytes) -> bytes:
+        """Return the leader's message in every process, in the order of the calls."""
         key = f"kgverify/shared {self._num_shared}"
         self._num_shared += 1
         if self.index == 0:
-            self._store.set(key, said.hex())
+            self._store.set(key, message.hex())
         return bytes.fromhex(self._store.get(key).decode())
 
     def add(self, counter: str, num: int) -> int:

@@ -1,0 +1,100 @@
+"""The division of a run into parts, and the batch size of an engine that proves them.
+
+The run alone determines its parts. So the result of an evaluation does not depend on who proves a part, or when.
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kgverify.ranking.corrupt import ALL, count_candidates
+from kgverify.runs.run import Run
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.state import Layout
+
+SIZES: Final = {"cuda": (1 << 18, 1 << 20), "cpu": (1 << 13, 1 << 16)}
+"""The least and the greatest default size of a part, in candidates. It is large on a GPU, whose slots run empty at the end of
+each part."""
+
+RANKED_SIZES: Final = {"cuda": (1 << 25, 1 << 25), "cpu": SIZES["cpu"]}
+"""The same for ranks among all corruptions without steps: few of these candidates are proved."""
+
+_MIN_PARTS: Final = 32
+
+
+class Part(NamedTuple):
+    """Consecutive queries: their indices, and the number of their candidates."""
+
+    number: int
+    queries: range
+    num_candidates: int
+
+    @property
+    def name(self) -> str:
+        """The name of the part's file."""
+        return f"part-{self.number:06d}.npz"
+
+
+class Plan(NamedTuple):
+    """The parts of a run.
+
+    size:      the most candidates of a part; a query that alone has more is a part by itself
+    rank_only: whether only ranks are computed
+    """
+
+    size: int
+    parts: tuple[Part, ...]
+    rank_only: bool = False
+
+    @property
+    def num_candidates(self) -> int:
+        """The candidates of all parts."""
+        return sum(part.num_candidates for part in self.parts)
+
+
+def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: bool = False) -> Plan:
+    """Group consecutive queries whose candidates together are no more than `size`.
+
+    Without `size`, the number of the run's candidates and the kind of device determine it, and nothing else.
+    """
+    queries = run.queries
+    counts = count_candidates(run.graph, run.split, queries, run.num_corruptions)
+    if size is None:
+        sizes = RANKED_SIZES if rank_only and run.num_corruptions == ALL else SIZES
+        least, most = sizes.get(device, sizes["cpu"])
+        size = int(np.clip(int(counts.sum()) // _MIN_PARTS, least, most))
+    ends = np.cumsum(counts)
+    parts: list[Part] = []
+    begin = 0
+    while begin < len(queries):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + size, "right")))
+        parts.append(Part(len(parts), queries[begin:end], int(ends[end - 1]) - before))
+        begin = end
+    return Plan(size, tuple(parts), rank_only)
+
+
+def choose_batch(
+    run: Run,
+    *,
+    device: str = "auto",
+    mode: str = "auto",
+    memory: int | None = None,
+    slots: int | None = None,
+    part_size: int | None = None,
+    rank_only: bool = False,
+) -> "Layout":
+    """Choose the sizes of the compiled evaluator for the parts of a run.
+
+    `memory` is a limit in bytes; without it, a share of the free memory. UserError for an absent device or too little memory.
+    """
+    from kgverify.engines.compiled.execution.batch_size import choose_evaluation_layout
+    from kgverify.engines.compiled.execution.compilation import resolve_device
+
+    found = resolve_device(device)
+    plan = plan_parts(run, found.type, part_size, rank_only=rank_only)
+    largest = max(part.num_candidates for part in plan.parts)
+    return choose_evaluation_layout(
+        run.graph.program, run.limits, run.policy, found, largest, memory=memory, slots=slots, mode=mode
+    )
