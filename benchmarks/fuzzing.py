@@ -13,18 +13,19 @@ import statistics
 import sys
 from itertools import islice
 
+from distribution import measure_distribution
+from fault_search import ProblemStream
+
 from kgverify.faults.catalogue import FAULTS
-from kgverify.testing.campaigns.hunt import Ground
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.distribution import measure_distribution
 
 
 def hunt_all(num_seeds: int) -> None:
     """Print the examples that each fault takes, those that take most first, and how many are found within how many."""
-    grounds = [Ground(seed) for seed in range(num_seeds)]
+    streams = [ProblemStream(seed) for seed in range(num_seeds)]
     taken: dict[str, list[int]] = {}
     for name in FAULTS:
-        hunts = [ground.hunt(name) for ground in grounds]
+        hunts = [stream.search_fault(name) for stream in streams]
         taken[name] = [each.examples if each.is_found else sys.maxsize for each in hunts]
         print(f"{name:28} {' '.join(map(show, taken[name]))}", flush=True)
     medians = {name: statistics.median(examples) for name, examples in taken.items()}

@@ -4,30 +4,42 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from kgverify.comparison.result import Value
+from rich.console import Console
+
+from kgverify.comparison.result import Value, Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
-from kgverify.laws.reproducer import reproducer_of_violation
-from kgverify.laws.shrink_law import shrink_violation
+from kgverify.laws.shrink_violation import make_law_reproducer, shrink_violation
+from kgverify.report.render.terminal import print_report
+from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems, verify_problems
-from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.checking.engine_makers import (
+    EngineSpec,
+    Factory,
+    KnownPolicies,
+    MakePipeline,
+    as_maker,
+    make_once,
+)
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure
-from kgverify.testing.checking.pipelines import MakePipeline
-from kgverify.testing.checking.third_party import Factory, KnownPolicies, as_maker, make_once
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of
-from kgverify.testing.reproducers.text import write_reproducer
+from kgverify.testing.problems.problem import DEFAULT_SIZES, Problem
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
+from kgverify.testing.reproducers.text_format import write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
+from kgverify.verification.verify import verify
 
 __all__ = [
     "Clause",
@@ -52,6 +64,10 @@ LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
 SHRINK_CALLS: Final = 600
 SHRINK_SECONDS: Final = 15.0
+SLOTS: Final = 64
+"""Slots of an engine on a graph."""
+WIDTH: Final = 120
+"""Columns of the report of a run on a graph."""
 MOST_FRAMES: Final = 4
 """Places of a crash that a report names."""
 MOST_LINES: Final = 24
@@ -90,7 +106,7 @@ class Conformance:
 
     @property
     def is_conforming(self) -> bool:
-        """Whether something was checked, and nothing is wrong."""
+        """True if something was checked, and nothing is wrong."""
         return self.num_problems > 0 and self.failure is None and not self.violations
 
     @property
@@ -207,10 +223,10 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
             problem=report.failure.problem, signature=report.failure.signature, message=report.failure.message
         )
         if report.failure.is_alone:
-            made = reproducer_of(report.failure, engine, lockstep=lockstep)
+            made = make_reproducer(report.failure, engine, lockstep=lockstep)
         made = replace(made, engine=engine, neighbour=report.neighbour)
     elif report.violations:
-        made = reproducer_of_violation(report.violations[0], engine, neighbour=report.neighbour)
+        made = make_law_reproducer(report.violations[0], engine, neighbour=report.neighbour)
     else:
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
     try:
@@ -218,6 +234,25 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
     except OSError as error:
         raise UserError(f"cannot be made: {error.strerror}", where=str(path.parent), fix="give another path") from None
     write_reproducer(made, path)
+
+
+def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None, run: Run | None = None) -> str:
+    """The report of an engine on a run, or on the first queries of a graph; empty if it agrees with the reference.
+
+    UserError unless one of graph and run is given.
+    """
+    if (graph is None) == (run is None):
+        raise UserError("expected a graph or a run", where="assert_equivalent", fix="give one of them")
+    if run is None:
+        assert graph is not None
+        run = Run(graph if isinstance(graph, KnowledgeGraph) else load_graph(graph))
+    sizes = DEFAULT_SIZES._replace(slots=SLOTS, match_window=4 * SLOTS, score_window=2 * SLOTS, pool=1024)
+    verification = verify(run, reference_pipeline(run), as_maker(factory)(run, sizes))
+    if verification.report.verdict is Verdict.AGREE:
+        return ""
+    text = StringIO()
+    print_report(verification.report, Console(file=text, width=WIDTH, no_color=True), expected=verification.expected)
+    return text.getvalue()
 
 
 def _shrink_violation(violation: Violation, laws: Sequence[Law], make_pipeline: MakePipeline) -> tuple[Violation, str]:
@@ -229,7 +264,7 @@ def _shrink_violation(violation: Violation, laws: Sequence[Law], make_pipeline: 
         )
     except UserError:
         return violation, ""
-    return smaller, shrunk.neighbour.change if shrunk.neighbour is not None else ""
+    return smaller, shrunk.change
 
 
 def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tuple[Failure, str]:
@@ -238,13 +273,13 @@ def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tu
         shrunk = shrink(failure, make_pipeline, lockstep=lockstep, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS)
     except UserError:
         return failure, ""
-    return shrunk.failure, shrunk.neighbour.change if shrunk.neighbour is not None else ""
+    return shrunk.failure, shrunk.change
 
 
 def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseException | None:
     """What the engine raises on the problem of a crash; None where it does not do so again."""
     try:
-        verify_problems(failure.company, make_pipeline, lockstep=True)
+        verify_problems(failure.group, make_pipeline, lockstep=True)
     except Exception as error:
         return error
     return None
@@ -264,7 +299,7 @@ def describe_failure(failure: Failure) -> list[str]:
         lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
         lines += _value_lines("expected", divergence.expected) + _value_lines("actual", divergence.actual)
     if not failure.is_alone:
-        lines.append(f"   only in one run with {len(failure.company) - 1} other problems")
+        lines.append(f"   only in one run with {len(failure.group) - 1} other problems")
     return [*lines, "problem:", *problem_lines(failure.problem)]
 
 

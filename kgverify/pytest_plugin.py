@@ -78,7 +78,7 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
 def load_engine(spec: str, mode: str) -> Callable[..., Any]:
     """The factory that `module:factory` names, or that of the engine `compiled` or `reference`. UsageError for none."""
     if spec == "compiled":
-        from kgverify.testing.checking.pipelines import compiled_maker
+        from kgverify.testing.checking.engine_makers import compiled_maker
 
         return compiled_maker(mode=mode)
     if spec == "reference":
@@ -121,7 +121,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         __tracebackhide__ = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
         if graph is not None or run is not None:
-            from kgverify.laws.on_graph import check_run
+            from kgverify.conformance import check_run
 
             text = check_run(factory, graph, run)
             if text:
@@ -175,7 +175,7 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
     corpus = read_option(request.config, "corpus")
     if not corpus:
         return []
-    from kgverify.testing.reproducers.text import SUFFIX, read_reproducer
+    from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer
 
     return [read_reproducer(path).problem for path in sorted((request.config.rootpath / corpus).glob(f"*{SUFFIX}"))]
 
@@ -183,8 +183,8 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
 def _save(request: pytest.FixtureRequest, report: "Conformance", factory: Callable[..., Any], is_named: bool) -> Path:
     """Save the failing problem, under the test's name, beside its file or in the corpus."""
     from kgverify.conformance import save_reproducer
-    from kgverify.testing.checking.engine_spec import EngineSpec
-    from kgverify.testing.reproducers.text import SUFFIX
+    from kgverify.testing.checking.engine_makers import EngineSpec
+    from kgverify.testing.reproducers.text_format import SUFFIX
 
     corpus = read_option(request.config, "corpus")
     folder = request.config.rootpath / corpus if corpus else request.path.parent / FOLDER

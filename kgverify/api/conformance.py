@@ -4,7 +4,7 @@ from kgverify.api.inputs import GraphLike
 from kgverify.api.verify import verify
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine
-from kgverify.testing.checking.third_party import Factory
+from kgverify.testing.checking.engine_makers import Factory
 
 
 def assert_equivalent(

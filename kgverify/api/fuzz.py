@@ -7,8 +7,7 @@ from pathlib import Path
 from kgverify.api.inputs import EngineLike, write_down
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
-from kgverify.testing.campaigns.result import CampaignResult
-from kgverify.testing.campaigns.tally import Watch
+from kgverify.testing.campaigns.result import CampaignResult, Watch
 
 
 def fuzz(

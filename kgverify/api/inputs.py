@@ -12,8 +12,14 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
-from kgverify.testing.checking.engine_spec import COMPILED, REFERENCE, EngineSpec, load_factory
-from kgverify.testing.checking.third_party import adapt_engine, as_maker
+from kgverify.testing.checking.engine_makers import (
+    COMPILED,
+    REFERENCE,
+    EngineSpec,
+    adapt_engine,
+    as_maker,
+    load_factory,
+)
 from kgverify.testing.problems.problem import DEFAULT_SIZES
 
 if TYPE_CHECKING:

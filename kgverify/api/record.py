@@ -10,7 +10,7 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.runs.fan_out import reference_over
-from kgverify.testing.checking.engine_spec import COMPILED, REFERENCE
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 from kgverify.trace.model.levels import parse_level
 from kgverify.verification.record import SHARD_STEPS, Recording, choose_recording_layout
 from kgverify.verification.record import record as record_run

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kgverify.api.inputs import EngineLike, list_faults
-from kgverify.laws.reproducer import LawReplay, replay_any
-from kgverify.testing.checking.engine_spec import COMPILED, EAGER, EngineSpec
-from kgverify.testing.checking.engine_spec import make_pipeline as make_from_spec
-from kgverify.testing.checking.third_party import as_maker
-from kgverify.testing.reproducers.reproducer import Replay, Reproducer
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.laws.replay import Replay
+from kgverify.laws.replay import replay as replay_reproducer
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, as_maker
+from kgverify.testing.checking.engine_makers import make_pipeline as make_from_spec
+from kgverify.testing.reproducers.reproducer import Reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 
 def replay(
@@ -19,7 +19,7 @@ def replay(
     faults: str | Sequence[str] = (),
     mode: str | None = None,
     device: str | None = None,
-) -> Replay | LawReplay:
+) -> Replay:
     """Run a reproducer again, to see whether it still diverges and in the same way.
 
     Args:
@@ -49,9 +49,9 @@ def replay(
         where = where if faults or engine is not None else f"{reproducer}: engine"
         reproducer = read_reproducer(Path(reproducer))
     if engine is not None and not isinstance(engine, str):
-        return replay_any(reproducer, as_maker(engine))  # type: ignore[arg-type]
+        return replay_reproducer(reproducer, as_maker(engine))  # type: ignore[arg-type]
     spec = reproducer.engine if engine is None else EAGER._replace(name=engine)
     if faults:
         spec = EngineSpec(COMPILED, EAGER.mode, EAGER.device, list_faults(faults))
     spec = spec._replace(mode=mode or spec.mode, device=device or spec.device)
-    return replay_any(reproducer.with_engine(spec), make_from_spec(spec, where))
+    return replay_reproducer(reproducer.with_engine(spec), make_from_spec(spec, where))

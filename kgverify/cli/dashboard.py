@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kgverify.cli.progress import ECHOED, make_error_console
 from kgverify.testing.campaigns.campaign import Campaign
-from kgverify.testing.campaigns.tally import Tally, Watch
+from kgverify.testing.campaigns.result import Tally, Watch
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 REDRAWN: Final = 4

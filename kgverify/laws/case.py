@@ -3,28 +3,60 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.view import Names, StepView
+from kgverify.comparison.view import Names, ResolventView, StepView
 from kgverify.engines.adapters.resolution import Clauses
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
-from kgverify.laws.views import read_steps
+from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.runs.run import Pipeline, Run, build_header
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
+
+
+def read_steps(columns: Columns) -> list[StepView]:
+    """The steps in their order."""
+    steps, resolvents = columns.steps, columns.resolvents
+    atoms = [Atom(*row) for row in resolvents.atoms.tolist()]
+    every = [
+        ResolventView(kind, tuple(atoms[a:b]), origin_kind, origin, score)
+        for kind, (a, b), origin_kind, origin, score in zip(
+            resolvents.kind.tolist(),
+            pairwise(starts_of(resolvents.num_atoms).tolist()),
+            resolvents.origin_kind.tolist(),
+            resolvents.origin.tolist(),
+            resolvents.score.tolist(),
+            strict=True,
+        )
+    ]
+    goal_atoms = [Atom(*row) for row in steps.goal_atoms.tolist()]
+    return [
+        StepView(depth, tuple(goal_atoms[a:b]), tuple(every[r:s]), long, late, choice, outcome)
+        for depth, (a, b), (r, s), long, late, choice, outcome in zip(
+            steps.depth.tolist(),
+            pairwise(starts_of(steps.num_atoms).tolist()),
+            pairwise(starts_of(steps.num_resolvents).tolist()),
+            steps.dropped_atoms.tolist(),
+            steps.dropped_resolvents.tolist(),
+            steps.choice.tolist(),
+            steps.outcome.tolist(),
+            strict=True,
+        )
+    ]
 
 
 class Finding(NamedTuple):
@@ -122,7 +154,7 @@ class Case:
 
     @cached_property
     def is_aligned(self) -> bool:
-        """Whether the columns list each candidate once, in the order given."""
+        """True if the columns list each candidate once, in the order given."""
         return has_same_candidates(self.candidates, self.columns.candidates)
 
     @cached_property
@@ -225,12 +257,12 @@ def take_candidates(candidates: Candidates, rows: NDArray[np.integer]) -> Candid
 
 
 def has_same_candidates(given: CandidateSet, reported: Candidates) -> bool:
-    """Whether each given candidate is reported once, in the order given."""
+    """True if each given candidate is reported once, in the order given."""
     told = CandidateSet(reported.query, reported.side, reported.atom)
     return is_same_set(given, told)
 
 
 def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:
-    """Whether two sets hold the same candidates in the same order."""
+    """True if two sets hold the same candidates in the same order."""
     pairs: Any = zip(one, other, strict=True)
     return all(np.array_equal(left, right) for left, right in pairs)

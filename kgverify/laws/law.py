@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 
@@ -51,7 +51,7 @@ class Violation:
     stage:   the stage that the law is about; empty for an exception
     index:   place of the problem among those checked
     problem: what breaks the law
-    company: the problems, this one among them, in whose common run it does; itself alone if it does so alone
+    group: the problems, this one among them, in whose common run it does; itself alone if it does so alone
     candidate, goal: in names; empty where the violation is of none
     step:    -1 where the violation is of none
     field, expected, actual: what the law says, and what there is
@@ -62,7 +62,7 @@ class Violation:
     stage: str
     index: int
     problem: Problem
-    company: tuple[Problem, ...]
+    group: tuple[Problem, ...]
     candidate: str
     step: int
     goal: str
@@ -77,8 +77,8 @@ class Violation:
         lines += [f"   candidate   {self.candidate}"] if self.candidate else []
         lines += [f"   goal        {self.goal}"] if self.goal else []
         lines += [f"   field       {self.field}", f"   expected    {self.expected}", f"   actual      {self.actual}"]
-        if len(self.company) > 1:
-            lines.append(f"   only in one run with {len(self.company) - 1} other problems")
+        if len(self.group) > 1:
+            lines.append(f"   only in one run with {len(self.group) - 1} other problems")
         return "\n".join([*lines, "problem:", *(f"   {line}" for line in str(self.problem).splitlines())])
 
 
@@ -104,7 +104,7 @@ def check_laws(
     for name, violations in found.items():
         violations.sort(key=lambda each: each.index)
         told += [
-            _confirm(law_of[name], each, make_pipeline) if confirms and len(each.company) > 1 else each
+            _confirm(law_of[name], each, make_pipeline) if confirms and len(each.group) > 1 else each
             for each in violations[:most]
         ]
     return told
@@ -147,7 +147,7 @@ def _blame(
         stage="",
         index=places[0],
         problem=problems[0],
-        company=tuple(problems),
+        group=tuple(problems),
         candidate="",
         step=-1,
         goal="",
@@ -171,7 +171,7 @@ def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[i
         stage=finding.stage,
         index=places[place],
         problem=case.merged.problems[place],
-        company=case.merged.problems,
+        group=case.merged.problems,
         candidate=candidate,
         step=finding.step,
         goal=goal,
@@ -182,7 +182,7 @@ def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[i
 
 
 def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Violation:
-    """The violation of the problem alone, if it is one; else in the smallest company that halving finds."""
+    """The violation of the problem alone, if it is one; else in the smallest group that halving finds."""
 
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)
@@ -190,13 +190,13 @@ def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Vio
     best = attempt([violation.problem])
     if best is not None:
         return best
-    company = list(violation.company)
-    while len(company) > 1:
-        middle = len(company) // 2
-        for half in (company[:middle], company[middle:]):
+    group = list(violation.group)
+    while len(group) > 1:
+        middle = len(group) // 2
+        for half in (group[:middle], group[middle:]):
             smaller = attempt(half)
             if smaller is not None:
-                company, best = half, smaller
+                group, best = half, smaller
                 break
         else:
             break

@@ -1,1 +1,1 @@
-"""Fuzzing: generated problems run on two provers, many of them as one run, and what came of it."""
+"""Fuzzing: generated problems that run on two provers, and what is done with those on which they differ."""

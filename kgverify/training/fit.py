@@ -110,7 +110,7 @@ def _read_back(policy: Policy, parameters: Parameters) -> Policy:
 
 @contextmanager
 def _single_thread() -> Iterator[None]:
-    """Return one thread: sums have one order whatever the number of cores."""
+    """Use one thread, so that sums have the same order on any number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -16,6 +16,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.deep
 def test_a_budget_that_is_exceeded_is_told_with_what_was_measured(tmp_path: Path):
     path = write(tmp_path, "max_graph_nodes = 1\nmax_graph_breaks = 0\nmax_launches_per_step = 3\n")
     report = audit_step(

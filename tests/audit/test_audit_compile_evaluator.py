@@ -25,6 +25,7 @@ def run_command(*options: str) -> int:
     return RUNNER.invoke(app, ["audit", "compile", *options], catch_exceptions=False).exit_code
 
 
+@pytest.mark.deep
 def test_the_tick_reads_nothing_collides_nowhere_and_is_guarded():
     run = Run(graph=load_graph("countries"), num_queries=1, num_corruptions=2)
     subject = evaluator_subject(run, device="cpu", slots=4)

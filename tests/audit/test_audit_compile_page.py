@@ -25,6 +25,7 @@ def test_every_block_is_of_a_kind_that_a_test_here_executes():
     assert PAGE.count("```") == 2 * len(BLOCKS)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("script,printed", SCRIPTS, ids=["modes", "step"])
 def test_a_script_of_the_page_prints_what_it_shows(
     script: str, printed: str, tmp_path: Path, capsys: Any, monkeypatch: Any

@@ -50,6 +50,7 @@ def test_a_graph_break_is_found_at_its_line_in_the_function_that_is_called():
     assert report.measures["graph_breaks"] == 1
 
 
+@pytest.mark.deep
 def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     report = audit(planted.step_with_shapes, lambda call: (torch.ones(3 + call % 3),), calls=4)
     assert found(report) == [("recompilations", line_of(planted.step_with_shapes))]
@@ -67,6 +68,7 @@ def test_the_return_to_eager_past_the_limit_is_found():
     assert report.measures["calls_run_eagerly"] >= 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", [planted.reading_step, planted.listing_step, planted.choosing_step])
 def test_a_wait_of_the_host_is_found_at_its_line(step: Callable[..., Any]):
     report = audit(step, lambda: (FOUR,))
@@ -93,6 +95,7 @@ def test_what_is_returned_as_it_was_given_is_listed_and_no_finding():
     assert report.details["aliased_outputs"] == ("output[0] is or views argument [0]",)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", [planted.colliding_step, planted.scattering_step])
 def test_indices_that_collide_are_found_at_the_line_of_the_write(step: Callable[..., Any]):
     report = audit(step, lambda: (FOUR, ROWS))

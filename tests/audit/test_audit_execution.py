@@ -105,6 +105,7 @@ def plus_one(x: Tensor) -> Tensor:
     return x * 3 + 1
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fresh_cache_finds_nothing_and_an_artefact_of_it_can_be_saved_and_loaded(tmp_path: Path):
     import torch._dynamo.utils

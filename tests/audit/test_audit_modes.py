@@ -47,6 +47,7 @@ def test_a_sound_function_agrees_on_every_rung() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report), type=ModesReport) == report
 
 
+@pytest.mark.deep
 def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
     report = audit_modes(TRAP["swap-buffers"].subject(), rungs=RUNGS[:5], reproducer=tmp_path / "swap.py", seconds=100)
     assert report.verdict is Verdict.DIVERGE
@@ -69,6 +70,7 @@ class Called:
         return self._function(*arguments)
 
 
+@pytest.mark.deep
 def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
     swap = TRAP["swap-buffers"].subject()
     subject = Subject("swap", Called(swap), swap.make_inputs)
@@ -79,6 +81,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
     assert "def graph(" in (tmp_path / "graph.py").read_text()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["mark-true", "mark-others"])
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.13"):
@@ -99,6 +102,7 @@ def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionaliz
     assert first.rung.name == "aot-eager"
 
 
+@pytest.mark.deep
 def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
     culprit = find_culprit(TRAP["shift-rows"].subject(size=4), BY_NAME["default"], seconds=100)
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])
@@ -129,6 +133,7 @@ def test_a_stage_of_the_evaluator_with_an_idiom_in_it_is_named() -> None:
     assert find_smallest_part(subject, BY_NAME["aot-eager"]).name == "recycle"  # type: ignore[union-attr]
 
 
+@pytest.mark.deep
 def test_the_evaluators_own_tick_deviates_nowhere_below_inductor() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
     subject = evaluator_subject(run, device="cpu", slots=8)

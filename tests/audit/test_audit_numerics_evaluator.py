@@ -56,6 +56,7 @@ def states(engine: CompiledEngine, candidates: CandidateSet) -> ChoiceStates:
     return choice_states(engine.prove(candidates), RUN.limits.max_atoms)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_argmax_takes_the_lowest_index_eager_and_compiled_and_topk_takes_any():
     conventions, look = audit_conventions(CPU)
@@ -75,6 +76,7 @@ def test_a_rule_is_read_off_the_indices():
     assert observe_rule(tied, torch.tensor([2, 0])) == "none"
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_choose_is_the_semantics_on_ties_at_every_place_eager_and_compiled():
     look = audit_choose(device=CPU)
@@ -218,6 +220,7 @@ def recycle_into_few_places(pool: Pool, derivations: Derivations) -> tuple[Pool,
     return after._replace(log_probability=log_probability), renewed
 
 
+@pytest.mark.deep
 def test_a_planted_scatter_is_found_in_the_evaluator_at_its_line_and_nothing_else_is():
     stages = build_stages(SCORES["two_tower"])._replace(recycle=recycle_into_few_places)
     report = audit_evaluator(RUN, device="cpu", mode="eager", stages=stages)

@@ -230,6 +230,7 @@ def test_a_mode_that_is_not_to_be_had_is_absent_and_nothing_is_wrong():
     assert result.is_right
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_calls", [0, 4])
 def test_an_interruption_keeps_what_was_measured(num_calls):
     run = small_run()

@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from bench_runs import made_result, timed
 from typer.main import get_command
 
@@ -54,6 +55,7 @@ def test_every_command_of_the_page_is_understood():
         command.make_context("bench", [word for word in words[2:] if word != "PATH"])
 
 
+@pytest.mark.deep
 def test_the_python_of_the_page_measures(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(block, "benchmarking.md", "exec"), {})

@@ -30,6 +30,7 @@ def without_compiler():
     )
 
 
+@pytest.mark.deep
 def test_every_strategy_ends_as_eager_does(without_compiler):
     assert [each.name for each in without_compiler.measurements] == list(WITHOUT_COMPILER)
     for each in without_compiler.measurements:
@@ -152,6 +153,7 @@ def test_an_unknown_strategy_or_no_ticks_are_mistakes():
     assert list(list_strategies(20))[-2:] == ["captured-4", "captured-20"]
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not has_cpp_compiler(), reason="torch compiles for a CPU with a C++ compiler")
 def test_what_torch_compiles_is_told_in_seconds_and_by_its_cache():
     def compile_finish(function, mode):
@@ -165,6 +167,7 @@ def test_what_torch_compiles_is_told_in_seconds_and_by_its_cache():
     assert measured.cache == "miss"
 
 
+@pytest.mark.deep
 def test_torchs_while_loop_ends_as_eager_does():
     def trace(function, mode):
         return torch.compile(function, backend="eager", fullgraph=True, dynamic=False)

@@ -36,6 +36,7 @@ def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
     assert command("replay", found["file"]).code == 1
 
 
+@pytest.mark.deep
 def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
     state = tmp_path / "state"
     proved = command("fuzz", "--exhaustive", "tiny", "--state", state, "--json", tmp_path / "tiny.json")
@@ -85,7 +86,7 @@ def test_what_is_no_time_is_told(text):
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is another thing there")
 def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
     words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
@@ -106,7 +107,7 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
             break
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, out + err
     assert "(not shrunk yet)" in out
     assert re.match(r"\d+ NEW DIVERGENCES? SO FAR ", out)

@@ -15,8 +15,8 @@ from rich.console import Console
 from kgverify.cli.dashboard import Dashboard, draw
 from kgverify.cli.progress import ECHOED, print_lines
 from kgverify.testing.campaigns.campaign import Campaign
-from kgverify.testing.campaigns.tally import Tally
-from kgverify.testing.checking.engine_spec import EngineSpec
+from kgverify.testing.campaigns.result import Tally
+from kgverify.testing.checking.engine_makers import EngineSpec
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 ENGINE = EngineSpec(faults=("last-fact-lost", "visited-leak"))
@@ -188,7 +188,7 @@ class Terminal:
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
 def test_on_a_terminal_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path):
     words = ["fuzz", "--examples", "2048", "--jobs", "1", "--corpus", "corpus"]

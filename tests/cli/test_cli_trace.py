@@ -136,6 +136,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("actual", list(TraceLevel))
 @pytest.mark.parametrize("expected", list(TraceLevel))
 def test_traces_of_any_levels_are_compared_saved_and_shown(

@@ -18,7 +18,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import load_policy
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import PolicySpec, Problem
@@ -69,6 +69,7 @@ def prove_coarsely(*problems: Problem, is_rescored: bool) -> tuple[Columns, Colu
     return pipeline.engine.prove(candidates), engine.prove(candidates)
 
 
+@pytest.mark.deep
 def test_close_choices_of_coarse_scores_are_made_again_in_full_precision():
     num_flips = num_compared = 0
     for number, problem in enumerate(islice(draw_problems(21, 0), 60)):

@@ -35,6 +35,7 @@ def count_skipped(run: Run, pipeline: Pipeline) -> int:
     return int(part.num_ranked.sum()) - int(part.num_outcomes.sum())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", ["shortest", "trained"])
 @pytest.mark.parametrize("max_depth", [3, 20])
 def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_depth: int):

@@ -78,6 +78,7 @@ def family() -> tuple[Run, Verification]:
     return run, verify_with_fault(run, slots=128)
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_on_family_the_first_divergence_can_be_checked_by_hand_from_what_is_printed(family: tuple[Run, Verification]):

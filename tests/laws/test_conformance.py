@@ -7,10 +7,9 @@ import pytest
 from kgverify.conformance import NotConforming, StepwiseEngine, check_engine, save_reproducer
 from kgverify.engines.reference.engine import ReferenceEngine
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_spec import EngineSpec
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import EngineSpec, compiled_maker
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 PROBLEMS = list(islice(draw_problems(5), 24))
 
@@ -43,6 +42,7 @@ class Forgetful(TwoMethods):
         return columns
 
 
+@pytest.mark.deep
 def test_two_methods_are_enough():
     report = check_engine(TwoMethods, problems=PROBLEMS)
     assert report.is_conforming
@@ -60,6 +60,7 @@ def test_a_difference_is_told_small_and_saved(tmp_path):
     assert read_reproducer(path).problem == report.problem
 
 
+@pytest.mark.deep
 def test_an_engine_that_agrees_and_does_not_repeat_itself_breaks_laws(tmp_path):
     report = check_engine(Forgetful, problems=PROBLEMS[:8])
     assert report.failure is None

@@ -12,7 +12,7 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 
@@ -78,12 +78,14 @@ class PrefersTheLong(Textbook):
         return [-each for each in super().score(goal, resolvents)]
 
 
+@pytest.mark.deep
 def test_an_engine_of_one_stage_conforms():
     report = check_engine(Textbook, problems=PROBLEMS)
     assert report.is_conforming, str(report)
     assert report.num_problems > 60 < report.num_problems + report.num_skipped == 96
 
 
+@pytest.mark.sample(1, deep=2)
 @pytest.mark.parametrize(
     ("engine", "stage"),
     [
@@ -137,6 +139,7 @@ def test_an_engine_can_take_many_steps_at_once():
     assert max(Batched.batches) > 24
 
 
+@pytest.mark.deep
 def test_steps_that_are_too_few_or_empty_are_the_authors_mistake():
     class TooFew(Batched):
         def take_steps(self, queries, visited):
@@ -165,6 +168,7 @@ def test_a_function_is_an_engine_under_its_name():
     assert str(check_engine(a_toy, problems=[problem])) == "a_toy conforms: 1 problems, 42 laws"
 
 
+@pytest.mark.sample(1, deep=1)
 @pytest.mark.parametrize(
     "made",
     [
@@ -192,6 +196,7 @@ def _stumble(clause):
     raise LookupError("no room")
 
 
+@pytest.mark.deep
 def test_an_exception_is_told_with_its_place_and_a_small_problem():
     report = check_engine(stumbles, problems=PROBLEMS)
     assert report.problem.size == 2
@@ -245,6 +250,7 @@ def engines(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["plain_engines:Plain", "plain_engines:Group.Plain"])
 def test_a_campaign_takes_an_engine_of_two_methods_and_passes_over_policies_that_it_does_not_know(engines, name):
     result = run_campaign(Campaign(corpus=engines / "corpus", engine=EngineSpec(name), examples=64))

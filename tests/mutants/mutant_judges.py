@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import Batch, find_suspects, prepare_batches
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns

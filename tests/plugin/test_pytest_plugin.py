@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
 TOY, TEST, REPLAY = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -71,6 +71,7 @@ def test_the_page_is_true(pytester, run, toy):
     assert pytester.runpython(replay).stdout.lines[0].startswith("AGREE")
 
 
+@pytest.mark.deep
 def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     pytester.makepyfile(
         """
@@ -100,6 +101,7 @@ def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     run("-s").stdout.fnmatch_lines(["*ReferenceEngine 4 examples*"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -119,7 +121,7 @@ def test_problems_graphs_and_engines_of_ones_own(pytester, run, toy):
         """
         import pytest
         from kgverify.conformance import NotConforming
-        from kgverify.testing.checking.pipelines import compiled_maker
+        from kgverify.testing.checking.engine_makers import compiled_maker
         from kgverify.testing.problems.problem import Problem
         from kgverify.program.atoms import NamedAtom
 

@@ -104,7 +104,7 @@ def test_corruptions_are_unknown_distinct_of_the_domain_and_ascend_after_the_tru
 
 
 def make_wide_graph() -> KnowledgeGraph:
-    """Of some hundred constants and predicates of any number of triples, so that few of many entities are drawn."""
+    """A graph of some hundred constants, so that few of many entities are drawn."""
     rng = random.Random(0)
 
     def triples(num: int) -> tuple[NamedAtom, ...]:
@@ -139,7 +139,7 @@ def test_blocks_of_queries_draw_the_entities_of_lowest_key(
     assert counts[-1] == counts[3] == sum(row[0] == 3 for row in expected) / 2
 
 
-def test_a_row_whose_keys_are_higher_than_expected_is_looked_at_as_a_whole():
+def test_a_row_whose_keys_are_higher_than_expected_is_considered_as_a_whole():
     graph = make_wide_graph()
     for seed in range(40):
         together = draw_candidates(graph, "test", range(60), 2, seed)
@@ -182,7 +182,7 @@ def test_no_query_gives_no_candidate():
 
 @settings(deadline=None)
 @given(graph_seed=st.integers(0, 400))
-def test_every_corruption_and_no_other_may_be_drawn(graph_seed: int):
+def test_exactly_the_corruptions_may_be_drawn(graph_seed: int):
     graph = make_graph(graph_seed)
     triples = graph.queries("test")
     for side in BOTH_SIDES:

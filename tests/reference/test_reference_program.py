@@ -106,7 +106,7 @@ def test_a_memo_never_holds_more_items_than_it_may_but_for_a_single_entry():
     assert memo == {"e": "of none"}
 
 
-def test_what_was_forgotten_is_found_again():
+def test_a_forgotten_entry_is_computed_again():
     program = program_of("p(a, b)\np(b, c)\np(X, Y) <- p(X, Z), p(Z, Y)")
     atoms = [Atom(0, f, s) for f in (0, 1, 2, -1) for s in (0, 1, 2, -1, -2)]
     expected = [(program.rules_matching(atom), program.facts_matching(atom)) for atom in atoms]
@@ -114,7 +114,7 @@ def test_what_was_forgotten_is_found_again():
     assert [(program.rules_matching(atom), program.facts_matching(atom)) for atom in atoms] == expected
 
 
-def test_a_program_without_sense_is_refused():
+def test_an_invalid_program_is_refused():
     with pytest.raises(ValueError, match="no variable"):
         program_of("p(a, X)")
     with pytest.raises(ValueError, match="has a body"):

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from kgverify.faults.catalogue import FAULTS
-from kgverify.testing.checking.engine_spec import EAGER, make_pipeline
-from kgverify.testing.reproducers.reproducer import assert_agrees, replay
-from kgverify.testing.reproducers.text import SUFFIX, read_reproducer, render_reproducer
+from kgverify.laws.replay import assert_agrees, replay
+from kgverify.testing.checking.engine_makers import EAGER, make_pipeline
+from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, render_reproducer
 
-FILES = sorted(Path(__file__).parent.glob(f"*{SUFFIX}"))
+FILES = sorted(Path(__file__).parent.rglob(f"*{SUFFIX}"))
 
 
 def test_there_is_one_for_each_fault_of_the_catalogue_and_it_tells_its_stage_and_class():

@@ -14,9 +14,9 @@ from kgverify.testing.campaigns.corpus import is_shrunk
 from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
 from kgverify.testing.problems.features import ALL_FEATURES
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer
 
 LOST = EngineSpec(faults=("last-fact-lost",))
 TWO = EngineSpec(faults=("last-fact-lost", "visited-leak"))
@@ -56,6 +56,7 @@ def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
     return watch
 
 
+@pytest.mark.deep
 def test_the_evaluator_as_it_is_passes_and_what_was_exercised_is_told(corpus):
     result = run_campaign(Campaign(corpus=corpus, examples=96))
     assert result.is_passed
@@ -67,6 +68,7 @@ def test_the_evaluator_as_it_is_passes_and_what_was_exercised_is_told(corpus):
     assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
 
 
+@pytest.mark.deep
 def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus):
     result = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     assert not result.is_passed
@@ -79,7 +81,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     alone, together = (
         run_campaign(Campaign(corpus=tmp_path / str(jobs), engine=TWO, examples=80, jobs=jobs, most_shrunk=1))
@@ -89,6 +91,7 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     assert len(alone.divergences) > 1
 
 
+@pytest.mark.deep
 def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     first = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     files = sorted(corpus.iterdir())
@@ -102,6 +105,7 @@ def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     assert sorted(corpus.iterdir()) == files
 
 
+@pytest.mark.exhaustive
 def test_a_campaign_goes_on_with_an_earlier_one_to_the_result_of_both(tmp_path):
     for examples in (40, 96):
         parts = run_campaign(Campaign(corpus=tmp_path / "parts", engine=TWO, examples=examples, most_shrunk=0))
@@ -111,12 +115,14 @@ def test_a_campaign_goes_on_with_an_earlier_one_to_the_result_of_both(tmp_path):
     assert (fresh.num_problems, fresh.num_resumed) == (32, 0)
 
 
+@pytest.mark.exhaustive
 def test_other_engines_and_seeds_begin_anew_in_the_same_corpus(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     for other in (Campaign(corpus=corpus, examples=32), Campaign(corpus=corpus, engine=LOST, seed=1, examples=32)):
         assert run_campaign(other).num_resumed == 0
 
 
+@pytest.mark.deep
 def test_an_interrupted_campaign_keeps_what_it_found_and_shrinks_it_the_next_time(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=96)
     stopped = run_campaign(campaign, watch=interrupt_after(32))
@@ -145,6 +151,7 @@ def test_seconds_are_a_budget_too(corpus):
     assert result.num_problems % 32 == 0
 
 
+@pytest.mark.deep
 def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     repaired = run_campaign(Campaign(corpus=corpus, examples=32))
@@ -152,6 +159,7 @@ def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     assert [(each.signature, each.found) for each in repaired.replays] == [(LOST_SIGNATURE, "")]
 
 
+@pytest.mark.deep
 def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     for log in corpus.glob("*.jsonl"):
@@ -162,6 +170,7 @@ def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
     assert result.divergences[0].size == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("engine", "entry", "status", "is_passed"),
     [
@@ -180,6 +189,7 @@ def test_a_known_divergence_is_counted_until_it_expires_or_is_gone(corpus, engin
     assert (judged.num_problems > 0) == (engine == LOST and entry.signature == LOST_SIGNATURE)
 
 
+@pytest.mark.deep
 def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     result = run_campaign(Campaign(corpus=corpus, examples=32, known=(known(),)), today=TODAY)
@@ -224,7 +234,7 @@ def test_a_line_that_was_being_written_when_the_process_died_is_tried_again(corp
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
-    [("log", "x\ny\n", "is no log of a campaign"), ("bad.kg", "p(a, b)\n", "expected")],
+    [("log", "x\ny\n", "is not the log of a campaign"), ("bad.kg", "p(a, b)\n", "expected")],
 )
 def test_a_corpus_that_cannot_be_read_is_told(corpus, name, text, message):
     campaign = Campaign(corpus=corpus, examples=1)

@@ -1,4 +1,4 @@
-"""Checking problems: no false alarm, failures confirmed alone or in the smallest company, every kind of trouble told."""
+"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of trouble told."""
 
 import tempfile
 from itertools import islice
@@ -12,11 +12,11 @@ from kgverify.program.program import NamedRule
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check
 from kgverify.testing.checking.check import check_problems, judge, verify_problems
+from kgverify.testing.checking.engine_makers import compiled_maker, engine_maker
 from kgverify.testing.checking.failure import CRASH
-from kgverify.testing.checking.pipelines import compiled_maker, engine_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
-from kgverify.testing.reproducers.text import read_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 from kgverify.trace.model.columns import empty_columns
 from kgverify.verification import verify as verify_module
 
@@ -28,6 +28,7 @@ def test_the_evaluator_agrees_on_every_problem(lockstep):
     assert check_problems(PROBLEMS, lockstep=lockstep) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
     failures = check_problems(PROBLEMS, compiled_maker(faults=["fact-cap"]), lockstep=lockstep, most=2)
@@ -40,17 +41,18 @@ def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
     assert [failure.index for failure in failures] == sorted(failure.index for failure in failures)
 
 
-def test_a_fault_of_chunks_fails_in_the_smallest_company_found():
+@pytest.mark.deep
+def test_a_fault_of_chunks_fails_in_the_smallest_group_found():
     small = [p for p in PROBLEMS if p.key == PROBLEMS[0].key][:40]
     assert len(small) > 20
     make = compiled_maker(faults=["chunk-boundary-dropped"])
     failure, *_ = check_problems(small, make)
     assert not failure.is_alone
-    assert failure.problem in failure.company
-    assert len(failure.company) < len(small)
+    assert failure.problem in failure.group
+    assert len(failure.group) < len(small)
     assert judge(failure.problem, make) is None
     assert failure.signature.stage == "recycle"
-    assert verify_problems(failure.company, make).report.divergences
+    assert verify_problems(failure.group, make).report.divergences
 
 
 def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_makes_it():
@@ -157,12 +159,16 @@ def test_an_exception_of_kgverifys_own_is_a_bug_and_the_problem_that_meets_it_is
 
     monkeypatch.setattr(check, "Comparer", Failing)
     monkeypatch.setattr(verify_module, "Comparer", Failing)
-    with pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"):
+    with (
+        pytest.raises(InternalError, match=r"kgverify itself failed on this problem, saved in .*LookupError: a bug"),
+        saving_bugs(),
+    ):
         check_problems([*PROBLEMS[:20], poisoned])
     with pytest.raises(InternalError, match="a bug") as raised:
         judge(poisoned)
+    assert raised.value.problems == (poisoned,)
     assert isinstance(raised.value.__cause__, LookupError)
     saved = [read_reproducer(path) for path in sorted(tmp_path.rglob("*.kg"))]
-    assert [each.problem for each in saved] == [poisoned, poisoned]
+    assert [each.problem for each in saved] == [poisoned]
     assert "kgverify itself failed" in saved[0].notes[0]
     assert check_problems(PROBLEMS[:4]) == []

@@ -2,9 +2,10 @@
 
 from itertools import islice
 
+from distribution import measure_distribution
+
 from kgverify.program.atoms import NamedAtom
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.distribution import measure_distribution
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
 

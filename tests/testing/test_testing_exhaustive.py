@@ -11,8 +11,7 @@ import pytest
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.engine_spec import EAGER, EngineSpec
-from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, compiled_maker
 from kgverify.testing.exhaustive import certificate as exhaustive
 from kgverify.testing.exhaustive.certificate import (
     SCOPES,
@@ -30,6 +29,7 @@ from kgverify.testing.problems.problem import Sizes
 SMALL = Scope(name="small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(2,), max_resolvents=(1, 3))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "scope",
     [
@@ -74,6 +74,7 @@ def _images(program: ScopedProgram, query: Atom, scope: Scope) -> set[object]:
     return images
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "scope", [SCOPES["tiny"], Scope(name="two predicates", predicates=2, max_body=1, max_facts=1)], ids=str
 )
@@ -86,6 +87,7 @@ def test_no_problem_is_a_renaming_of_another(scope: Scope) -> None:
             seen |= images
 
 
+@pytest.mark.deep
 def test_in_every_order_no_two_problems_are_the_same_in_numbers() -> None:
     scope = Scope(name="ordered", max_body=1, max_facts=2, every_order=True)
     seen: set[object] = set()
@@ -107,6 +109,7 @@ def test_a_list_of_facts_brings_its_constants_in_in_each_order() -> None:
     assert len(facts) == len(set(facts)) == 13
 
 
+@pytest.mark.deep
 def test_no_divergence_exists_in_the_tiny_scope() -> None:
     done: list[int] = []
     certificate = certify(SCOPES["tiny"], progress=done.append)
@@ -116,6 +119,7 @@ def test_no_divergence_exists_in_the_tiny_scope() -> None:
     assert "no divergence exists in this scope" in str(certificate)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", ["query-matched", "no-revisit-check"])
 def test_a_fault_is_found_and_told(fault: str) -> None:
     certificate = certify(SMALL, compiled_maker(faults=[fault]))
@@ -151,7 +155,7 @@ def told(certificate: Certificate) -> Certificate:
     return msgspec.structs.replace(certificate, seconds=0.0)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     spec = EngineSpec(faults=("no-revisit-check",))
     calls: list[int] = []
@@ -209,17 +213,17 @@ def test_a_file_of_another_scope_engine_or_block_size_is_refused(tmp_path: Path)
     path = tmp_path / "state.jsonl"
     _state(path, most_blocks=1)
     content = path.read_bytes()
-    with pytest.raises(UserError, match="another scope"):
+    with pytest.raises(UserError, match="with another scope"):
         certify(SCOPES["tiny"], state=path, programs_at_once=100)
-    with pytest.raises(UserError, match="another block size"):
+    with pytest.raises(UserError, match="with another block size"):
         certify(SMALL, state=path, programs_at_once=50)
-    with pytest.raises(UserError, match="another engine"):
+    with pytest.raises(UserError, match="with another engine"):
         certify(SMALL, compiled_maker(faults=["fact-cap"]), state=path, programs_at_once=100)
     assert path.read_bytes() == content
     other = tmp_path / "notes.txt"
     other.write_text("notes\nof mine")
     for _ in range(2):
-        with pytest.raises(UserError, match="no state of a certificate"):
+        with pytest.raises(UserError, match="is not the state of a certificate"):
             _state(other)
         other.write_text("notes")
     assert other.read_text() == "notes"

@@ -3,12 +3,12 @@
 import statistics
 
 import pytest
+from fault_search import ProblemStream, Search
 
 from kgverify.faults.catalogue import FAULTS
 from kgverify.program.stages import Stage
-from kgverify.testing.campaigns.hunt import Ground, Hunt, hunt
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
 
 QUICK = (
     "fact-cap",
@@ -21,13 +21,14 @@ QUICK = (
 
 
 @pytest.fixture(scope="module")
-def ground() -> Ground:
-    return Ground(seed=0)
+def stream() -> ProblemStream:
+    return ProblemStream(seed=0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", QUICK)
-def test_a_fault_is_found_and_confirmed(ground, name):
-    found = ground.hunt(name)
+def test_a_fault_is_found_and_confirmed(stream, name):
+    found = stream.search_fault(name)
     assert found.is_found
     assert found.failure.index == found.examples - 1
     if found.failure.is_alone:
@@ -36,16 +37,17 @@ def test_a_fault_is_found_and_confirmed(ground, name):
         assert found.failure.signature.stage == FAULTS[name].stage
 
 
+@pytest.mark.deep
 def test_a_sound_evaluator_is_not_accused():
-    assert Ground(seed=1, max_examples=300).hunt_pipeline(compiled_maker()) == Hunt(300, None)
+    assert ProblemStream(seed=1, max_examples=300).search(compiled_maker()) == Search(300, None)
 
 
 def test_a_hunt_ends_where_it_was_told_to():
-    assert hunt("packed-fact-keys", max_examples=3) == Hunt(3, None)
+    assert ProblemStream(0, max_examples=3).search_fault("packed-fact-keys") == Search(3, None)
 
 
-@pytest.mark.deep
-def test_every_fault_of_the_catalogue_is_found_half_of_them_within_twenty_problems(ground):
-    hunts = {name: ground.hunt(name) for name in FAULTS}
-    assert [name for name, each in hunts.items() if not each.is_found] == []
-    assert statistics.median(each.examples for each in hunts.values()) <= 20
+@pytest.mark.exhaustive
+def test_every_fault_of_the_catalogue_is_found_half_of_them_within_twenty_problems(stream):
+    searches = {name: stream.search_fault(name) for name in FAULTS}
+    assert [name for name, each in searches.items() if not each.is_found] == []
+    assert statistics.median(each.examples for each in searches.values()) <= 20

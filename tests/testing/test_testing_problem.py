@@ -52,7 +52,7 @@ def test_what_is_no_problem_is_refused(wrong):
 
 def test_a_problem_alone_keeps_its_names_and_declares_its_domain():
     problem = Problem(facts=(FACT,), rules=(RULE,), queries=(NamedAtom("q", "a", "c"),), constants=("d",))
-    graph = problem.graph
+    graph = merge([problem]).graph
     assert graph.program.symbols.constants == ("a", "b", "c", "d")
     assert graph.test == problem.queries
     assert graph.argument_domain(0, Side.TAIL).tolist() == [0, 1, 2, 3]
@@ -62,7 +62,7 @@ def test_a_spread_pushes_ids_apart_and_is_never_drawn():
     problem = Problem(
         facts=(FACT, NamedAtom("p", "c", "~d")), queries=(FACT,), spread=Spread(300, 5, 1), num_corruptions=ALL
     )
-    symbols = problem.graph.program.symbols
+    symbols = merge([problem]).graph.program.symbols
     assert symbols.constant_ids["c"] - symbols.constant_ids["b"] == 301
     assert len(symbols.predicates) == 7
     merged = merge([problem])

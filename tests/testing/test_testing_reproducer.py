@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
+from kgverify.laws.replay import assert_agrees, replay
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_spec import EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, make_pipeline
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
-from kgverify.testing.reproducers.parser import parse_reproducer
 from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.quoting import escape_line, unescape
-from kgverify.testing.reproducers.reproducer import (
-    Reproducer,
-    assert_agrees,
-    replay,
-    reproducer_of,
-    reproducer_of_shrunk,
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
+from kgverify.testing.reproducers.text_format import (
+    escape_line,
+    parse_reproducer,
+    read_reproducer,
+    render_reproducer,
+    unescape,
+    write_reproducer,
 )
-from kgverify.testing.reproducers.text import read_reproducer, render_reproducer, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 
 X, Y = Variable("X"), Variable("Y")
@@ -166,7 +166,7 @@ def test_files_that_cannot_be_read_or_written_are_mistakes(tmp_path):
 def reproducer() -> Reproducer:
     problem = Problem(facts=(FACT, NamedAtom("p", "b", "c")), unranked=(NamedAtom("p", "b", X),))
     shrunk = shrink(judge(problem, make_pipeline(LAST_LOST)), make_pipeline(LAST_LOST))
-    return reproducer_of_shrunk(shrunk, LAST_LOST)
+    return make_reproducer(shrunk.failure, LAST_LOST, neighbour=shrunk.change)
 
 
 def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
@@ -186,9 +186,9 @@ def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
 
 def test_what_takes_company_is_no_reproducer():
     problem = Problem(unranked=(FACT,))
-    failure = Failure(index=0, problem=problem, company=(problem, problem), signature=SIGNATURE)
-    with pytest.raises(UserError, match="in the company of 1 other"):
-        reproducer_of(failure)
+    failure = Failure(index=0, problem=problem, group=(problem, problem), signature=SIGNATURE)
+    with pytest.raises(UserError, match="only in one run with 1 other"):
+        make_reproducer(failure)
 
 
 TOY = """
@@ -216,6 +216,7 @@ def toy(tmp_path, monkeypatch):
     sys.modules.pop("toy_engine", None)
 
 
+@pytest.mark.deep
 def test_an_engine_of_ones_own_that_raises_an_exception_shrinks_to_what_makes_it(toy, tmp_path):
     rules = (
         NamedRule(NamedAtom("p", X, Y), (NamedAtom("q", X, Y), NamedAtom("p", X, X))),
@@ -227,7 +228,7 @@ def test_an_engine_of_ones_own_that_raises_an_exception_shrinks_to_what_makes_it
     assert shrunk.failure.signature == ("", "", CRASH, "IndexError")
     assert shrunk.problem.size == 2
     assert shrunk.neighbour is not None
-    made = reproducer_of_shrunk(shrunk, toy)
+    made = make_reproducer(shrunk.failure, toy, neighbour=shrunk.change)
     assert parse_reproducer(render_reproducer(made)) == made
     assert "no room for p(X, X)" in str(replay(made))
 

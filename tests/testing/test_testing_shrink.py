@@ -5,15 +5,15 @@ import statistics
 from functools import cache
 
 import pytest
+from fault_search import ProblemStream
 
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
-from kgverify.testing.campaigns.hunt import Ground
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.failure import Failure, Signature, is_same_way
-from kgverify.testing.checking.pipelines import compiled_maker
+from kgverify.testing.checking.engine_makers import compiled_maker
+from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, SHORTEST, Problem
 from kgverify.testing.shrinking.shrink import shrink
 
@@ -36,19 +36,20 @@ ONE_OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.v
 
 
 @pytest.fixture(scope="module")
-def ground() -> Ground:
-    return Ground(seed=0)
+def stream() -> ProblemStream:
+    return ProblemStream(seed=0)
 
 
 @pytest.fixture(scope="module")
-def shrunk_of(ground):
+def shrunk_of(stream):
     """What a fault of the catalogue shrinks to, each done once, with seconds enough on any machine."""
-    return cache(lambda name: shrink(ground.hunt(name).failure, compiled_maker(faults=[name]), seconds=300))
+    return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), seconds=300))
 
 
+@pytest.mark.sample(1, deep=5)
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(ground, shrunk_of, name):
-    failure = ground.hunt(name).failure
+def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(stream, shrunk_of, name):
+    failure = stream.search_fault(name).failure
     make = compiled_maker(faults=[name])
     shrunk = shrunk_of(name)
     assert shrunk.is_finished
@@ -68,20 +69,22 @@ def test_what_does_not_matter_is_as_it_is_by_default(shrunk_of):
     assert {str(term) for atom in shrunk.problem.facts for term in atom[1:]} <= {"a", "b"}
 
 
+@pytest.mark.deep
 def test_a_limit_that_matters_is_told_and_the_neighbour_names_the_number(shrunk_of):
     shrunk = shrunk_of("max-depth-off-by-one")
     assert shrunk.problem.limits.max_depth < Limits().max_depth
     assert shrunk.problem.limits.max_resolvents == Limits().max_resolvents
 
 
-def test_shrinking_twice_gives_the_same(ground):
-    failure = ground.hunt("query-pruned").failure
+@pytest.mark.deep
+def test_shrinking_twice_gives_the_same(stream):
+    failure = stream.search_fault("query-pruned").failure
     first, second = (shrink(failure, compiled_maker(faults=["query-pruned"])) for _ in range(2))
     assert (first.failure, first.neighbour, first.calls) == (second.failure, second.neighbour, second.calls)
 
 
-def test_a_shrink_out_of_calls_gives_what_it_has(ground):
-    failure = ground.hunt("fact-cap").failure
+def test_a_shrink_out_of_calls_gives_what_it_has(stream):
+    failure = stream.search_fault("fact-cap").failure
     make = compiled_maker(faults=["fact-cap"])
     told = []
     shrunk = shrink(failure, make, max_calls=12, progress=lambda name, problem, calls: told.append((name, calls)))
@@ -97,20 +100,21 @@ def test_a_shrink_out_of_calls_gives_what_it_has(ground):
 def test_what_does_not_fail_as_told_is_refused():
     problem = Problem(unranked=(NamedAtom("p", "a", Variable("X")),))
     failure = Failure(
-        index=0, problem=problem, company=(problem,), signature=Signature("prune", "stage.prune", "missing")
+        index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "missing")
     )
-    with pytest.raises(UserError, match="does not fail as told"):
+    with pytest.raises(UserError, match="does not fail again with"):
         shrink(failure)
 
 
 def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_are_one():
     atoms, origin = (Signature("recycle", f"resolvents.{name}", "foreign") for name in ("atoms", "origin"))
-    assert is_same_way(atoms, origin)
-    assert is_same_way(atoms.held, origin)
-    assert not is_same_way(atoms, atoms._replace(field="steps.depth"))
-    assert not is_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
+    assert fails_same_way(atoms, origin)
+    assert fails_same_way(atoms.held, origin)
+    assert not fails_same_way(atoms, atoms._replace(field="steps.depth"))
+    assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
 
 
+@pytest.mark.deep
 def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
     for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
         shrunk = shrunk_of(name)
@@ -119,6 +123,7 @@ def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
         assert shrunk.problem.size <= 8
 
 
+@pytest.mark.exhaustive
 def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(shrunk_of):
     """By a sample that takes faults of every stage; the whole takes minutes: KGVERIFY_ALL_FAULTS=1."""
     names = (

@@ -14,9 +14,15 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
 from kgverify.testing.problems.problem import NO_SPREAD
-from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, engines_of, graph_of, shrink_divergence, shrink_saved
+from kgverify.testing.shrinking.shrink_run import (
+    MAX_RUN_CALLS,
+    find_engines,
+    load_run_graph,
+    shrink_divergence,
+    shrink_run,
+)
 from kgverify.verification.verify import verify
 
 
@@ -32,6 +38,7 @@ def countries():
     return load_graph("countries")
 
 
+@pytest.mark.sample(0, deep=2)
 @pytest.mark.parametrize(
     ("fault", "policy", "lockstep", "size"),
     [
@@ -54,16 +61,14 @@ def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, loc
 
 def test_a_run_tells_its_graph_and_its_engine(countries):
     report = verified(countries, "last-fact-lost").report
-    assert graph_of(report).program.sha256 == countries.program.sha256
-    assert engines_of(report) == [EngineSpec(faults=("last-fact-lost",))]
+    assert load_run_graph(report).program.sha256 == countries.program.sha256
+    assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
 
 
 def test_a_divergence_that_the_engine_does_not_show_is_told(countries):
     verification = verified(countries, "last-fact-lost")
     with pytest.raises(UserError, match="no part of the graph was found"):
-        shrink_saved(verification, countries, [EngineSpec()])
-    with pytest.raises(UserError, match="expected an engine"):
-        shrink_saved(verification, countries, [])
+        shrink_run(verification, graph=countries, engine=EngineSpec())
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,7 @@ def far_apart():
     return KnowledgeGraph("far apart", train=tuple(facts), test=(NamedAtom("r", "c10", "c44"),), rules=(rule,))
 
 
+@pytest.mark.deep
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
@@ -88,6 +94,7 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     assert judge(found.shrunk.problem) is None
 
 
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("calls", [8, 12, 20, 40])
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
@@ -98,6 +105,7 @@ def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_
     assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
 
 
+@pytest.mark.sample(0, deep=0)
 @pytest.mark.data
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 @pytest.mark.parametrize(
@@ -122,7 +130,7 @@ def test_on_family_the_slice_leaves_out_93_percent_and_100_runs_suffice(fault, s
     found = shrink_divergence(verification, graph, make_pipeline(EngineSpec(faults=(fault,))), seconds=300)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
-    assert found.graph_facts > 19_000
+    assert len(graph.train) > 19_000
     assert found.removed >= 0.93
     assert found.shrunk.calls <= MAX_RUN_CALLS == 100
     assert found.shrunk.is_finished or fault == "packed-fact-keys"

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, assume, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
+from render_graphs import render_rules, render_triples
 
 from kgreference.model import least_model
 from kgverify import strategies
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.graphs.rules import parse_rules, render_rules
-from kgverify.graphs.triples import parse_triples, render_triples
+from kgverify.graphs.rules import parse_rules
+from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program
 from kgverify.testing.checking.check import judge
 from kgverify.testing.problems.shapes import BULK
@@ -81,6 +82,7 @@ def test_a_cap_on_facts_is_within_reach():
     assert is_bulk(find(strategies.symbols().flatmap(strategies.facts), is_bulk, settings=once))
 
 
+@pytest.mark.deep
 def test_structured_problems_shrink_to_the_trivial_one():
     problems = strategies.structured_problems()
     trivial = find(problems, lambda problem: True, settings=once)

@@ -50,6 +50,7 @@ def contents(path):
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("level", ["digests", "compact", "steps"])
 @pytest.mark.parametrize("shard_steps", [1, 11, 30])
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
@@ -74,7 +75,7 @@ def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(tmp_path,
 
 def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkeypatch):
     named, writing, most = [], [], []
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=120)
     put, sync_file = module.put_in_place, module.sync_file
 
     def sync(path):
@@ -111,6 +112,7 @@ def fail_at(monkeypatch, name, *, number=errno.ENOSPC):
     monkeypatch.setattr(module, "sync_file", sync)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_so(
@@ -210,7 +212,7 @@ def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_
 
 
 def test_turns_begin_and_end_in_order_and_overlap():
-    turns, seen, both = Turns(), [], threading.Barrier(2, timeout=20)
+    turns, seen, both = Turns(), [], threading.Barrier(2, timeout=120)
     first, second = turns.take(), turns.take()
 
     def run(turn, name):

@@ -46,6 +46,7 @@ def test_the_good_file_is_read(good: Path):
     assert_same_trace(read_trace(good), read_trace(good.with_name("good.h5")))
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -62,6 +63,7 @@ def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
+@pytest.mark.sample(12, deep=40)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_neither_whole_nor_followed_when_repaired(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -87,6 +89,7 @@ def read_in_little_memory(path: str) -> str:
     return "read"
 
 
+@pytest.mark.deep
 def test_what_hdf5_itself_would_inflate_is_not_inflated(good: Path, tmp_path: Path):
     """HDF5 inflates a chunk to whatever its stream holds: 4 GiB out of 4 MB. Not in a process with 3 GiB."""
     import zlib
@@ -187,6 +190,7 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
     }
 
 
+@pytest.mark.sample(40, deep=120)
 @pytest.mark.parametrize("look", ["mapped", "expected", "actual"])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):
@@ -209,6 +213,7 @@ def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: 
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
+@pytest.mark.sample(12, deep=40)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)

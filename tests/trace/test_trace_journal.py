@@ -74,6 +74,7 @@ def test_it_is_gone_on_with(left, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "whole"]
 
 
+@pytest.mark.deep
 def test_every_cut_leaves_a_prefix_of_what_was_appended(left, tmp_path):
     journal = left / "journal-00000"
     content = journal.read_bytes()

@@ -51,6 +51,7 @@ def leave_unfinished(path, level, is_archived, has_shard=True):
     return options
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("has_shard", [True, False])
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
 def test_a_killed_recording_is_read_and_gone_on_with(tmp_path, level, is_archived, has_shard):

@@ -58,7 +58,7 @@ def test_a_trained_policy_finds_the_proofs_that_shortest_misses(trained: Trained
     assert trained.loss < 0.1
 
 
-def test_the_seed_alone_decides_the_weights(trained: Trained):
+def test_the_seed_alone_determines_the_weights(trained: Trained):
     again, other = train_on_trap(), train_on_trap(seed=1)
     assert again.policy.info == trained.policy.info
     assert other.policy.info != trained.policy.info
@@ -92,7 +92,7 @@ def test_the_shortest_proof_gives_the_decisions():
     assert ("far", "b", "d") not in [atom for goal in through for atom in goal]
 
 
-def test_a_derivation_that_strays_still_asks_for_the_way_to_a_proof():
+def test_a_derivation_with_random_steps_still_yields_decisions_that_lead_to_a_proof():
     edges = [("edge", "a", "b"), ("edge", "b", "c"), ("edge", "c", "d"), ("edge", "a", "x"), ("edge", "x", "b")]
     _, start, proofs = proofs_of(edges, ("far", "a", "d"))
     straight = set(proofs.prove(start))
@@ -106,7 +106,7 @@ def test_a_derivation_that_strays_still_asks_for_the_way_to_a_proof():
         assert distances[decision.choice] == min(distances) < float("inf")
 
 
-def test_a_barred_atom_is_never_met_in_a_proof():
+def test_a_barred_atom_never_occurs_in_a_proof():
     edges = [("edge", "a", "b"), ("edge", "b", "c")]
     _, start, proofs = proofs_of(edges, ("far", "a", "c"))
     assert proofs.is_provable(start)
@@ -114,7 +114,7 @@ def test_a_barred_atom_is_never_met_in_a_proof():
     assert not proofs.is_provable(start)
 
 
-def test_what_the_test_split_holds_is_no_query_even_where_train_and_valid_hold_it():
+def test_a_test_triple_is_never_a_query_even_if_train_and_valid_hold_it():
     graph = graph_where_the_short_way_is_a_trap()
     leaky = KnowledgeGraph("leaky", (*graph.train, *graph.test), graph.test, graph.test, graph.rules)
     test = {tuple(row) for row in leaky.queries("test").tolist()}
@@ -125,7 +125,7 @@ def test_what_the_test_split_holds_is_no_query_even_where_train_and_valid_hold_i
     assert not asked & test
 
 
-def test_what_cannot_be_learnt_from_is_said():
+def test_a_graph_without_lessons_is_an_error():
     graph = graph_where_the_short_way_is_a_trap()
     likes = tuple(atom for atom in graph.train if atom.predicate == "likes")
     plan = TrainingPlan(lessons=LessonPlan(rounds=2))

@@ -78,7 +78,7 @@ def astray(trace):
     return replace(trace, columns=trace.columns._replace(resolvents=trace.columns.resolvents._replace(atoms=atoms)))
 
 
-def test_a_step_that_its_clauses_do_not_lead_to_is_named(full, tmp_path: Path):
+def test_a_step_that_does_not_follow_from_its_clauses_is_named(full, tmp_path: Path):
     trace = compact(astray(full), tmp_path)
     with pytest.raises(UserError, match=r"step \d+ of candidate \d+ .*do not follow from their clauses"):
         rebuild_goals(trace)
@@ -111,14 +111,15 @@ def test_digests_cannot_be_rebuilt(full, tmp_path: Path):
         rebuild_goals(read_trace(tmp_path / "digests.h5"))
 
 
-def test_a_compact_trace_is_raised_to_the_one_it_came_from(full, tmp_path: Path):
+def test_a_compact_trace_is_converted_back_to_its_original(full, tmp_path: Path):
     compact(full, tmp_path)
     convert_trace(tmp_path / "compact.h5", tmp_path / "again.h5", TraceLevel.STEPS, rebuild=rebuild_goals)
     assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "full.h5").read_bytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_pruned", [False, True])
-def test_goals_without_bound_are_not_rebuilt(full, tmp_path: Path, is_pruned: bool):
+def test_goals_of_unbounded_size_are_not_rebuilt(full, tmp_path: Path, is_pruned: bool):
     """A rule may have 65,534 atoms in its body, and be named by every resolvent of a small file."""
     trace = compact(full, tmp_path)
     rule = trace.rules[0]
@@ -132,7 +133,7 @@ def test_goals_without_bound_are_not_rebuilt(full, tmp_path: Path, is_pruned: bo
     )
     header = msgspec.structs.replace(trace.header, program_sha256="")
     hostile = replace(trace, header=header, rules=rules, columns=trace.columns._replace(resolvents=made_by))
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(UserError, match="more than 32 atoms for each resolvent"):
         rebuild_goals(hostile)
-    assert time.perf_counter() - begin < 20
+    assert time.process_time() - begin < 20

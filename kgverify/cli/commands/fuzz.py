@@ -23,7 +23,7 @@ from kgverify.errors import UserError
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
-from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec
+from kgverify.testing.checking.engine_makers import COMPILED, EngineSpec
 
 INTERRUPTED: Final = 130
 MOST_LISTED: Final = 20

@@ -9,7 +9,7 @@ from kgverify.api.shrink import shrink as shrink_run
 from kgverify.cli.progress import check_writable, make_error_console, make_result_console
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
-from kgverify.testing.reproducers.text import SUFFIX
+from kgverify.testing.reproducers.text_format import SUFFIX
 from kgverify.testing.shrinking.shrink import MAX_SECONDS
 from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.view import Names, StepView, outcome_name
-from kgverify.laws.case import Case, Finding
-from kgverify.laws.views import read_steps
+from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Columns, starts_of
 
@@ -50,7 +49,7 @@ def differing(case: Case, actual: Columns, stage: Stage, *, exactly: bool = Fals
 
 
 def is_same(expected: Columns, actual: Columns, error: float) -> bool:
-    """Whether all columns are equal, scores within the error and log-probabilities within what follows from it."""
+    """True if all columns are equal, scores within the error and log-probabilities within what follows from it."""
     most_steps = int(expected.candidates.num_steps.max(initial=1))
     levels: Any = zip(expected, actual, strict=True)
     for level, other in levels:

@@ -10,7 +10,7 @@ from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import Law
 from kgverify.laws.statements.compare_runs import differing, is_same
 from kgverify.program.stages import Stage
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Columns, concatenate, select_candidates
 

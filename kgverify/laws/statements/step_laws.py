@@ -10,10 +10,9 @@ from kgverify.comparison.view import StepView
 from kgverify.engines.adapters.resolution import Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
-from kgverify.laws.case import Case, Finding
+from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import Law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
-from kgverify.laws.views import read_steps
 from kgverify.program.limits import MAX_ATOMS, Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import Stage

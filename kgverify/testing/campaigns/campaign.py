@@ -1,7 +1,7 @@
-"""Campaigns: generated problems, block after block on all cores, until a budget is spent; what differs is kept, once.
+"""Campaigns: try generated problems on all cores until a budget is spent, and keep each divergence once.
 
-A block is a fixed stretch of a seed's sequence of problems, tried by one process with one thread. What comes of it
-depends on nothing else, so that a campaign's result is the same for any number of processes.
+A block is a fixed stretch of a seed's sequence of problems, which one process tries with one thread. Its result depends
+on nothing else, so that a campaign's result is the same for any number of processes.
 """
 
 import time
@@ -18,42 +18,42 @@ from kgverify.errors import UserError
 from kgverify.runs.workers import start_workers
 from kgverify.testing.campaigns.corpus import (
     Block,
-    BlockLog,
     Corpus,
     Identity,
     Sighting,
     digest_code,
     is_shrunk,
-    without_mark,
+    mark_shrunk,
 )
-from kgverify.testing.campaigns.hunt import MOST_EXAMPLES
 from kgverify.testing.campaigns.known_divergences import KnownDivergence
-from kgverify.testing.campaigns.result import CampaignResult, summarise
-from kgverify.testing.campaigns.tally import Counts, Tally, Watch
-from kgverify.testing.campaigns.work import check_made, replay_text, shrink_text, try_block
-from kgverify.testing.checking.engine_spec import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.testing.campaigns.result import CampaignResult, Counts, Tally, Watch, summarise_campaign
+from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, make_pipeline
 from kgverify.testing.checking.failure import Signature
-from kgverify.testing.reproducers.parser import parse_reproducer
-from kgverify.testing.reproducers.text import render_reproducer, write_reproducer
+from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
 
+MOST_EXAMPLES: Final = 2000
+"""The number of problems of a campaign without a budget."""
+
 BLOCK_SIZE: Final = 2048
-"""Problems of a block: a run of many costs less for each, all the more where a run is a compilation."""
+"""Problems of a block. A large run costs less for each, especially where a run is compiled."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """What to try, for how long, and where to keep what is found.
+    """The engine to test, the budget, and the folder for what is found.
 
-    examples:       problems, those of earlier campaigns in the corpus included; None for as many as the seconds allow
-    seconds:        of trying; None for as many as the examples take
-    jobs:           processes; with 1 the work is done in this one
-    is_fresh:       whether to forget which problems were tried before
+    examples:       problems, those of earlier campaigns in the corpus included; None for no limit but the seconds
+    seconds:        for trying problems; None for no limit but the examples
+    jobs:           processes; 1 works in this process
+    is_fresh:       whether to ignore which problems were tried before
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
+
     """
 
     corpus: Path
@@ -71,24 +71,26 @@ class Campaign:
 
     @property
     def block_size(self) -> int:
-        """Problems of a block."""
+        """The number of problems of a block."""
         return BLOCK_SIZE
 
     @property
     def most_examples(self) -> int | None:
-        """The budget in examples; a number of them where neither examples nor seconds are given."""
+        """The budget in examples; a default where neither examples nor seconds are given."""
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
 
 
+@saving_bugs()
 def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today: date | None = None) -> CampaignResult:
-    """Replay the corpus, try problems until the budget is spent, shrink what is new, and judge the known divergences.
+    """Replay the corpus, try problems until the budget is spent, shrink new divergences, and judge the known ones.
 
-    On KeyboardInterrupt the blocks begun are ended, and the result says that it was interrupted; on a second one, it is
-    raised. UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
+    A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
+    UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
+
     """
     make = make_pipeline(campaign.engine)
     if campaign.engine.name == COMPILED:
-        # Another engine might take this process with it.
+        # Any other engine might end this process.
         check_made(make)
     run = _Run(campaign, watch)
     watch(Tally("start"))
@@ -100,15 +102,15 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
             run.shrink_found(executor)
     except BrokenProcessPool:
         raise UserError(
-            "a process died without a word",
+            "a process died",
             where=str(campaign.engine),
-            fix="run again with --jobs 1 to see it die; what was done is kept",
+            fix="run again with --jobs 1 to see it die; finished work is kept",
         ) from None
-    return summarise(
+    return summarise_campaign(
         engine=str(campaign.engine),
         seed=campaign.seed,
         lockstep=campaign.lockstep,
-        blocks=[run.log.blocks[number] for number in sorted(run.log.blocks)],
+        blocks=[block for _, block in sorted(run.blocks.items())],
         num_resumed=run.num_resumed,
         seconds=run.seconds,
         replays=run.replays,
@@ -120,12 +122,12 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
 
 
 class _Run:
-    """A campaign under way."""
+    """A campaign in progress."""
 
     def __init__(self, campaign: Campaign, watch: Watch) -> None:
         self.campaign = campaign
         self.corpus = Corpus(campaign.corpus)
-        self.log: BlockLog = self.corpus.log(
+        self._log = self.corpus.log(
             Identity(
                 engine=campaign.engine,
                 lockstep=campaign.lockstep,
@@ -135,6 +137,7 @@ class _Run:
             ),
             is_fresh=campaign.is_fresh,
         )
+        self.blocks = {block.number: block for block in self._log.records}
         self.replays: list[tuple[Path, Signature, Signature | None]] = []
         self.num_resumed = 0
         self.seconds = 0.0
@@ -151,8 +154,8 @@ class _Run:
         self.replays.sort()
 
     def try_blocks(self, executor: Executor) -> None:
-        """Try blocks, in order, until the budget is spent; those in the log are done."""
-        campaign, blocks, size = self.campaign, self.log.blocks, self.campaign.block_size
+        """Try blocks, in order, until the budget is spent; those in the log are finished."""
+        campaign, blocks, size = self.campaign, self.blocks, self.campaign.block_size
         self.num_resumed = sum(block.num_problems for block in blocks.values())
         most, started = campaign.most_examples, time.monotonic()
         todo = _blocks_to_do(blocks, size, most)
@@ -164,7 +167,7 @@ class _Run:
         def end() -> bool:
             return campaign.seconds is not None and time.monotonic() - started >= campaign.seconds
 
-        def tell(num_next: int = 0) -> None:
+        def report(num_next: int = 0) -> None:
             self.seconds = time.monotonic() - started
             self._watch(
                 counts.tally(
@@ -176,16 +179,16 @@ class _Run:
                 )
             )
 
-        tell()
+        report()
         while True:
             try:
-                # One more than there are processes, so that none waits for the next.
+                # One more than there are processes, so that none of them waits.
                 while not is_ending and not end() and len(running) < campaign.jobs + (campaign.jobs > 1):
                     number, num_problems = next(todo, (-1, 0))
                     if number < 0:
                         is_ending = True
                         break
-                    tell(num_problems)
+                    report(num_problems)
                     task = (campaign.engine, campaign.seed, number, size, num_problems, campaign.lockstep)
                     future = executor.submit(try_block, *task)
                     running.add(future)
@@ -196,28 +199,29 @@ class _Run:
                 for future in sorted(finished, key=lambda future: future.result().number):
                     block = future.result()
                     is_partial = block.number in blocks
-                    self.log.add(block)
+                    blocks[block.number] = block
+                    self._log.add(block)
                     if is_partial:
-                        # It was done again whole.
+                        # A partial block was tried again as a whole.
                         counts = Counts(blocks.values())
                     else:
                         counts.add(block)
                     del handed[future]
-                tell()
+                report()
             except KeyboardInterrupt:
                 if self.is_interrupted:
                     raise
                 self.is_interrupted = is_ending = True
                 running -= {future for future in running if future.cancel()}
-                tell()
-        tell()
+                report()
+        report()
 
     def keep_found(self) -> None:
-        """Write a reproducer of each divergence that the corpus has none of."""
+        """Write a reproducer of each divergence that has none in the corpus."""
         judged = {path: found == signature for path, signature, found in self.replays}
         still = {made.signature for path, made in self.corpus.reproducers() if judged.get(path, True)}
         first: dict[Signature, Sighting] = {}
-        for _, block in sorted(self.log.blocks.items()):
+        for _, block in sorted(self.blocks.items()):
             for sighting in block.sightings:
                 if sighting.text:
                     first.setdefault(sighting.signature, sighting)
@@ -226,10 +230,10 @@ class _Run:
                 self.corpus.add(parse_reproducer(sighting.text))
 
     def shrink_found(self, executor: Executor) -> None:
-        """Shrink the reproducers that are still as they were found, unless the campaign was interrupted."""
-        gone = {path for path, signature, found in self.replays if found != signature}
+        """Shrink the reproducers that have not been shrunk, unless the campaign was interrupted."""
+        changed = {path for path, signature, found in self.replays if found != signature}
         waiting = [
-            (path, made) for path, made in self.corpus.reproducers() if not is_shrunk(made) and path not in gone
+            (path, made) for path, made in self.corpus.reproducers() if not is_shrunk(made) and path not in changed
         ][: self.campaign.most_shrunk]
         if self.is_interrupted:
             return
@@ -237,29 +241,29 @@ class _Run:
         tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
         for number, text in self._gather(executor, "shrink", tasks):
             path, made = waiting[number]
-            write_reproducer(parse_reproducer(text) if text else without_mark(made), path)
+            write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
     def _gather(
         self, executor: Executor, phase: str, tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]]
     ) -> Iterator[tuple[int, T]]:
-        """The number and the result of each task, as they end; on KeyboardInterrupt those not begun are left out."""
+        """Yield the number and the result of each task as it ends; a KeyboardInterrupt cancels those not begun."""
         if not tasks:
             return
         started = time.monotonic()
 
-        def tell(done: int) -> None:
+        def report(done: int) -> None:
             seconds = time.monotonic() - started
             self._watch(Tally(phase, done, len(tasks), seconds, is_ending=self.is_interrupted))
 
         futures: dict[Future[T], int] = {}
         running: set[Future[T]] = set()
-        tell(0)
+        report(0)
         try:
             for number, (function, arguments) in enumerate(tasks):
                 future = executor.submit(function, *arguments)
                 futures[future] = number
                 if future.done():
-                    tell(number + 1)
+                    report(number + 1)
             running = set(futures)
         except KeyboardInterrupt:
             self.is_interrupted, running = True, set(futures)
@@ -271,15 +275,15 @@ class _Run:
                     raise
                 self.is_interrupted = True
                 running -= {future for future in running if future.cancel()}
-                tell(len(futures) - len(running))
+                report(len(futures) - len(running))
                 continue
             for future in finished:
                 yield futures[future], future.result()
-            tell(len(futures) - len(running))
+            report(len(futures) - len(running))
 
 
 def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterator[tuple[int, int]]:
-    """The number of each block that is not done, or in part only, and how many problems of it to try."""
+    """Yield the number of each unfinished block, and how many problems of it to try."""
     number = 0
     while most is None or number * size < most:
         num_problems = size if most is None else min(size, most - number * size)
@@ -289,10 +293,10 @@ def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterat
 
 
 class _Here(Executor):
-    """Does the work at once, in this process."""
+    """An executor that does the work at once, in this process."""
 
     def submit(self, function: Callable[..., T], /, *arguments: object, **named: object) -> Future[T]:
-        """The result, or the exception, of the call."""
+        """Return a finished future of the call's result."""
         future: Future[T] = Future()
         future.set_result(function(*arguments, **named))
         return future

@@ -1,4 +1,4 @@
-"""A corpus: a folder with a reproducer for each divergence found, and logs of what campaigns tried."""
+"""A corpus: a folder with a reproducer of each divergence found, and logs of the problems tried."""
 
 import hashlib
 import re
@@ -11,22 +11,24 @@ from typing import Final
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec
+from kgverify.runs.ledger import Ledger
+from kgverify.testing.checking.engine_makers import COMPILED, EngineSpec
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text import SUFFIX, read_reproducer, write_reproducer
+from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
 
 NOT_SHRUNK: Final = "not shrunk yet"
-"""A note of a reproducer that is still as it was found."""
+"""A note in reproducers that have not been shrunk."""
 LOG_SUFFIX: Final = ".jsonl"
 
 
 class Sighting(msgspec.Struct, kw_only=True):
     """A divergence in a block.
 
-    index: place of the first problem that shows it, in the seed's sequence
+    index: of the first problem that shows it, in the seed's sequence
     count: confirmed problems of the block that show it
-    text:  a reproducer; empty where no single problem shows it
+    text:  a reproducer; empty if no single problem shows it
+
     """
 
     signature: Signature
@@ -36,15 +38,16 @@ class Sighting(msgspec.Struct, kw_only=True):
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """What came of consecutive problems of a seed's sequence.
+    """The result of trying consecutive problems of a seed's sequence.
 
     number:        of the block
-    num_problems:  that were tried; fewer than a whole block at the end of a campaign
-    num_skipped:   of these, problems whose policy the engine does not know
+    num_problems:  tried; fewer than a whole block at the end of a campaign
+    num_skipped:   of these, problems with a policy that the engine does not support
     num_differing: problems that differ in the run of the block
     num_confirmed: of these, those that were run by themselves
     num_measured:  problems whose features were counted: all, or 0
     features:      feature to the number of problems in which it occurs
+
     """
 
     number: int
@@ -61,9 +64,10 @@ class Block(msgspec.Struct, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign is gone on with by: if any of it differs, blocks done count for nothing.
+    """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
-    code: a digest of the sources of kgverify, of the reference, and of the module of an engine of one's own
+    code: a digest of the sources of kgverify, of the reference, and of the module of a third party's engine
+
     """
 
     engine: EngineSpec
@@ -73,54 +77,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     code: str
 
 
-class BlockLog:
-    """The blocks done by the campaigns of one identity, in a file with a line each."""
-
-    def __init__(self, path: Path, identity: Identity) -> None:
-        self.path = path
-        self.blocks: dict[int, Block] = {}
-        if path.exists():
-            self._read()
-        else:
-            self._append(msgspec.json.encode(identity))
-
-    def add(self, block: Block) -> None:
-        """Note a block."""
-        self.blocks[block.number] = block
-        self._append(msgspec.json.encode(block))
-
-    def _read(self) -> None:
-        try:
-            data = self.path.read_bytes()
-        except OSError as error:
-            raise UserError(
-                f"cannot be read: {error.strerror}", where=str(self.path), fix="remove it to start over"
-            ) from None
-        *lines, rest = data.split(b"\n")
-        try:
-            for line in lines[1:]:
-                block = msgspec.json.decode(line, type=Block)
-                self.blocks[block.number] = block
-        except msgspec.MsgspecError as error:
-            raise UserError(
-                f"is no log of a campaign: {error}", where=str(self.path), fix="remove it to start over"
-            ) from None
-        if rest:
-            # A line that was being written when the process was killed.
-            self.path.write_bytes(data[: len(data) - len(rest)])
-
-    def _append(self, line: bytes) -> None:
-        try:
-            with self.path.open("ab") as file:
-                file.write(line + b"\n")
-        except OSError as error:
-            raise UserError(
-                f"cannot be written: {error.strerror}", where=str(self.path), fix="give another --corpus"
-            ) from None
-
-
 class Corpus:
-    """A folder of reproducers and logs, made if it is not there. UserError if it cannot be."""
+    """A folder of reproducers and logs, created if it does not exist. UserError if it cannot be."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -132,16 +90,17 @@ class Corpus:
             ) from None
 
     def reproducers(self) -> list[tuple[Path, Reproducer]]:
-        """Every reproducer of a divergence, by name. UserError, with its line, for a file that is none.
+        """Return every reproducer of a divergence, by name. UserError, with its line, for an invalid file.
 
-        One of a law is not for a campaign, which compares: `kgverify replay` judges it.
+        Reproducers of laws are left out: a campaign compares, and `kgverify replay` checks laws.
+
         """
         every = [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
         return [(path, made) for path, made in every if made.signature.kind != LAW]
 
     def add(self, reproducer: Reproducer) -> Path:
-        """Write a reproducer under a name made of its signature, beside those that are there."""
-        stem, number = name_of(reproducer.signature), 1
+        """Write a reproducer to a new file named after its signature."""
+        stem, number = name_file(reproducer.signature), 1
         path = self.folder / f"{stem}{SUFFIX}"
         while path.exists():
             number += 1
@@ -149,17 +108,17 @@ class Corpus:
         write_reproducer(reproducer, path)
         return path
 
-    def log(self, identity: Identity, *, is_fresh: bool = False) -> BlockLog:
-        """The log of an identity; an empty one if `is_fresh`."""
+    def log(self, identity: Identity, *, is_fresh: bool = False) -> Ledger[Block]:
+        """Open the log of an identity; an empty one if `is_fresh`."""
         digest = hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:12]
         path = self.folder / f"campaign-{digest}{LOG_SUFFIX}"
         if is_fresh:
             path.unlink(missing_ok=True)
-        return BlockLog(path, identity)
+        return Ledger(path, identity, Block, title="log of a campaign")
 
 
-def name_of(signature: Signature) -> str:
-    """A file's name for a signature: readable, and different for different ones."""
+def name_file(signature: Signature) -> str:
+    """Return a file name for a signature: readable, and different for different ones."""
     readable = re.sub(r"[^a-z0-9]+", "-", f"{signature.stage} {signature.kind} {signature.situation}".lower()).strip(
         "-"
     )
@@ -167,17 +126,17 @@ def name_of(signature: Signature) -> str:
 
 
 def is_shrunk(reproducer: Reproducer) -> bool:
-    """Whether a reproducer is no longer as it was found."""
+    """Return whether a reproducer has been shrunk."""
     return NOT_SHRUNK not in reproducer.notes
 
 
-def without_mark(reproducer: Reproducer) -> Reproducer:
-    """A reproducer without the note that it was not shrunk."""
+def mark_shrunk(reproducer: Reproducer) -> Reproducer:
+    """Return a reproducer without the note that it has not been shrunk."""
     return replace(reproducer, notes=tuple(note for note in reproducer.notes if note != NOT_SHRUNK))
 
 
 def digest_code(engine: EngineSpec) -> str:
-    """A digest of what decides whether a problem agrees: other code, other results."""
+    """Return a digest of the code that decides whether a problem agrees."""
     digest = hashlib.sha256()
     for package in ("kgverify", "kgreference"):
         spec = find_spec(package)

@@ -12,16 +12,17 @@ import msgspec
 from kgverify.errors import UserError
 
 WITHIN: Final = 10_000
-"""Problems after which a known divergence that did not show is taken to be gone, unless its entry says another number."""
+"""The default number of problems after which a known divergence that did not occur counts as gone."""
 
 
 class KnownStatus(StrEnum):
-    """What became of a known divergence; EXPIRED and GONE fail a campaign.
+    """The status of a known divergence; EXPIRED and GONE fail a campaign.
 
-    OCCURS:     it shows, and is allowed to
-    EXPIRED:    its day is past, whether it shows or not
-    GONE:       it no longer shows
-    NOT_JUDGED: it did not show in too few problems to tell, and no reproducer of it was replayed
+    OCCURS:     it occurs, and is allowed to
+    EXPIRED:    its day is past, whether it occurs or not
+    GONE:       it no longer occurs
+    NOT_JUDGED: too few problems were tried to tell, and no reproducer of it was replayed
+
     """
 
     OCCURS = "occurs"
@@ -35,9 +36,10 @@ class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     signature: as `kgverify fuzz` and `kgverify replay` print it
     issue:     where it is tracked
-    reason:    why it may stay for now
-    expires:   the last day on which it may
-    within:    problems in which it shows for certain
+    reason:    why it is tolerated for now
+    expires:   the last day on which it is tolerated
+    within:    a number of problems in which it certainly occurs
+
     """
 
     signature: str
@@ -47,11 +49,12 @@ class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     within: int = WITHIN
 
     def judge(self, seen: Collection[str], replayed: Collection[str], num_problems: int, today: date) -> KnownStatus:
-        """What became of it.
+        """Return the status of the divergence.
 
-        seen:         signatures that showed, in generated problems or in a reproducer
+        seen:         signatures that occurred, in generated problems or in a reproducer
         replayed:     signatures of the reproducers that were run again
-        num_problems: that were generated and compared
+        num_problems: generated and compared
+
         """
         if today > self.expires:
             return KnownStatus.EXPIRED
@@ -66,7 +69,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_known(path: Path) -> tuple[KnownDivergence, ...]:
-    """The entries of a file. UserError if it cannot be read, is no TOML, lacks something, or says a signature twice."""
+    """Read the entries of a file. UserError if it cannot be read, is not valid, or repeats a signature."""
     where = str(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,9 +1,10 @@
-"""What a campaign came to: how much was tried, what it exercised, each divergence once, and the known ones judged."""
+"""The progress and the result of a campaign: what was tried and exercised, and each divergence once."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,15 +15,99 @@ from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.reproducer import Reproducer
 
 
+class Tally(NamedTuple):
+    """The progress of a campaign.
+
+    phase:       `start`, `replay`, `try` or `shrink`
+    done, total: reproducers, problems or shrinks; total 0 if seconds are the budget
+    seconds:     of the phase so far
+    resumed:     of the problems done, those of earlier campaigns
+    at_work:     problems that processes are working on
+    is_ending:   whether it was interrupted, and only finishes blocks in progress
+    candidates, steps, resolvents: compared so far
+    differing:   problems that differ in the run of their block
+    found:       signature to confirmed problems
+    stages, classes: of these signatures, to confirmed problems
+    features:    that occurred so far
+
+    """
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    resumed: int = 0
+    at_work: int = 0
+    is_ending: bool = False
+    candidates: int = 0
+    steps: int = 0
+    resolvents: int = 0
+    differing: int = 0
+    found: Mapping[str, int] = {}
+    stages: Mapping[str, int] = {}
+    classes: Mapping[str, int] = {}
+    features: frozenset[str] = frozenset()
+
+
+Watch = Callable[[Tally], None]
+
+
+class Counts:
+    """Totals over the finished blocks."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self.problems = self.candidates = self.steps = self.resolvents = self.differing = 0
+        self.found: Counter[str] = Counter()
+        self.stages: Counter[str] = Counter()
+        self.classes: Counter[str] = Counter()
+        self.features: set[str] = set()
+        for block in blocks:
+            self.add(block)
+
+    def add(self, block: Block) -> None:
+        """Count a block."""
+        self.problems += block.num_problems
+        self.candidates += block.num_candidates
+        self.steps += block.num_steps
+        self.resolvents += block.num_resolvents
+        self.differing += block.num_differing
+        self.features.update(name for name, count in block.features.items() if count)
+        for each in block.sightings:
+            self.found[str(each.signature)] += each.count
+            self.stages[each.signature.stage or "none"] += each.count
+            self.classes[each.signature.kind] += each.count
+
+    def tally(self, *, total: int, seconds: float, resumed: int, at_work: int, is_ending: bool) -> Tally:
+        """Return the progress of the phase `try`."""
+        return Tally(
+            phase="try",
+            done=self.problems,
+            total=total,
+            seconds=seconds,
+            resumed=resumed,
+            at_work=at_work,
+            is_ending=is_ending,
+            candidates=self.candidates,
+            steps=self.steps,
+            resolvents=self.resolvents,
+            differing=self.differing,
+            found=dict(self.found),
+            stages=dict(self.stages),
+            classes=dict(self.classes),
+            features=frozenset(self.features),
+        )
+
+
 class FoundDivergence(msgspec.Struct, kw_only=True):
-    """A divergence that shows, once for all problems that show it.
+    """A divergence, once for all problems that show it.
 
     is_new:       whether no known divergence has its signature
-    num_problems: generated problems that were confirmed to show it; 0 where a reproducer of the corpus alone does
-    first:        place of the first of these in the seed's sequence; -1 for none
-    file:         its reproducer; empty where it takes several problems in one run to show it
+    num_problems: generated problems confirmed to show it; 0 if only a reproducer of the corpus does
+    first:        index of the first of these in the seed's sequence; -1 if none does
+    file:         its reproducer; empty if only several problems in one run show it
     size:         facts, rules and body atoms of the reproducer's problem
-    program:      the problem, for people
+    program:      the problem as text
+
     """
 
     signature: str
@@ -39,7 +124,7 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
 
 
 class KnownJudgement(msgspec.Struct, kw_only=True):
-    """An entry of the file of known divergences, and what became of it; `num_problems` show it."""
+    """An entry of the file of known divergences with its status; `num_problems` show it."""
 
     signature: str
     issue: str
@@ -50,12 +135,12 @@ class KnownJudgement(msgspec.Struct, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Whether the campaign fails because of it."""
+        """True if the campaign fails because of it."""
         return self.status in (KnownStatus.EXPIRED, KnownStatus.GONE)
 
 
 class ReplayedFile(msgspec.Struct, kw_only=True):
-    """A reproducer of the corpus that was run again: `found` is the signature with which it diverges; empty for none."""
+    """A reproducer of the corpus that was run again; `found` is the signature now, empty if both sides agree."""
 
     file: str
     signature: str
@@ -63,16 +148,17 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
 
 
 class CampaignResult(msgspec.Struct, kw_only=True):
-    """What a campaign came to, the blocks of earlier campaigns that it goes on with included.
+    """The result of a campaign, the blocks of the earlier campaigns that it resumed included.
 
     num_resumed:   of the problems, those tried by earlier campaigns
-    num_skipped:   of the problems, those whose policy the engine does not know
+    num_skipped:   of the problems, those with a policy that the engine does not support
     num_differing: problems that differ in the run of their block
-    num_confirmed: of these, those run by themselves: of the others no signature is known
-    seconds:       of trying, in this campaign
+    num_confirmed: of these, those run by themselves; the signatures of the others are unknown
+    seconds:       of trying problems, in this campaign
     num_measured:  problems whose features were counted
     features:      feature to the number of these in which it occurs; every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
+
     """
 
     engine: str
@@ -109,16 +195,16 @@ class CampaignResult(msgspec.Struct, kw_only=True):
 
     @property
     def is_vacuous(self) -> bool:
-        """Whether nothing was compared, since the engine knows no policy."""
+        """True if nothing was compared, since the engine supports no policy."""
         return 0 < self.num_problems == self.num_skipped
 
     @property
     def is_passed(self) -> bool:
-        """Whether something was compared, there is nothing new, and each known divergence is as its entry says."""
+        """True if something was compared, nothing is new, and each known divergence is as its entry says."""
         return not self.is_vacuous and not self.new and not any(each.fails for each in self.known)
 
 
-def summarise(
+def summarise_campaign(
     *,
     engine: str,
     seed: int,
@@ -132,7 +218,7 @@ def summarise(
     today: date,
     is_interrupted: bool,
 ) -> CampaignResult:
-    """The result of blocks, in order, and of a corpus as it was replayed at first and is now."""
+    """Return the result of blocks, in order, and of the corpus, as replayed at first and as it is now."""
     counts: Counter[Signature] = Counter()
     first: dict[Signature, int] = {}
     features: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Equivalence as a property: many problems in one run on both sides, and each that differs confirmed by itself."""
+"""Check equivalence: run many problems at once on both sides, and confirm each that differs by itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import EngineCrash, guard, save_bug
-from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
+from kgverify.testing.checking.guard import EngineCrash, guard, locate_bug
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.trace import Trace
@@ -22,36 +22,39 @@ from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.verify import Verification, verify
 
 MOST_CONFIRMED: Final = 10
-"""Problems that `check_problems` confirms unless it is told another number."""
+"""The default number of problems that `check_problems` confirms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Problems in one run, and what the reference did; it serves any number of engines.
+    """Problems in one run, and the reference's trace of it; it serves any number of engines.
 
-    places: of the problems, among those that the batches were made from
+    indices: of the problems, in the list that was divided into batches
+
     """
 
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     merged: Merged
     pipeline: Pipeline
     expected: Trace
 
 
 class Suspect(NamedTuple):
-    """A problem that differs in the run of its batch; `place` is that in the batch.
+    """A problem that differs in the run of its batch.
 
-    divergence: its first one there, as read off the traces; None where nothing could be compared
+    index:      of the problem, in the batch
+    divergence: its first divergence there, read off the traces; None where nothing could be compared
+
     """
 
     batch: Batch
-    place: int
+    index: int
     divergence: Divergence | None = None
 
     @property
     def number(self) -> int:
-        """Its place among the problems checked."""
-        return self.batch.places[self.place]
+        """The index of the problem among those checked."""
+        return self.batch.indices[self.index]
 
 
 def check_problems(
@@ -61,7 +64,7 @@ def check_problems(
     lockstep: bool = False,
     most: int = MOST_CONFIRMED,
 ) -> list[Failure]:
-    """Where the pipeline under test (the eager evaluator, if none is given) differs from the reference.
+    """Return where the pipeline under test (by default the eager evaluator) differs from the reference.
 
     The problems share as few runs as their limits, policies and numbers of corruptions allow. Everything recorded is
     compared, free-running, and with `lockstep` step by step as well. The first `most` problems that differ are
@@ -71,7 +74,7 @@ def check_problems(
 
 
 def prepare_batches(problems: Sequence[Problem]) -> list[Batch]:
-    """The problems in as few runs as may be, each proved by the reference."""
+    """Merge the problems into as few runs as possible, and prove each with the reference."""
     return [_prepare(tuple(group), [problems[i] for i in group]) for group in group_problems(problems)]
 
 
@@ -82,7 +85,7 @@ def check_batches(
     lockstep: bool = False,
     most: int = MOST_CONFIRMED,
 ) -> list[Failure]:
-    """As `check_problems`, of what `prepare_batches` gave."""
+    """Check batches that `prepare_batches` made, like `check_problems`."""
     make = make_pipeline or compiled_maker()
     suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
     suspects.sort(key=lambda suspect: suspect.number)
@@ -90,80 +93,80 @@ def check_batches(
 
 
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
-    """The problems of a batch that differ in its run; where the engine raises an exception, those that make it."""
+    """Return the problems of a batch that differ in its run or, if the engine raises an exception, that cause it."""
     try:
         with without_garbage_collection():
-            differing = _differing(batch, make_pipeline, lockstep)
+            differing = _find_suspicious(batch, make_pipeline, lockstep)
     except EngineCrash:
-        if len(batch.places) == 1:
+        if len(batch.indices) == 1:
             return [Suspect(batch, 0)]
         found = []
-        middle = len(batch.places) // 2
+        middle = len(batch.indices) // 2
         for part in (slice(0, middle), slice(middle, None)):
-            half = _prepare(batch.places[part], batch.merged.problems[part])
+            half = _prepare(batch.indices[part], batch.merged.problems[part])
             found += find_suspects(half, make_pipeline, lockstep=lockstep)
-        # One whose parts do no harm: the first problem stands for the company.
+        # No part fails by itself: the first problem represents the group.
         return found or [Suspect(batch, 0)]
-    return [Suspect(batch, place, differing[place]) for place in sorted(differing)]
+    return [Suspect(batch, index, differing[index]) for index in sorted(differing)]
 
 
 def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
-    """The failure of a suspect: alone if it can be, else in the smallest company found by halving."""
-    problem = suspect.batch.merged.problems[suspect.place]
+    """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
+    problem = suspect.batch.merged.problems[suspect.index]
     attempts = [problem]
     if problem.queries and problem.num_corruptions not in (0, ALL):
-        # In company other corruptions are drawn, since the draw goes by ids.
+        # In a batch other corruptions are drawn, since the draw depends on ids.
         attempts.append(replace(problem, num_corruptions=ALL))
     for attempt in attempts:
         failure = judge(attempt, make_pipeline, index=suspect.number, lockstep=lockstep)
         if failure is not None:
             return failure
-    company, place = _shrink_company(suspect.batch.merged.problems, suspect.place, make_pipeline, lockstep)
-    return _judge_company(company, place, make_pipeline, suspect.number, lockstep) or Failure(
+    group, member = _shrink_group(suspect.batch.merged.problems, suspect.index, make_pipeline, lockstep)
+    return _judge_group(group, member, make_pipeline, suspect.number, lockstep) or Failure(
         index=suspect.number,
         problem=problem,
-        company=tuple(company),
+        group=tuple(group),
         signature=Signature("", "", UNDECIDED, "differs in one run and not in the next"),
-        message="the difference did not come again",
+        message="the difference did not occur again",
     )
 
 
 def judge(
     problem: Problem, make_pipeline: MakePipeline | None = None, *, index: int = 0, lockstep: bool = False
 ) -> Failure | None:
-    """What is wrong with one problem, run alone with its own sizes and explained by replay; None if nothing is."""
-    return _judge_company([problem], 0, make_pipeline or compiled_maker(), index, lockstep)
+    """Return the failure of one problem, run alone and explained by replay; None if both sides agree."""
+    return _judge_group([problem], 0, make_pipeline or compiled_maker(), index, lockstep)
 
 
 def verify_problems(
     problems: Sequence[Problem], make_pipeline: MakePipeline | None = None, *, lockstep: bool = False
 ) -> Verification:
-    """The whole report of problems in one run. UserError unless they can share one."""
+    """Verify problems in one run, and return the whole report. UserError unless they can share one."""
     merged = merge(problems)
     expected = merged.expected
     actual = merged.with_unranked((make_pipeline or compiled_maker())(merged.run, merged.sizes))
     return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False)
 
 
-def _prepare(places: Sequence[int], problems: Sequence[Problem]) -> Batch:
+def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
     with without_garbage_collection():
         merged = merge(problems)
         pipeline = merged.expected
-        return Batch(tuple(places), merged, pipeline, _trace(merged.run, pipeline))
+        return Batch(tuple(indices), merged, pipeline, _trace(merged.run, pipeline))
 
 
 def _trace(run: Run, pipeline: Pipeline) -> Trace:
     columns = pipeline.engine.prove(pipeline.draw_for(run))
-    # Only columns that are consistent can be ranked.
+    # Only consistent columns can be ranked.
     trace = build_trace(run, pipeline.engine, columns, None)
     return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
 
 
-def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
-    """The places in the batch of the problems that differ, each with its first divergence.
+def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
+    """Return the indices in the batch of the problems that differ, each with its first divergence.
 
-    EngineCrash if the engine under test raises an exception; InternalError, with the problems saved, for one of
-    kgverify's own.
+    EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
+
     """
     guarded = guard(make_pipeline)
     try:
@@ -171,14 +174,14 @@ def _differing(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dic
     except EngineCrash:
         raise
     except UserError as error:
-        # What the engine gave is inconsistent.
+        # The result of the engine is inconsistent.
         raise EngineCrash(str(error), type(error).__name__) from error
     except Exception as error:
 
         def again(part: Sequence[Problem]) -> object:
             return _compare(_prepare(range(len(part)), part), guarded, lockstep)
 
-        raise save_bug(batch.merged.problems, error, again) from error
+        raise locate_bug(batch.merged.problems, error, again) from error
 
 
 def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
@@ -187,13 +190,13 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[
     actual = _trace(run, pipeline)
     comparer = Comparer(expected, actual)
     comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-    found = _places(merged, compare_rankings(comparison, expected, actual))
+    found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
-        found = _places(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare()) | found
+        found = _find_differing(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare()) | found
     return found
 
 
-def _places(merged: Merged, comparison: Comparison) -> dict[int, Divergence | None]:
+def _find_differing(merged: Merged, comparison: Comparison) -> dict[int, Divergence | None]:
     if comparison.verdict is Verdict.AGREE:
         return {}
     found: dict[int, Divergence | None] = {}
@@ -203,22 +206,22 @@ def _places(merged: Merged, comparison: Comparison) -> dict[int, Divergence | No
 
 
 def _owner(merged: Merged, divergence: Divergence) -> int:
-    """The problem of a divergence; one whose query is none is the last one's."""
+    """Return the index of the problem that a divergence is about; the last one's if it names no query."""
     return (
         int(merged.owner[divergence.query]) if 0 <= divergence.query < len(merged.owner) else len(merged.problems) - 1
     )
 
 
-def _judge_company(
-    company: Sequence[Problem], place: int, make_pipeline: MakePipeline, index: int, lockstep: bool
+def _judge_group(
+    group: Sequence[Problem], member: int, make_pipeline: MakePipeline, index: int, lockstep: bool
 ) -> Failure | None:
-    merged = merge(company)
+    merged = merge(group)
 
     def failure(signature: Signature, divergence: Divergence | None = None, message: str = "") -> Failure:
         return Failure(
             index=index,
-            problem=company[place],
-            company=tuple(company),
+            problem=group[member],
+            group=tuple(group),
             signature=signature,
             divergence=divergence,
             message=message,
@@ -226,17 +229,17 @@ def _judge_company(
 
     guarded = guard(make_pipeline)
     try:
-        report = verify_problems(company, guarded, lockstep=lockstep).report
+        report = verify_problems(group, guarded, lockstep=lockstep).report
         if lockstep and not report.divergences:
-            report = verify_problems(company, guarded).report
+            report = verify_problems(group, guarded).report
     except EngineCrash as crash:
         return failure(Signature("", "", CRASH, crash.situation), message=str(crash))
     except UserError as error:
-        # What the engine gave is inconsistent.
+        # The result of the engine is inconsistent.
         return failure(Signature("", "", CRASH, type(error).__name__), message=str(error))
     except Exception as error:
-        raise save_bug(company, error) from error
-    own = [divergence for divergence in report.divergences if _owner(merged, divergence) == place]
+        raise locate_bug(group, error) from error
+    own = [divergence for divergence in report.divergences if _owner(merged, divergence) == member]
     divergence = next(iter(own or report.divergences), None)
     if divergence is not None:
         return failure(sign(report, divergence), divergence)
@@ -245,25 +248,25 @@ def _judge_company(
     return failure(Signature("", "", UNDECIDED), message="; ".join(report.reasons))
 
 
-def _shrink_company(
-    problems: Sequence[Problem], place: int, make_pipeline: MakePipeline, lockstep: bool
+def _shrink_group(
+    problems: Sequence[Problem], index: int, make_pipeline: MakePipeline, lockstep: bool
 ) -> tuple[list[Problem], int]:
-    """A smaller run in which something still differs, and the place in it of what does; the problem itself, if it can."""
-    company, blamed = list(problems), place
-    while len(company) > 1:
-        middle = len(company) // 2
-        halves = [(0, middle), (middle, len(company))]
+    """Return a smaller group in which something still differs, and the index of the problem that does."""
+    group, blamed = list(problems), index
+    while len(group) > 1:
+        middle = len(group) // 2
+        halves = [(0, middle), (middle, len(group))]
         # The half of the blamed problem first, then the other.
         halves.sort(key=lambda half: not half[0] <= blamed < half[1])
         for begin, end in halves:
-            part = company[begin:end]
+            part = group[begin:end]
             try:
-                found = sorted(_differing(_prepare(range(len(part)), part), make_pipeline, lockstep))
+                found = sorted(_find_suspicious(_prepare(range(len(part)), part), make_pipeline, lockstep))
             except EngineCrash:
                 found = [0]
             if found:
-                company, blamed = part, blamed - begin if blamed - begin in found else found[0]
+                group, blamed = part, blamed - begin if blamed - begin in found else found[0]
                 break
         else:
-            return company, blamed
-    return company, blamed
+            return group, blamed
+    return group, blamed

@@ -1,4 +1,4 @@
-"""A failure: the problem on which an engine differs from the reference, and what identifies the difference."""
+"""A failure: a problem on which an engine differs from the reference, and the signature of the difference."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -15,16 +15,16 @@ LAW: Final = "law"
 """The kind of a failure where the engine breaks a law, whose name is the situation."""
 
 RESOLVENTS: Final = "resolvents."
-"""How the fields of a step's resolvents begin."""
+"""The prefix of the fields of a step's resolvents."""
 
 UNDECIDED: Final = "undecided"
 """The kind of a failure where nothing could be compared."""
 
 
 class Signature(NamedTuple):
-    """What identifies a failure, and must stay the same while its problem is made smaller.
+    """The identity of a failure, which stays the same while its problem is shrunk.
 
-    stage, field: of the first divergence: a `Stage`, and a column or `stage.NAME`; empty where there is none
+    stage, field: of the first divergence: a `Stage`, and a column or `stage.NAME`; empty without a divergence
     kind:         a `DifferenceClass`, or `CRASH`, `UNDECIDED` or `LAW`
     situation:    of its cause; the exception's type of a crash; the law's name
     """
@@ -39,16 +39,19 @@ class Signature(NamedTuple):
 
     @property
     def held(self) -> "Signature":
-        """What is held fixed: where a step is right alone and wrong among others, not which column of its resolvents
-        is the first to differ; of a law, where it is broken by what was reported, not where that is."""
+        """The parts that shrinking holds fixed.
+
+        Where a step is right alone and wrong in a batch, the column of its resolvents may change. A law that a reported
+        value breaks may be broken elsewhere.
+        """
         if self.kind == LAW:
             return self._replace(stage=LAW if self.stage else "", field="")
         is_any = self.stage == Stage.RECYCLE and self.field.startswith(RESOLVENTS)
         return self._replace(field=RESOLVENTS.rstrip(".")) if is_any else self
 
 
-def is_same_way(signature: Signature, other: Signature) -> bool:
-    """Whether two failures are of the same stage, field, class and situation, as far as these are held fixed."""
+def fails_same_way(signature: Signature, other: Signature) -> bool:
+    """Return whether two failures have the same stage, field, class and situation, as far as these are held fixed."""
     return signature.held == other.held
 
 
@@ -56,29 +59,29 @@ def is_same_way(signature: Signature, other: Signature) -> bool:
 class Failure:
     """A problem on which the engine under test differs from the reference.
 
-    index:      place of the problem among those checked
-    problem:    what fails; the problem checked, with all its corruptions where those drawn in company show it and its own
-                do not
-    company:    the problems, this one among them, in whose common run it fails; itself alone if it fails alone
+    index:      of the problem among those checked
+    problem:    the failing problem; with all its corruptions if only those drawn in a batch show the difference
+    group:      the problems, this one among them, that fail in one run; the problem itself if it fails alone
     signature:  of its first divergence
     divergence: its first divergence; None for a crash, or where nothing was compared
-    message:    what the exception says, or why nothing was compared
+    message:    the exception's text, or why nothing was compared
+
     """
 
     index: int
     problem: Problem
-    company: tuple[Problem, ...]
+    group: tuple[Problem, ...]
     signature: Signature
     divergence: Divergence | None = None
     message: str = ""
 
     @property
     def is_alone(self) -> bool:
-        """Whether the problem fails by itself."""
-        return len(self.company) == 1
+        """True if the problem fails by itself."""
+        return len(self.group) == 1
 
 
 def sign(report: Report, divergence: Divergence) -> Signature:
-    """The signature of a divergence of a report."""
+    """Return the signature of a divergence of a report."""
     situation = report.causes[divergence.cause].situation if divergence.cause >= 0 else ""
     return Signature(divergence.stage, divergence.field, divergence.kind.value, situation)

@@ -1,8 +1,6 @@
-"""Whose exception it is: what the engine under test raises is told apart from what kgverify itself raises around it."""
+"""Distinguish the exceptions of the engine under test from those of kgverify."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -12,22 +10,23 @@ from kgverify.errors import InternalError, KgverifyError
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
 
 OWN: Final = (draw_candidates, rank_candidates)
-"""Parts of a pipeline that are kgverify's: what they raise is no engine's doing."""
+"""Functions of kgverify in a pipeline: their exceptions are not the engine's."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class EngineCrash(KgverifyError):
-    """The engine under test raised an exception, or gave what is no result at all.
+    """The engine under test raised an exception, or returned an invalid result.
 
-    situation: the exception's type; its message is this one's
+    situation: the exception's type
+
     """
 
     def __init__(self, message: str, situation: str) -> None:
@@ -36,7 +35,7 @@ class EngineCrash(KgverifyError):
 
 
 def guard(make_pipeline: MakePipeline) -> MakePipeline:
-    """The same maker, whose exceptions, and those of what it makes, are each an `EngineCrash`."""
+    """Return the same maker; its exceptions, and those of the pipelines that it makes, become `EngineCrash`."""
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
         made = _call(make_pipeline, run, sizes)
@@ -53,73 +52,70 @@ def guard(make_pipeline: MakePipeline) -> MakePipeline:
 
 
 class GuardedEngine:
-    """An engine whose exceptions are each an `EngineCrash`."""
+    """An engine whose exceptions become `EngineCrash`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's."""
+        """The engine's info."""
         return _call(lambda: self.engine.info)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """As the engine does."""
+        """Prove the candidates."""
         return _checked_columns(_call(self.engine.prove, candidates, progress))
 
     def step(self, positions: Positions) -> Columns:
-        """As the engine does."""
+        """Take one step from each position."""
         return _checked_columns(_call(self.engine.step, positions))
 
 
 class GuardedProbedEngine(GuardedEngine):
-    """One that can show what each stage does."""
+    """A guarded engine that can show what each stage does."""
 
     engine: ProbedEngine
 
     def probe(self, position: Positions) -> StageOutputs:
-        """As the engine does."""
+        """Return the stage outputs of one step."""
         return _call(self.engine.probe, position)
 
 
-def save_bug(
-    problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object] | None = None
-) -> InternalError:
-    """A bug of kgverify, met on problems that share a run, with a file of each problem of the smallest company found.
+class CheckBug(InternalError):
+    """A bug of kgverify that was met while problems were checked.
 
-    again: does with a part of the problems what met it
+    problems: the smallest group found that meets it in one run
     """
-    from kgverify.testing.checking.failure import CRASH, Signature
-    from kgverify.testing.reproducers.reproducer import Reproducer
-    from kgverify.testing.reproducers.text import SUFFIX, write_reproducer
 
-    def fails(part: Sequence[Problem]) -> bool:
+    def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
+        self.problems = problems
+        super().__init__(message)
+
+
+def locate_bug(
+    problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object] | None = None
+) -> CheckBug:
+    """Return the error for a bug of kgverify that was met on problems in one run, narrowed down by halving.
+
+    again: repeats on some of the problems what met the bug
+    """
+
+    def fails(some: Sequence[Problem]) -> bool:
         try:
             if again is not None:
-                again(part)
+                again(some)
         except Exception as other:
             return type(other) is type(error)
         return False
 
-    company = list(problems)
-    while len(company) > 1:
-        middle = len(company) // 2
-        half = next((half for half in (company[:middle], company[middle:]) if fails(half)), None)
+    group = list(problems)
+    while len(group) > 1:
+        middle = len(group) // 2
+        half = next((half for half in (group[:middle], group[middle:]) if fails(half)), None)
         if half is None:
             break
-        company = half
-    folder = Path(mkdtemp(prefix="kgverify-bug-"))
-    found = f"{type(error).__name__}: {error}"
-    for i, problem in enumerate(company):
-        made = Reproducer(
-            problem=problem,
-            signature=Signature("", "", CRASH, type(error).__name__),
-            message=str(error),
-            notes=("kgverify itself failed on this problem",),
-        )
-        write_reproducer(made, folder / f"problem-{i}{SUFFIX}")
-    what = "this problem" if len(company) == 1 else f"these {len(company)} problems together"
-    return InternalError(f"kgverify itself failed on {what}, saved in {folder}: {found}")
+        group = half
+    return CheckBug(f"{type(error).__name__}: {error}", tuple(group))
 
 
 def _guarded(function: Callable[P, T], kind: type[T]) -> Callable[P, T]:

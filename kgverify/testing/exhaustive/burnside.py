@@ -1,8 +1,8 @@
-"""How many programs a scope holds up to renaming, by Burnside's lemma: cycles are counted, no program is made.
+"""Count the programs of a scope up to renaming by Burnside's lemma, without enumerating them.
 
-The number of orbits of a group is the mean number of objects that an element leaves as they are. An element here
-permutes predicates and constants. A rule or a query stays as it is if all its symbols are fixed points; a set of facts
-if it is a union of cycles of ground atoms.
+The number of orbits of a group is the mean number of objects that an element leaves unchanged. An element here
+permutes predicates and constants. A rule or a query is unchanged if all its symbols are fixed points, and a set of
+facts if it is a union of cycles of ground atoms.
 """
 
 from collections import Counter
@@ -12,11 +12,11 @@ from math import comb, gcd, perm
 from typing import NamedTuple, TypeAlias
 
 Polynomial: TypeAlias = tuple[int, ...]
-"""The number of sets by their size: the coefficient at place n counts those of n facts."""
+"""The number of sets by their size: coefficient n counts the sets of n facts."""
 
 
 class Bounds(NamedTuple):
-    """What bounds the programs of a scope, less the limits; named as in `Scope`."""
+    """The bounds of a scope's programs, without the limits; named as in `Scope`."""
 
     predicates: int
     constants: int
@@ -27,14 +27,14 @@ class Bounds(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Programs, and pairs of a program and a query, up to renaming."""
+    """The number of programs, and of pairs of a program and a query, up to renaming."""
 
     programs: int
     queries: int
 
 
 def count_orbits(bounds: Bounds) -> Count:
-    """The number of orbits of programs, and of programs with a query, under renaming."""
+    """Return the number of orbits of programs, and of programs with a query, under renaming."""
     programs = queries = order = 0
     for of_predicates in permutations(range(bounds.predicates)):
         for of_constants in permutations(range(bounds.constants)):
@@ -52,24 +52,25 @@ def count_orbits(bounds: Bounds) -> Count:
     return Count(programs // order, queries // order)
 
 
-def count_patterns(places: int, constants: int) -> int:
-    """Ways to fill places with constants and variables, up to the variables' names (an r-Bell number).
+def count_patterns(positions: int, constants: int) -> int:
+    """Return the ways to fill argument positions with constants and variables, up to the variables' names.
 
-    Of n places, k hold variables, which fall into one class for each variable: a partition of k.
+    It is an r-Bell number: of n positions, k hold variables, and a partition of k says which are the same.
+
     """
     bell = [1]
-    for n in range(places):
+    for n in range(positions):
         bell.append(sum(comb(n, k) * bell[k] for k in range(n + 1)))
-    return sum(comb(places, k) * constants ** (places - k) * bell[k] for k in range(places + 1))
+    return sum(comb(positions, k) * constants ** (positions - k) * bell[k] for k in range(positions + 1))
 
 
 def count_fixed(permutation: Sequence[int]) -> int:
-    """Fixed points of a permutation."""
-    return sum(image == place for place, image in enumerate(permutation))
+    """Return the number of fixed points of a permutation."""
+    return sum(image == i for i, image in enumerate(permutation))
 
 
 def _fixed_sets(of_predicates: Sequence[int], of_constants: Sequence[int], most: int) -> int:
-    """Sets of at most so many facts that stay as they are."""
+    """Return the number of sets of at most `most` facts that stay unchanged."""
     cycles = Counter({1: 1})
     for permutation in (of_predicates, of_constants, of_constants):
         # On pairs, cycles of lengths m and n make gcd(m, n) cycles of length lcm(m, n).
@@ -82,7 +83,7 @@ def _fixed_sets(of_predicates: Sequence[int], of_constants: Sequence[int], most:
 
 
 def _fixed_orders(of_predicates: Sequence[int], of_constants: Sequence[int], most: int) -> int:
-    """Sets of at most so many facts, with an order in which a list of them brings in their constants, that stay so.
+    """Return the number of unchanged sets of facts, each with an order in which a list introduces their constants.
 
     All of their constants are fixed points, since the order tells them apart.
     """
@@ -92,12 +93,13 @@ def _fixed_orders(of_predicates: Sequence[int], of_constants: Sequence[int], mos
 
 
 def _ordered_sets(pair: Polynomial, used: int, most: int) -> Polynomial:
-    """Sets of facts by size whose constants 0, 1, ... can be brought in in this order.
+    """Return, by size, the number of sets of facts that can introduce the constants 0, 1, ... in this order.
 
     pair: the sets of facts of one pair of arguments, by size
 
-    Constant j comes in by a fact of it and earlier ones, or together with j + 1 by a fact of (j, j + 1). So a walk
-    over the constants, in two states, tells: whether j has come in, or waits for that fact.
+    Constant j is introduced by a fact about it and earlier ones, or together with j + 1 by a fact of (j, j + 1). So a
+    walk over the constants has two states: j has been introduced, or waits for that fact.
+
     """
     if not used:
         return (1,)
@@ -117,10 +119,10 @@ def _ordered_sets(pair: Polynomial, used: int, most: int) -> Polynomial:
 def _cycle_lengths(permutation: Sequence[int]) -> Iterator[int]:
     seen: set[int] = set()
     for start in range(len(permutation)):
-        length, place = 0, start
-        while place not in seen:
-            seen.add(place)
-            place = permutation[place]
+        length, at = 0, start
+        while at not in seen:
+            seen.add(at)
+            at = permutation[at]
             length += 1
         if length:
             yield length
@@ -154,5 +156,5 @@ def _power(base: Polynomial, exponent: int, most: int) -> Polynomial:
 
 
 def _less_one(sizes: Polynomial) -> Polynomial:
-    """Without the empty set."""
+    """Return the polynomial without the empty set."""
     return (sizes[0] - 1, *sizes[1:])

@@ -1,7 +1,7 @@
 """Small-scope certificates: an engine compared with the reference on every program of a scope.
 
-A block of programs is the work of one process. What comes of it depends on nothing else, so that a certificate is the same,
-but for its seconds, for any number of processes.
+A block of programs is the work of one process and depends on nothing else. So a certificate is the same, except for
+its seconds, for any number of processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.workers import start_workers
-from kgverify.testing.checking.engine_spec import EAGER, EngineSpec, make_pipeline
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.exhaustive.certify_block import (
+    MOST_SHOWN,
+    Block,
+    Finding,
+    ShowProgress,
+    certify_block,
+    certify_spec,
+    describe_engine,
+)
 from kgverify.testing.exhaustive.scope import (
     SCOPES,
     Count,
@@ -26,16 +35,6 @@ from kgverify.testing.exhaustive.scope import (
     count_programs,
     enumerate_programs,
     find_scope,
-)
-from kgverify.testing.exhaustive.state import Opening, append_block, open_state, unusable
-from kgverify.testing.exhaustive.work import (
-    MOST_SHOWN,
-    Block,
-    Finding,
-    ShowProgress,
-    certify_block,
-    certify_spec,
-    describe_engine,
 )
 
 __all__ = [
@@ -52,19 +51,20 @@ __all__ = [
 ]
 
 PROGRAMS_AT_ONCE: Final = 1000
-"""Programs of a block, which share a run under each setting of limits. More of them are hardly faster."""
+"""Programs of a block, which share a run under each setting of limits. Larger blocks are hardly faster."""
 
 _FORMAT: Final = 1
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared in a scope, and what differed.
+    """The result of comparing an engine on a scope.
 
-    expected: what the scope holds, counted by Burnside's lemma
-    compared: programs enumerated, problems compared; those of a run in which the engine failed are not
-    divergent: problems that differ, and one for each run that failed; `findings` tells of the first of each block
-    seconds:  spent on the comparison by all processes together, earlier runs included
-    engine:   what was compared with the reference
+    expected:  what the scope contains, counted by Burnside's lemma
+    compared:  programs enumerated and problems compared; problems of a run in which the engine failed do not count
+    divergent: problems that differ, and one for each run that failed; `findings` describes the first of each block
+    seconds:   of all processes together, earlier runs included
+    engine:    the engine under test
+
     """
 
     scope: str
@@ -80,16 +80,16 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every problem of the scope was compared, as many as Burnside's lemma counts."""
+        """True if every problem of the scope was compared, as counted by Burnside's lemma."""
         return self.compared == self.expected
 
     @property
     def is_proof(self) -> bool:
-        """Whether no divergence exists in the scope."""
+        """True if no divergence exists in the scope."""
         return self.is_complete and not self.divergent
 
     def __str__(self) -> str:
-        """The certificate as text."""
+        """Return the certificate as text."""
         rate = self.compared.problems / self.seconds if self.seconds else 0.0
         lines = [
             f"scope {self.scope}: {self.description}",
@@ -104,7 +104,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def statement(self) -> str:
-        """What is proved, in a sentence."""
+        """The conclusion in a sentence."""
         missing = self.expected.problems - self.compared.problems
         left = f"; {missing:,} problems have not been compared" if not self.is_complete else ""
         if self.divergent:
@@ -112,8 +112,17 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         return f"no divergence found{left}" if left else "no divergence exists in this scope"
 
 
+class _Identity(msgspec.Struct, frozen=True):
+    """The first line of a state file."""
+
+    format: int
+    scope: str
+    block_size: int = msgspec.field(name="programs_at_once")
+    engine: dict[str, str]
+
+
 class _Task(NamedTuple):
-    """A block that is to be done."""
+    """A block that is not finished."""
 
     number: int
     first: int
@@ -131,22 +140,27 @@ def certify(
     jobs: int = 1,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> Certificate:
-    """Compare an engine (the eager evaluator, if none is given) with the reference on every problem of a scope.
+    """Compare an engine (by default the eager evaluator) with the reference on every problem of a scope.
 
-    Everything recorded is compared, free-running, with the policy `shortest`; corruptions and ranks are not part of it.
+    Everything recorded is compared, free-running, with the policy `shortest`, without corruptions and ranks.
 
-    state:       a file with a line for each finished block, from which an interrupted run is taken up again
-    most_blocks: stop after so many further blocks; the certificate is then incomplete
-    jobs:        processes; with 1 the work is done in this one. More of them need an `EngineSpec`, to make the engine each
+    state:       a file with a line for each finished block, from which an interrupted run resumes
+    most_blocks: stop after this many further blocks; the certificate is then incomplete
+    jobs:        processes; 1 works in this process, more need an `EngineSpec`, since each makes the engine
 
-    On KeyboardInterrupt `on_interrupt` is called, the blocks that processes are at are ended and noted, and it is raised; on a
-    second one, at once.
-    UserError for a state file of another scope, engine or block size, or of a file that is none; and for a process that died.
+    On KeyboardInterrupt `on_interrupt` is called, blocks in progress are finished and saved, and it is raised; a second
+    one is raised at once.
+
+    UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
+
     """
     make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
     described = describe_engine(scope, make)
-    path = None if state is None else Path(state)
-    blocks = {} if path is None else open_state(path, Opening(_FORMAT, scope.digest, programs_at_once, described))
+    ledger = None
+    if state is not None:
+        identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
+        ledger = Ledger(Path(state), identity, Block, title="state of a certificate")
+    blocks = {block.block: block for block in ledger.records} if ledger else {}
     if blocks:
         progress(sum(block.problems for block in blocks.values()))
     expected = count_programs(scope)
@@ -154,16 +168,16 @@ def certify(
     work = _Work(
         scope=scope,
         engine=engine,
-        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(path)), most_blocks),
+        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks),
         progress=progress,
         jobs=min(jobs, max(1, num_left)),
-        is_kept=path is not None,
+        is_kept=ledger is not None,
         on_interrupt=on_interrupt,
     )
     for block in work.blocks():
         blocks[block.block] = block
-        if path is not None:
-            append_block(path, block)
+        if ledger:
+            ledger.add(block)
     done = [block for _, block in sorted(blocks.items())]
     return Certificate(
         scope=scope.name,
@@ -180,14 +194,15 @@ def certify(
 
 
 def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -> Iterator[_Task]:
-    """The blocks that are not done, in order. UserError where one that is done has another number of programs."""
-    # What is noted while the blocks are worked on is not to be judged.
+    """Yield the unfinished blocks, in order. UserError if a finished one has another number of programs."""
+    # Blocks that are added meanwhile are not checked.
     num_programs = {number: block.programs for number, block in done.items()}
     for number, programs in enumerate(_in_blocks(enumerate_programs(scope), size)):
         if number not in num_programs:
             yield _Task(number, number * size, programs)
         elif num_programs[number] != len(programs):
-            raise unusable(where, f"block {number} has {num_programs[number]} programs, not {len(programs)}")
+            message = f"block {number} has {num_programs[number]} programs, not {len(programs)}"
+            raise UserError(message, where=where, fix=FIX)
 
 
 def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[ScopedProgram]]:
@@ -197,9 +212,10 @@ def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[Sc
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """The blocks to be done, and by how many processes.
+    """The unfinished blocks, and the number of processes.
 
-    is_kept: whether a block that is done is of use after an interrupt
+    is_kept: whether finished blocks are saved, so that an interrupt waits for those in progress
+
     """
 
     scope: Scope
@@ -211,7 +227,7 @@ class _Work:
     on_interrupt: Callable[[], None]
 
     def blocks(self) -> Iterator[Block]:
-        """What came of each, as they end."""
+        """Yield the results as blocks finish."""
         if self.jobs == 1:
             make = make_pipeline(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
             for task in self.tasks:
@@ -219,23 +235,23 @@ class _Work:
             return
         if not isinstance(self.engine, EngineSpec):
             raise UserError(
-                "an engine cannot be handed to other processes, only its name", where="jobs", fix="give an EngineSpec"
+                "other processes cannot be given an engine, only its name", where="jobs", fix="give an EngineSpec"
             )
         try:
             with start_workers(self.jobs) as executor:
                 yield from self._share(executor, self.engine)
         except BrokenProcessPool:
             raise UserError(
-                "a process died without a word", where=str(self.engine), fix="run again with --jobs 1 to see it die"
+                "a process died", where=str(self.engine), fix="run again with --jobs 1 to see it die"
             ) from None
 
     def _share(self, executor: Executor, engine: EngineSpec) -> Iterator[Block]:
-        """Side by side; after a KeyboardInterrupt those begun, and then it is raised."""
+        """Yield the results of several processes; a KeyboardInterrupt waits for the blocks in progress."""
         running: set[Future[Block]] = set()
         interrupt: KeyboardInterrupt | None = None
         while True:
             try:
-                # No more than there are processes: one that is handed over is begun, and waited for after an interrupt.
+                # No more than there are processes: each begins at once, and an interrupt waits for it.
                 while interrupt is None and len(running) < self.jobs and (task := next(self.tasks, None)) is not None:
                     running.add(executor.submit(certify_spec, self.scope, *task, engine))
                 if not running:

@@ -1,14 +1,14 @@
 """Small scopes: every program up to a size, each once up to renaming.
 
-What is the same problem is decided by what is a symmetry of a step:
+Two problems are the same if a symmetry of a step maps one to the other:
 
-- The names of a rule's or a query's variables: rules are standardized apart, goals made canonical.
-- The names of predicates and constants, if the order in which the facts bring constants in is carried along. Facts
-  ascend by the numbers of their constants, and that order is the order of resolvents.
+- The names of a rule's or a query's variables: rules are standardized apart, and goals made canonical.
+- The names of predicates and constants, together with the order in which the facts introduce constants. Facts
+ascend by the numbers of their constants, and that order is the order of resolvents.
 - The order of the facts of a program beyond that, and repeated facts: facts are a set.
 
 The order of rules and of body atoms, and repeated rules, change steps: rules are sequences. With `every_order` each set
-of facts comes in every order that brings its constants in differently; without, in one.
+of facts occurs in every order that introduces its constants differently; without it, in one.
 """
 
 import hashlib
@@ -45,8 +45,9 @@ class Scope:
     predicates, constants: most symbols of either kind
     max_rules, max_body:   most rules of a program, most atoms of a rule's body (at least one each)
     max_facts:             most facts of a program
-    every_order:           whether a set of facts comes in every order that brings its constants in differently
+    every_order:           whether a set of facts occurs in every order that introduces its constants differently
     max_depth, max_atoms, max_resolvents, exclude_query: the values of each limit
+
     """
 
     name: str
@@ -83,7 +84,7 @@ class Scope:
 
     @property
     def digest(self) -> str:
-        """What tells a scope from others; the name does not count."""
+        """A digest that distinguishes scopes; the name does not count."""
         content = {key: value for key, value in asdict(self).items() if key != "name"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -100,21 +101,21 @@ class Scope:
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What a scope holds, up to renaming: programs; problems, each a program, a query and a setting of limits."""
+    """The number of programs of a scope up to renaming, and of problems: a program, a query and a setting of limits."""
 
     programs: int
     problems: int
 
 
 class ScopedProgram(NamedTuple):
-    """A program of a scope, in numbers, and the queries that no renaming that leaves it as it is makes the same."""
+    """A program of a scope in numbers, with its queries, each once up to renamings that leave the program unchanged."""
 
     facts: tuple[Atom, ...]
     rules: tuple[Clause, ...]
     queries: tuple[Atom, ...]
 
     def problem(self, limits: Limits) -> Problem:
-        """In names, all queries together and outside of a ranking."""
+        """Return the program in names, with all queries, outside of a ranking."""
         return Problem(
             facts=tuple(map(_named, self.facts)),
             rules=tuple(NamedRule(_named(head), tuple(map(_named, body))) for head, *body in self.rules),
@@ -136,11 +137,11 @@ SCOPES: Final = {
         Scope(name="three-constants", constants=3, max_facts=2),
     )
 }
-"""By name, the smallest first."""
+"""The scopes by name, the smallest first."""
 
 
 def find_scope(name: str) -> Scope:
-    """A scope of `SCOPES`. UserError for an unknown name."""
+    """Return a scope of `SCOPES`. UserError for an unknown name."""
     if name not in SCOPES:
         raise UserError(
             f"unknown scope {name!r}", where="scope", fix=suggest(name, SCOPES) or f"choose {', '.join(SCOPES)}"
@@ -149,7 +150,7 @@ def find_scope(name: str) -> Scope:
 
 
 def count_programs(scope: Scope) -> Count:
-    """What the scope holds, counted by Burnside's lemma; no program is made."""
+    """Count the programs and problems of a scope by Burnside's lemma, without enumerating them."""
     bounds = Bounds(
         scope.predicates, scope.constants, scope.max_rules, scope.max_body, scope.max_facts, scope.every_order
     )
@@ -158,7 +159,7 @@ def count_programs(scope: Scope) -> Count:
 
 
 def enumerate_programs(scope: Scope) -> Iterator[ScopedProgram]:
-    """One program of each class, the least, in an order that never changes."""
+    """Yield the least program of each class, in an order that never changes."""
     queries = _clauses(scope, 1)
     rules = [rule for body in range(1, scope.max_body + 1) for rule in _clauses(scope, body + 1)]
     group = [
@@ -166,9 +167,9 @@ def enumerate_programs(scope: Scope) -> Iterator[ScopedProgram]:
         for predicates in permutations(range(scope.predicates))
         for constants in permutations(range(scope.constants))
     ]
-    # What a renaming makes of each clause, by its place: a rule is its place in the list, and so compared.
-    place = {clause: i for i, clause in enumerate(rules)}
-    moved = {renaming: [place[_rename(rule, renaming)] for rule in rules] for renaming in group}
+    # The image of each clause under a renaming: rules are compared by their indices in the list.
+    index = {clause: i for i, clause in enumerate(rules)}
+    moved = {renaming: [index[_rename(rule, renaming)] for rule in rules] for renaming in group}
     for facts in _fact_lists(scope):
         images = [(_rename_facts(facts, renaming), renaming) for renaming in group]
         if any(image < facts for image, _ in images):
@@ -188,7 +189,7 @@ def enumerate_programs(scope: Scope) -> Iterator[ScopedProgram]:
 
 
 def _clauses(scope: Scope, num_atoms: int) -> list[Clause]:
-    """Every sequence of so many atoms, its variables numbered by first appearance."""
+    """Return every sequence of `num_atoms` atoms, its variables numbered by first appearance."""
     terms: list[tuple[int, ...]] = [()]
     for _ in range(2 * num_atoms):
         terms = [
@@ -204,7 +205,7 @@ def _clauses(scope: Scope, num_atoms: int) -> list[Clause]:
 
 
 def _fact_lists(scope: Scope) -> Iterator[Facts]:
-    """Every set of facts, with each order of its constants that counts."""
+    """Yield every set of facts, with each order of its constants that matters."""
     constants = range(scope.constants)
     atoms = [Atom(*row) for row in product(range(scope.predicates), constants, constants)]
     for size in range(min(scope.max_facts, len(atoms)) + 1):
@@ -219,7 +220,7 @@ def _fact_lists(scope: Scope) -> Iterator[Facts]:
 
 
 def _listed(facts: Facts) -> tuple[Atom, ...]:
-    """The facts in a list that brings the constants in in their order, if there is such a list."""
+    """Return the facts in a list that introduces the constants in their order, if there is such a list."""
     order, atoms = facts
     if not order:
         return atoms
@@ -228,7 +229,7 @@ def _listed(facts: Facts) -> tuple[Atom, ...]:
     listed: list[Atom] = []
     known = 0
     while left:
-        # Where no fact of known constants and the next one is left, one of the next two in order.
+        # If no fact about known constants and the next one is left, take one about the next two.
         ready = [atom for atom in left if max(rank[atom.first], rank[atom.second]) <= known]
         pair = [atom for atom in left if (rank[atom.first], rank[atom.second]) == (known, known + 1)]
         following = (ready or pair or left)[0]

@@ -1,8 +1,7 @@
-"""From a string of bytes of one length to a problem: every string gives one, and the zero string a trivial one.
+"""Decode a string of bytes to a problem: every string of `SIZE` bytes gives one, and zeros a trivial one.
 
-What each byte decides stands in one place of the string, so that changing a byte changes one thing. Few settings of
-limits and policy occur, so that many problems can share a run; programs are drawn to meet these limits exactly and by
-one beyond.
+Each byte decides one thing, so that changing a byte changes one thing. Few settings of limits and policy occur, so
+that many problems can share a run. Programs are drawn to meet these limits exactly and to exceed them by one.
 """
 
 import hashlib
@@ -29,13 +28,14 @@ from kgverify.testing.problems.shapes import (
 )
 
 SIZE: Final = 64
-"""Bytes of a problem."""
+"""Length of the byte string of a problem."""
 
 
 class Setting(NamedTuple):
-    """What the problems of one run share, the padding of goals and of steps included, and how often it is drawn.
+    """The settings that the problems of one run share, the padding of goals and steps, and how often they are drawn.
 
-    slots: of the problem with fewest
+    slots: the smallest number of slots of a problem
+
     """
 
     weight: int
@@ -79,7 +79,7 @@ _NUM_QUERIES: Final = 4
 
 
 def decode_problem(data: bytes) -> Problem:
-    """The problem of `SIZE` bytes. UserError for another number."""
+    """Return the problem of `SIZE` bytes. UserError for another number."""
     if len(data) != SIZE:
         raise UserError(f"expected {SIZE} bytes, found {len(data)}", where="decode_problem", fix=f"give {SIZE} bytes")
     setting = _SETTING_OF[data[0]]
@@ -134,15 +134,15 @@ def decode_problem(data: bytes) -> Problem:
 
 
 def draw_problems(seed: int, first: int = 0) -> Iterator[Problem]:
-    """The problems of a seed, from the given place on, without end."""
+    """Yield the problems of a seed from an index on, without end."""
     while True:
         yield decode_problem(draw_bytes(seed, first))
         first += 1
 
 
-def draw_bytes(seed: int, place: int) -> bytes:
-    """The bytes of the problem at a place of a seed's sequence."""
-    return hashlib.shake_128(f"{seed}:{place}".encode()).digest(SIZE)
+def draw_bytes(seed: int, index: int) -> bytes:
+    """Return the bytes of the problem at an index of a seed's sequence."""
+    return hashlib.shake_128(f"{seed}:{index}".encode()).digest(SIZE)
 
 
 def _decode_facts(
@@ -151,7 +151,7 @@ def _decode_facts(
     shape = _FACT_SHAPES[kind]
     if not shape:
         return ()
-    # The first predicates have most facts, the last one often none.
+    # The first predicates have most facts, and the last one often has none.
     name = predicates[min(predicate & 3, predicate >> 2 & 3) % len(predicates)]
     at, size = rest & 7, 1 + (rest >> 3) % 7
     if shape in ("fan out", "fan in"):
@@ -172,7 +172,7 @@ def _decode_rules(
     if kind < 64:
         return ()
     num = len(predicates)
-    # The head is rather one of the last predicates, so that derived ones and stored ones differ.
+    # The head is mostly one of the last predicates, so that derived and stored ones differ.
     p = predicates[num - 1 - min(names & 3, rest[2] & 3) % num]
     if names & 4:
         q, r, s = (predicates[(predicates.index(p) + 1 + (names >> 3 & 1) + i) % num] for i in range(3))
@@ -198,7 +198,7 @@ def _decode_query(
     predicates: tuple[str, ...],
     choices: bytes,
 ) -> tuple[NamedAtom | None, list[NamedAtom]]:
-    """A query, or none, and the facts that it takes to derive it."""
+    """Return a query, or None, and facts that derive it."""
     kind, x, y = data
     a, b = constants[x % len(constants)], constants[y % len(constants)]
     predicate = predicates[(x >> 4) % len(predicates)]
@@ -222,7 +222,7 @@ def _decode_query(
     if way < 4:
         proof: list[NamedAtom] = []
         _prove(query, rules, constants, choices, place, 2 + (kind >> 6 & 1), proof)
-        # Of a proof, all facts or, for a near miss, all but the last.
+        # All facts of a proof or, for a near miss, all but the last.
         return query, proof[: len(proof) - (way == 3)]
     return query, []
 
@@ -236,7 +236,7 @@ def _prove(
     depth: int,
     proof: list[NamedAtom],
 ) -> None:
-    """Facts from which an atom follows, by rules that the choices pick, through at most so many of them."""
+    """Append facts from which an atom follows by rules that the choices pick, at most `depth` of them in a row."""
     matching = [rule for rule in rules if rule.clause_head.predicate == atom.predicate] if depth else []
     choice = choices[at & 7]
     for i in range(len(matching)):
@@ -277,7 +277,7 @@ def _match(head: NamedAtom, atom: NamedAtom) -> dict[Variable, str] | None:
 def _aim(
     shape: str, block: tuple[NamedAtom, ...], choice: int, constants: tuple[str, ...], predicates: tuple[str, ...]
 ) -> tuple[NamedRule, NamedAtom]:
-    """A rule and a query that lead to all facts of a fan, or to those of a long chain that are beyond a cap."""
+    """Return a rule and a query that reach all facts of a fan, or those of a long chain that lie beyond a cap."""
     stored = block[0].predicate
     head = predicates[-1] if predicates[-1] != stored else predicates[0]
     other = predicates[choice % len(predicates)]
@@ -298,9 +298,9 @@ def _collide(
     constants: tuple[str, ...],
     predicates: tuple[str, ...],
 ) -> Spread:
-    """Number constants 256 apart, and lead a query to an atom that is no fact but has a fact's 8 bits of each constant.
+    """Give constants numbers 256 apart, and lead a query to an atom that shares a fact's low 8 bits of each constant.
 
-    In 8 bits for each constant q(c1, c0) and q(c0, d0) have one key, where c1 is numbered one more than c0 and d0 256 more.
+    With 8 bits for each constant, q(c1, c0) and q(c0, d0) have one key if c1 is numbered 1, and d0 256, more than c0.
     """
     head, stored = predicates[choice % len(predicates)], predicates[(choice + 1) % len(predicates)]
     c0, c1 = constants[:2]
@@ -311,7 +311,7 @@ def _collide(
 
 
 def _decode_sizes(first: int, second: int, setting: Setting) -> Sizes:
-    """Few slots, and windows that some steps do not fit in."""
+    """Return sizes with few slots, and with windows that some steps exceed."""
     return Sizes(
         slots=setting.slots * (1, 1, 1, 2)[first & 3],
         atoms=setting.padding[0],

@@ -1,17 +1,22 @@
-"""What a problem holds, and what a step of it does, as names: the vocabulary of the distribution report."""
+"""Features: what a problem contains and what its steps do, as names that campaigns count."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
-from kgverify.engines.protocol import StageOutputs
+from kgverify.engines.protocol import ProbedEngine, StageOutputs, positions_of, take_position
+from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
+from kgverify.testing.checking.check import Batch
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.shapes import BULK
+from kgverify.trace.model.columns import starts_of
 
 MANY_RESOLVENTS: Final = 16
 
@@ -103,7 +108,7 @@ ALL_FEATURES: Final = (*PROGRAM_FEATURES, *QUERY_FEATURES, *RUN_FEATURES, *STEP_
 
 
 def program_features(problem: Problem) -> Iterator[str]:
-    """Of the facts and rules."""
+    """Yield the features of a problem's facts and rules."""
     facts, rules = problem.facts, problem.rules
     by_predicate: dict[str, int] = {}
     for fact in dict.fromkeys(facts):
@@ -153,7 +158,7 @@ def _rule_features(rule: NamedRule, limits: Limits) -> Iterator[str]:
 
 
 def query_features(problem: Problem) -> Iterator[str]:
-    """Of the queries and of the setting."""
+    """Yield the features of a problem's queries and settings."""
     every = (*problem.queries, *problem.unranked)
     facts = set(problem.facts)
     for _, first, second in problem.unranked:
@@ -178,7 +183,7 @@ def query_features(problem: Problem) -> Iterator[str]:
 
 
 def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterator[str]:
-    """Of how a candidate ended."""
+    """Yield the features of a candidate's outcome."""
     yield Outcome(outcome).name
     if outcome == Outcome.PROVED:
         if num_steps == 1:
@@ -192,7 +197,7 @@ def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterato
 
 
 def step_features(outputs: StageOutputs, problem: Problem, query: object, goal: tuple[object, ...]) -> Iterator[str]:
-    """Of one step of the reference, from what each stage gave; query and goal in ids."""
+    """Yield the features of one step of the reference, from its stage outputs; query and goal in ids."""
     limits = problem.limits
     selected, facts = outputs[Stage.SELECT], outputs[Stage.MATCH_FACTS]
     num_clauses = len(outputs[Stage.MATCH_RULES]) + len(facts)
@@ -242,3 +247,73 @@ def _variables(atoms: tuple[NamedAtom, ...]) -> set[Variable]:
 
 def _repeats(atom: NamedAtom) -> bool:
     return isinstance(atom.first, Variable) and atom.first == atom.second
+
+
+def count_features(batches: Sequence[Batch]) -> dict[str, int]:
+    """Return the number of problems in which each feature occurs; the steps of the reference are probed for it."""
+    counts: Counter[str] = Counter()
+    for batch in batches:
+        for features in _batch_features(batch):
+            counts.update(features)
+    return {name: counts[name] for name in ALL_FEATURES}
+
+
+def _batch_features(batch: Batch) -> list[set[str]]:
+    """Return the features of each problem of a batch."""
+    problems = batch.merged.problems
+    found = [{*program_features(problem), *query_features(problem)} for problem in problems]
+    columns, rankings = batch.expected.columns, batch.expected.rankings
+    candidates, steps = columns.candidates, columns.steps
+    owner = batch.merged.owner[candidates.query].tolist()
+    for place, outcome, num_steps in zip(
+        owner, candidates.outcome.tolist(), candidates.num_steps.tolist(), strict=True
+    ):
+        found[place].update(derivation_features(outcome, num_steps, problems[place].limits))
+    for place, count in Counter(owner).items():
+        if count > problems[place].sizes.slots:
+            found[place].add("more candidates than slots")
+
+    engine = batch.pipeline.engine
+    if not isinstance(engine, ProbedEngine):
+        raise InternalError("the reference cannot be probed")
+    positions = positions_of(columns)
+    queries = list(map(tuple, candidates.atom.tolist()))
+    atoms = list(map(tuple, steps.goal_atoms.tolist()))
+    goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(steps.num_atoms).tolist())]
+    row = 0
+    for candidate, num_steps in enumerate(candidates.num_steps.tolist()):
+        place = owner[candidate]
+        for _ in range(num_steps):
+            outputs = engine.probe(take_position(positions, row))
+            found[place].update(step_features(outputs, problems[place], queries[candidate], goals[row]))
+            row += 1
+        last = row - 1
+        if candidates.outcome[candidate] == Outcome.FAILED and (
+            steps.dropped_atoms[last] or steps.dropped_resolvents[last]
+        ):
+            found[place].add("FAILED by limits alone")
+    if rankings is not None:
+        for query in rankings.query[rankings.optimistic != rankings.pessimistic].tolist():
+            found[int(batch.merged.owner[query])].add("ranks that tie")
+    for place in _pushed_down(batch):
+        found[place].add("an unproved candidate above a proved one, but for the push-down")
+    return found
+
+
+def _pushed_down(batch: Batch) -> set[int]:
+    """Return the problems in which an unproved candidate scores above a proved one of its query and side."""
+    candidates = batch.expected.columns.candidates
+    groups: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    for query, side, outcome, value in zip(
+        candidates.query.tolist(),
+        candidates.side.tolist(),
+        candidates.outcome.tolist(),
+        candidates.log_probability.tolist(),
+        strict=True,
+    ):
+        groups.setdefault((query, side), ([], []))[outcome == Outcome.PROVED].append(value)
+    return {
+        int(batch.merged.owner[query])
+        for (query, _), (unproved, proved) in groups.items()
+        if unproved and proved and max(unproved) > min(proved)
+    }

@@ -1,4 +1,4 @@
-"""Many problems as one run: their symbols renamed apart, each with its own domain, so that none can meet another."""
+"""Merge many problems into one run: symbols are renamed apart, and each problem keeps a domain of its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,30 +16,31 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, constants_of
+from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, list_constants
 from kgverify.trace.model.columns import CandidateSet
 
 MOST_SLOTS: Final = 256
 MATCHED_PER_SLOT: Final = 3
 SCORED_PER_SLOT: Final = 2
-"""More of any of these slows an eager evaluator down; so does a window for which most slots have to wait."""
+"""Larger values slow an eager evaluator down, and so does a window for which most slots have to wait."""
 
 FILLER: Final = "~"
-"""Names of unused symbols begin with it, or with several where a problem has such names itself."""
+"""The prefix of unused symbols, repeated where a problem has such names itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class MergedGraph(KnowledgeGraph):
     """A graph of problems: the domain of a predicate's arguments is that of its problem.
 
-    It is what the declared domains give, told at once: the general way looks through every domain for every predicate.
+    It gives the same domains as the general lookup, which searches every domain for every predicate.
     domain_of: the domain of each predicate, by name
+
     """
 
     domain_of: Mapping[str, str] = field(default_factory=dict)
 
     def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
-        """int32 [n], ascending: the constants that may stand in an argument."""
+        """Return the constants that may stand in an argument, int32 [n], ascending."""
         return self._domain_rows[self.domain_of[self.program.symbols.predicates[predicate_id]]]
 
     @cached_property
@@ -55,7 +56,8 @@ class MergedGraph(KnowledgeGraph):
 class _Symbols(MergedGraph):
     """A graph with its symbols and without its clauses, which a draw of corruptions does not need.
 
-    The reference builds a program of its own for the draw; of this one that takes a tenth of the time.
+    The reference builds a program for the draw, and is ten times faster with this one.
+
     """
 
     whole: MergedGraph | None = None
@@ -71,11 +73,11 @@ class _Symbols(MergedGraph):
 
     @cached_property
     def known_triples(self) -> NDArray[np.int32]:
-        """Those of the whole graph."""
+        """The known triples of the whole graph."""
         return self._whole.known_triples
 
     def queries(self, split: str) -> NDArray[np.int32]:
-        """Those of the whole graph."""
+        """Return the queries of the whole graph."""
         return self._whole.queries(split)
 
     @property
@@ -86,12 +88,13 @@ class _Symbols(MergedGraph):
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """Problems as one run.
+    """Problems merged into one run.
 
     sizes:     of the batch, for all problems together
-    owner:     int64 [n]  the problem of each query of the run, by its place in `problems`
-    is_ranked: bool [n]   whether the query is drawn; one that is not stands for a problem without ranked queries
-    unranked:  the candidates outside of the ranking; each bears the number of a query of its problem
+    owner:     int64 [n]  the index in `problems` of each query's problem
+    is_ranked: bool [n]   whether the query is drawn; the others stand for problems without ranked queries
+    unranked:  the candidates outside of the ranking; each has the number of a query of its problem
+
     """
 
     problems: tuple[Problem, ...]
@@ -114,7 +117,7 @@ class Merged:
         return self.with_unranked(reference._replace(draw=draw))
 
     def with_unranked(self, pipeline: Pipeline) -> Pipeline:
-        """The pipeline with the unranked candidates added to its draw; a problem's candidates are neighbours."""
+        """Return the pipeline with the unranked candidates added to its draw, each next to those of its problem."""
         draw_ranked = pipeline.draw
 
         def draw(graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int) -> CandidateSet:
@@ -130,7 +133,7 @@ class Merged:
 
 
 def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
-    """The problems that can share a run, by their places, in order of first appearance."""
+    """Return the indices of the problems that can share a run, in order of first appearance."""
     groups: dict[object, list[int]] = {}
     for i, problem in enumerate(problems):
         groups.setdefault(problem.key, []).append(i)
@@ -138,7 +141,7 @@ def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
 
 
 def merge(problems: Sequence[Problem]) -> Merged:
-    """One run of all problems; of a single one, under its own names. UserError unless all have the same `key`.
+    """Return one run of all problems; a single one keeps its names. UserError unless all have the same `key`.
 
     The order of facts and of rules is kept inside each problem, and so is the order of its ids.
     """
@@ -190,7 +193,7 @@ def merge(problems: Sequence[Problem]) -> Merged:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A problem under the names that it has in the run.
+    """A problem under its names in the run.
 
     declared: atoms that make symbols known which occur in unranked queries alone
     """
@@ -209,7 +212,7 @@ class _Part:
 def _rename(problem: Problem, prefix: str) -> _Part:
     plain = problem.domain
     domain = tuple([prefix + constant for constant in plain]) if prefix else plain
-    # Variables stay what they are.
+    # Variables keep their names.
     names: dict[Term, Term] = dict(zip(plain, domain, strict=True))
 
     def convert(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
@@ -250,12 +253,12 @@ def _rename(problem: Problem, prefix: str) -> _Part:
         domain=domain,
         domain_name=f"{prefix}domain",
         predicates=known | {atom.predicate for atom in extra},
-        constants={*domain, *constants_of(extra)},
+        constants={*domain, *list_constants(extra)},
     )
 
 
 def _filler(problem: Problem) -> str:
-    """How names begin that the problem has not."""
+    """Return a prefix that no name of the problem has."""
     filler = FILLER
     taken = (*problem.domain, *(atom.predicate for atom in problem.atoms()))
     while any(name.startswith(filler) for name in taken):
@@ -264,7 +267,7 @@ def _filler(problem: Problem) -> str:
 
 
 def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
-    """Facts that no goal can reach, which number the unused symbols."""
+    """Return facts that number the unused symbols and that no goal can reach."""
     num_constants, num_predicates, _ = problem.spread
     names = [f"{filler}{i}" for i in range(max(num_constants, num_predicates > 0))]
     facts = [NamedAtom(f"{filler}p", a, b) for a, b in zip(names[::2], names[1::2], strict=False)]
@@ -274,7 +277,7 @@ def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:
 
 
 def _add_sizes(problems: Sequence[Problem]) -> Sizes:
-    """Sizes for all problems together: what a problem has few of, many have more of, up to what is still fast."""
+    """Return sizes for all problems together: the sums, up to what is still fast."""
     if len(problems) == 1:
         return problems[0].sizes
     sizes = [problem.sizes for problem in problems]
@@ -290,7 +293,7 @@ def _add_sizes(problems: Sequence[Problem]) -> Sizes:
 
 
 def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequence[_Part]) -> Policy:
-    """The policy of a run; each symbol has the embedding that it has where its problem is alone."""
+    """Return the policy of a run; each symbol has the embedding that it has where its problem is alone."""
     if spec.name == "shortest":
         return SHORTEST
     numbers = []
@@ -328,5 +331,5 @@ def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequ
 
 @lru_cache(maxsize=256)
 def _normal(seed: int, place: int, rows: int, width: int) -> NDArray[np.float64]:
-    """Standard normal numbers, float64 [rows, width]; the first rows are those of a shorter table."""
+    """Return standard normal numbers, float64 [rows, width]; the first rows are those of a shorter table."""
     return np.random.default_rng((seed, place)).standard_normal((rows, width))

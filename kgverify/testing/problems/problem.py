@@ -1,22 +1,21 @@
-"""A problem: a small program with its queries and every size that may matter, as data in names."""
+"""A problem: a small program with its queries, limits, policy and sizes, as data in names."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kgverify.errors import UserError
-from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
 from kgverify.ranking.corrupt import ALL
 
 MAX_SPREAD: Final = 1 << 16
-"""Most unused symbols of either kind in a problem."""
+"""The largest number of unused symbols of either kind in a problem."""
 
 
 class PolicySpec(NamedTuple):
-    """Which policy chooses: `shortest`, or a random `two_tower` of the given sizes, determined by the seed.
+    """The policy that chooses: `shortest`, or a random `two_tower` of the given sizes, determined by the seed.
 
     A symbol's embedding depends on the seed and on the symbol's number in its own problem alone, so that a derivation
     has the same scores whatever other problems share its run.
@@ -30,7 +29,7 @@ class PolicySpec(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of the batch, which may change nothing in any derivation. An engine without slots may ignore them.
+    """The sizes of the batch, which must not change any derivation. An engine without slots may ignore them.
 
     slots:        derivations in flight
     atoms:        padding of a goal beyond max_atoms
@@ -49,7 +48,7 @@ class Sizes(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Unused symbols that push ids apart: so many constants and predicates, numbered `after` so many facts."""
+    """Unused constants and predicates that push ids apart, numbered after the first `after` facts."""
 
     constants: int = 0
     predicates: int = 0
@@ -62,7 +61,7 @@ NO_SPREAD: Final = Spread()
 
 
 class GroupKey(NamedTuple):
-    """What the problems of one run have in common."""
+    """The settings that the problems of one run have in common."""
 
     limits: Limits
     policy: PolicySpec
@@ -72,7 +71,7 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A program, its queries, and under which sizes they are proved. UserError for what is no problem.
+    """A program, its queries, and the settings under which they are proved. UserError for invalid values.
 
     facts, rules:    in order, repetitions included
     queries:         ground; each is ranked among its corruptions, on both sides
@@ -116,23 +115,23 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """Facts, rules and body atoms: what a minimal problem has few of. Unused symbols do not count."""
+        """Facts, rules and body atoms, which shrinking minimizes. Unused symbols do not count."""
         return len(self.facts) + len(self.rules) + sum(len(rule.body) for rule in self.rules)
 
     @property
     def key(self) -> GroupKey:
-        """What other problems must share to be merged with this one."""
+        """The settings that other problems must share to be merged with this one."""
         return GroupKey(self.limits, self.policy, self.num_corruptions, self.seed)
 
     @property
     def domain(self) -> tuple[str, ...]:
         """The constants that may be drawn as corruptions, in order of first appearance."""
         of_facts = dict.fromkeys([str(term) for atom in self.facts for term in (atom[1], atom[2])])
-        others = constants_of(self.atoms(with_facts=False))
+        others = list_constants(self.atoms(with_facts=False))
         return tuple(dict.fromkeys((*of_facts, *others, *self.constants)))
 
     def atoms(self, *, with_facts: bool = True) -> Iterable[NamedAtom]:
-        """Every atom of facts, rules and queries, in the order that numbers the symbols."""
+        """Yield every atom of facts, rules and queries, in the order that numbers the symbols."""
         if with_facts:
             yield from self.facts
         for rule in self.rules:
@@ -141,15 +140,8 @@ class Problem:
         yield from self.queries
         yield from self.unranked
 
-    @property
-    def graph(self) -> KnowledgeGraph:
-        """The problem alone, under its own names, as a graph whose test triples are the queries."""
-        from kgverify.testing.problems.merge import merge
-
-        return merge([self]).run.graph
-
     def __str__(self) -> str:
-        """The program and the queries as text, for people."""
+        """Return the program and the queries as text."""
         ranked = "all" if self.num_corruptions == ALL else str(self.num_corruptions)
         lines = [f"{render_named(fact)}." for fact in self.facts]
         lines += [f"{rule}." for rule in self.rules]
@@ -163,8 +155,8 @@ class Problem:
         return "\n".join(lines)
 
 
-def constants_of(atoms: Iterable[NamedAtom]) -> dict[str, None]:
-    """The constants of atoms, in order of first appearance."""
+def list_constants(atoms: Iterable[NamedAtom]) -> dict[str, None]:
+    """Return the constants of atoms, in order of first appearance."""
     return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
 
 

@@ -1,4 +1,4 @@
-"""Shapes of facts and of rules that provers get wrong, with holes for what is drawn."""
+"""Shapes of facts and rules that provers get wrong, with holes for symbols."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -10,7 +10,7 @@ from kgverify.program.program import NamedRule
 MOST_CONSTANTS: Final = 8
 MOST_PREDICATES: Final = 4
 BULK: Final = 50
-"""A plausible cap; a bulk block has more facts, by up to `BULK_BEYOND`."""
+"""A plausible cap; a bulk block has up to `BULK_BEYOND` facts more."""
 BULK_BEYOND: Final = 20
 
 CONSTANTS: Final = tuple(f"c{i}" for i in range(MOST_CONSTANTS))
@@ -37,7 +37,7 @@ def _atoms(text: str) -> tuple[RuleAtom, ...]:
 RULES: Final = tuple(
     tuple(_atoms(rule) for rule in text.split("; "))
     for text in (
-        # Copies, inverses, cycles of rules: what leads back to its own head.
+        # Copies, inverses, cycles of rules: bodies that lead back to their own head.
         "p(X,Y) q(X,Y)",
         "p(X,Y) q(Y,X)",
         "p(X,Y) p(Y,X)",
@@ -84,7 +84,7 @@ RULES: Final = tuple(
         "p(X,Y) q(a,b) r(X,Y)",
         "p(X,Y) q(X,a) r(b,Y)",
         "p(X,Y) q(a,X) q(Y,b)",
-        # Ground atoms after unification: what pruning deletes, from the front, the middle and the end.
+        # Ground atoms after unification, which pruning deletes from the front, the middle and the end.
         "p(X,Y) q(X,Y) r(X,Y)",
         "p(X,Y) q(X,Y) r(Y,X) s(X,X)",
         "p(X,Y) q(X,Y) q(X,Y)",
@@ -97,12 +97,12 @@ RULES: Final = tuple(
         "p(X,Y) q(X,Y) r(Y,X); q(X,Y) r(Y,X) p(X,Y)",
     )
 )
-"""One rule or several; of each, the head and the body."""
+"""Each item is one rule or several; a rule is its head and its body."""
 
 
 @lru_cache(maxsize=1 << 14)
 def fill_rules(shape: int, predicates: tuple[str, ...], a: str, b: str) -> tuple[NamedRule, ...]:
-    """The rules of a shape; predicates are those of the holes p, q, r and s."""
+    """Return the rules of a shape; predicates are those of the holes p, q, r and s."""
     constants = {"a": a, "b": b}
 
     def fill(atom: RuleAtom) -> NamedAtom:
@@ -114,7 +114,7 @@ def fill_rules(shape: int, predicates: tuple[str, ...], a: str, b: str) -> tuple
 
 @lru_cache(maxsize=1 << 10)
 def fill_long_rule(head: str, body: str, end: str, length: int) -> NamedRule:
-    """`head(V0,Vn) <- body(V0,V1), ..., body, end(.., Vn)`: a body of so many atoms."""
+    """Return `head(V0,Vn) <- body(V0,V1), ..., body, end(.., Vn)`, a rule of `length` body atoms."""
     variables = [Variable(f"V{i}") for i in range(length + 1)]
     names = [body] * (length - 1) + [end]
     atoms = tuple(NamedAtom(name, a, b) for name, a, b in zip(names, variables, variables[1:], strict=False))
@@ -123,11 +123,11 @@ def fill_long_rule(head: str, body: str, end: str, length: int) -> NamedRule:
 
 @lru_cache(maxsize=1 << 12)
 def fill_facts(shape: str, predicate: str, constants: tuple[str, ...], at: int, size: int) -> tuple[NamedAtom, ...]:
-    """The facts of a shape over the constants; `at` is where it begins or what it goes out from."""
+    """Return the facts of a shape over the constants; `at` is the constant with which it begins."""
     num = len(constants)
     turned = constants[at % num :] + constants[: at % num]
     centre, others = turned[0], turned[1:]
-    # A fan is as wide as it is asked to be, over further constants where need be.
+    # A fan of any width, over further constants if necessary.
     ends = (others + MANY)[:size]
     if shape == "single":
         pairs = [(turned[0], turned[1 + size % max(1, num - 1)] if num > 1 else turned[0])]

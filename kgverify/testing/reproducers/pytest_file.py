@@ -1,4 +1,4 @@
-"""A reproducer as a test for pytest: it fails before the repair, and passes after it."""
+"""Reproducers as tests for pytest, which fail before the repair and pass after it."""
 
 import re
 import runpy
@@ -9,55 +9,42 @@ from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text import render_reproducer
+from kgverify.testing.reproducers.text_format import render_reproducer
 
 _TEMPLATE: Final = '''"""{title}
 
 Made by kgverify {version}. It fails until {until} on the problem below.
 """
 
-{imports}
+from kgverify.laws.replay import assert_agrees
+from kgverify.testing.reproducers.text_format import parse_reproducer
 
 REPRODUCER = r"""{text}"""
 
 
 def {function}():
-    {asserts}(parse_reproducer(REPRODUCER, __file__))
+    assert_agrees(parse_reproducer(REPRODUCER, __file__))
 '''
 
 
 class FirstRun(NamedTuple):
-    """How a generated test came out when it was run: whether it failed as it must, and what it said."""
+    """The result of running a generated test once: whether it failed, as it must, and its message."""
 
     fails: bool
     message: str
 
 
 def render_test(reproducer: Reproducer) -> str:
-    """The text of a test file."""
+    """Return the text of a test file."""
     stage, field, kind, situation = reproducer.signature
     title = re.sub(r'[\\"\s]+', " ", f"{stage or 'engine'}: {kind}{f' ({field})' if field else ''}")
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
     function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
     text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
-    module, asserts, until = (
-        "kgverify.testing.reproducers.reproducer",
-        "assert_agrees",
-        "the reference and the engine agree",
-    )
+    until = "the reference and the engine agree"
     if kind == LAW:
-        module, asserts = "kgverify.laws.reproducer", "assert_holds"
-        until = f"the law {situation} holds, and the reference and the engine agree,"
-    imports = ["from kgverify.testing.reproducers.parser import parse_reproducer", f"from {module} import {asserts}"]
-    return _TEMPLATE.format(
-        title=title,
-        version=__version__,
-        text=text,
-        function=function,
-        until=until,
-        imports="\n".join(sorted(imports, key=lambda line: line.split()[1])),
-        asserts=asserts,
-    )
+        until = f"the law {situation} holds, and {until},"
+    return _TEMPLATE.format(title=title, version=__version__, text=text, function=function, until=until)
 
 
 def write_test(reproducer: Reproducer, path: Path) -> FirstRun:

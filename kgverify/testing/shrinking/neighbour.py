@@ -1,4 +1,4 @@
-"""The nearest agreeing neighbour: a failing problem with one thing changed, on which both sides agree."""
+"""The nearest agreeing neighbour: a failing problem with one change, on which both sides agree."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,23 +13,23 @@ from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST
 from kgverify.testing.shrinking.oracle import Oracle
 
 MOST_TRIED: Final = 40
-"""Neighbours run alone, at most, before the search is given up."""
+"""Neighbours that are run alone, at most, before the search ends."""
 MANY_FACTS: Final = 8
-"""Of more facts than these a neighbour has one fewer; of so many or fewer another query is nearer."""
+"""A larger problem's nearest neighbours have one fact fewer; those of a smaller one have another query."""
 
 
 class Neighbour(NamedTuple):
-    """A problem on which both sides agree, and what it has otherwise than the one on which they do not."""
+    """A problem on which both sides agree, and how it differs from the failing one."""
 
     problem: Problem
     change: str
 
 
 def find_neighbour(problem: Problem, oracle: Oracle) -> Neighbour | None:
-    """The nearest of the changes to one number, term or atom after which both sides agree; None if none was found."""
+    """Return the nearest problem, after one change, on which both sides agree; None if none was found."""
     neighbours = list(_neighbours(problem))
-    places = oracle.agreeing([each.problem for each in neighbours], problem)
-    for i in places[:MOST_TRIED]:
+    indices = oracle.find_agreeing([each.problem for each in neighbours], problem)
+    for i in indices[:MOST_TRIED]:
         if oracle.judge(neighbours[i].problem) is None:
             return neighbours[i]
     return None
@@ -146,7 +146,7 @@ def _more_facts(problem: Problem) -> Iterator[Neighbour]:
 
 
 def _proved_queries(problem: Problem) -> Iterator[Neighbour]:
-    """Nothing is proved where there are no facts: a query that asks for one, and the fact."""
+    """Yield problems that ask for a fact, which is added, since nothing is proved without facts."""
     for i, (predicate, first, _) in enumerate(problem.unranked[:1]):
         query, fact = NamedAtom(predicate, first, Variable("X")), NamedAtom(predicate, str(first), _fresh(problem))
         if not isinstance(first, Variable):

@@ -1,39 +1,51 @@
-"""The oracle of the shrinker: does a smaller problem still fail in the same way? Every run of an engine is counted."""
+"""The oracle of the shrinker, which decides whether a smaller problem still fails, and counts runs of the engine."""
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from kgverify.comparison.result import Divergence
+from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.program.stages import Stage
+from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
-from kgverify.testing.checking.failure import CRASH, RESOLVENTS, Failure, Signature, is_same_way
-from kgverify.testing.checking.pipelines import MakePipeline
-from kgverify.testing.checking.prove_individually import prove_apart
+from kgverify.testing.checking.check import Batch, find_suspects, judge, prepare_batches
+from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.testing.checking.failure import CRASH, RESOLVENTS, Failure, Signature, fails_same_way
+from kgverify.testing.problems.merge import Merged
 from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
+from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
+from kgverify.trace.model.header import EngineInfo
 
 LARGEST_RUN: Final = 20_000
-"""Facts, rules and unused symbols of one run of attempts, at most; a single attempt may have more."""
+"""The largest number of facts, rules and unused symbols in one run; a single attempt may have more."""
 CANDIDATE_WEIGHT: Final = 100
-"""What a candidate counts there as well, where each attempt is proved by itself."""
+"""The weight of a candidate in that number, if each attempt is proved individually."""
 MOST_WITH_IDS: Final = 12
-"""Attempts up to which, where ids matter and the problem is small, those that agree in a common run are run alone as well."""
+"""The number of attempts up to which those that agree in a common run are run alone, if ids matter."""
 SMALL: Final = 6
-"""Elements of a small problem."""
+"""The largest number of elements of a small problem."""
 FEWEST_TOGETHER: Final = 3
-"""Attempts from which on a run of them all pays before any is run alone."""
+"""The number of attempts from which a common run pays before any is run alone."""
+
+
+T = TypeVar("T")
 
 
 class OutOfBudget(Exception):
-    """The calls or the seconds granted are used up."""
+    """The limit on calls or seconds is reached."""
 
 
 class Oracle:
-    """Says of problems whether they fail with a given signature, alone; many are sifted in one run first.
+    """Decides whether problems fail, alone, with a given signature; a common run sifts many of them first.
 
     calls:    runs of the engine under test so far; one run of many problems is one call
-    smallest: of the problems that were found to fail so, the first of the smallest; None before one was
+    smallest: the first of the smallest problems that were found to fail; None before one was
+
     """
 
     def __init__(
@@ -58,52 +70,66 @@ class Oracle:
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was made."""
+        """The seconds since the oracle was made."""
         return time.perf_counter() - self._begin
 
     def judge(self, problem: Problem) -> Failure | None:
-        """What is wrong with a problem, run alone. OutOfBudget if it may not be run any more."""
+        """Return the failure of a problem, run alone. OutOfBudget if the limit is reached."""
         if problem not in self._judged:
             self._check_budget()
             self._judged[problem] = self.judge_alone(problem)
         return self._judged[problem]
 
     def judge_alone(self, problem: Problem) -> Failure | None:
-        """As `judge`, without memory and without a budget."""
+        """Judge a problem without memory and without a budget."""
         return judge(problem, self._counted, lockstep=self._lockstep)
 
     def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
-        """The places of the problems that differ in a common run, each with its first divergence as read off the traces."""
+        """Return the indices of the problems that differ in a common run, each with its first divergence."""
         (batch,) = prepare_batches(problems)
         make: MakePipeline = self._counted
-        if self.takes_company:
-            batch, make = prove_apart(batch, make)
+        if self.needs_batch:
+            batch, make = prove_individually(batch, make)
         return {each.number: each.divergence for each in find_suspects(batch, make, lockstep=self._lockstep)}
 
     def holds(self, problem: Problem) -> bool:
-        """Whether a problem, run alone, fails with the signature."""
+        """Return whether a problem, run alone, fails with the signature."""
         failure = self.judge(problem)
-        is_held = failure is not None and is_same_way(failure.signature, self.signature)
+        is_held = failure is not None and fails_same_way(failure.signature, self.signature)
         if is_held and (self.smallest is None or _extent(problem) < _extent(self.smallest)):
             self.smallest = problem
         return is_held
 
     def first(self, attempts: Sequence[Problem], control: Problem | None) -> Problem | None:
-        """The first of the attempts that fails with the signature, alone.
+        """Return the first of the attempts that fails with the signature, alone.
 
-        control: a problem known to; without one what agrees in a common run is taken to agree alone
+        control: a problem known to fail; without it, attempts that agree in a common run count as find_agreeing alone
+
         """
-        return next((attempts[i] for i in self._sifted(attempts, control) if self.holds(attempts[i])), None)
+        return next((attempts[i] for i in self.sift_lazily(attempts, control) if self.holds(attempts[i])), None)
+
+    def drop_items(
+        self, problem: Problem, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
+    ) -> Problem:
+        """Return a problem that fails with the signature, rebuilt from as few of the items as possible."""
+
+        def still_fails(kept: tuple[T, ...]) -> bool:
+            return (built := rebuild(kept)) is not None and self.holds(built)
+
+        every = tuple(items)
+        kept = minimize(every, still_fails, _Sift(self, problem, every, rebuild) if self.can_share else None)
+        return problem if kept == every else rebuild(kept) or problem
 
     def sift(self, attempts: Sequence[Problem], control: Problem | None) -> list[int]:
-        """The places of the attempts that may fail: those that differ in a common run, if the control differs there.
+        """Return the indices of the attempts that may fail: those that differ in a common run, if the control does.
 
-        Where problems cannot be judged together all are left, less those known not to fail.
+        If problems cannot be judged together, return all of them except those known not to fail.
+
         """
-        return list(self._sifted(attempts, control))
+        return list(self.sift_lazily(attempts, control))
 
-    def _sifted(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
-        """As `sift`, one run after the other as they are asked for."""
+    def sift_lazily(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
+        """Sift the attempts like `sift`, one run at a time, as they are consumed."""
         group: list[int] = []
         size = 0
         for i, attempt in enumerate(attempts):
@@ -121,32 +147,32 @@ class Oracle:
             yield from self._sift_group(attempts, group, control)
 
     def weigh(self, problem: Problem) -> int:
-        """How much of a run a problem takes."""
+        """Return the share of a run's capacity that a problem takes."""
         num_candidates = 0
-        if self.takes_company:
+        if self.needs_batch:
             num_corruptions = max(1, problem.num_corruptions) if problem.num_corruptions >= 0 else len(problem.domain)
             num_candidates = len(problem.unranked) + len(problem.queries) * (1 + 2 * num_corruptions)
         return problem.size + sum(problem.spread[:2]) + CANDIDATE_WEIGHT * num_candidates
 
     @property
-    def takes_company(self) -> bool:
-        """Whether what fails is right alone and wrong among others: then the sizes of the batch matter."""
+    def needs_batch(self) -> bool:
+        """True if the failure occurs only in a batch: then the sizes of the batch matter."""
         return self.signature.stage == Stage.RECYCLE
 
     @property
     def can_share(self) -> bool:
-        """Whether problems can be told to fail in a run with others; an exception ends the run for all of them."""
+        """True if a failure can be recognized in a run with others; an exception ends the run for all of them."""
         return self.signature.kind != CRASH
 
-    def agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
-        """The places of the attempts on which both sides may well agree: those that do in a common run."""
+    def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
+        """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
         suspects = set(self.sift(attempts, control))
         if len(suspects) == len(attempts):
             return list(range(len(attempts)))
         return [i for i in range(len(attempts)) if i not in suspects]
 
     def _fit(self, one: Problem, other: Problem) -> bool:
-        return one.key == other.key and (not self.takes_company or one.sizes == other.sizes)
+        return one.key == other.key and (not self.needs_batch or one.sizes == other.sizes)
 
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
         problems = [attempts[i] for i in group] + ([] if control is None else [control])
@@ -156,18 +182,18 @@ class Oracle:
         self._check_budget()
         found = self.judge_together(problems)
         if control is None:
-            return [i for place, i in enumerate(group) if place in found]
+            return [i for member, i in enumerate(group) if member in found]
         if len(group) not in found:
             return group
-        places = [place for place in range(len(group)) if place in found]
-        others = [place for place in range(len(group)) if place not in found]
+        members = [member for member in range(len(group)) if member in found]
+        others = [member for member in range(len(group)) if member not in found]
         if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
-            # In a common run they have other ids: these are no more than less likely.
-            return [group[place] for place in (*places, *others)]
-        self._agreed.update(problems[place] for place in others)
-        if self.takes_company:
-            places = [place for place in places if _is_like(found[place], found[len(group)])]
-        return [group[place] for place in places]
+            # In a common run they have other ids, so that they are only less likely to fail.
+            return [group[member] for member in (*members, *others)]
+        self._agreed.update(problems[member] for member in others)
+        if self.needs_batch:
+            members = [member for member in members if _is_like(found[member], found[len(group)])]
+        return [group[member] for member in members]
 
     def _check_budget(self) -> None:
         if self.calls >= self._max_calls or time.perf_counter() >= self._end:
@@ -178,13 +204,77 @@ class Oracle:
         return self._make(run, sizes)
 
 
+class _Sift(NamedTuple, Generic[T]):
+    """A test of many rebuilt problems in one run."""
+
+    oracle: Oracle
+    problem: Problem
+    items: tuple[T, ...]
+    rebuild: Callable[[tuple[T, ...]], Problem | None]
+
+    def capacity(self, kept: tuple[T, ...]) -> int:
+        """Return how many problems with about as many items one run holds, the control apart."""
+        return LARGEST_RUN // max(1, self.oracle.weigh(self._build(kept))) - 1
+
+    def find_suspects(self, attempts: Sequence[tuple[T, ...]], kept: tuple[T, ...]) -> Iterable[int]:
+        """Yield the indices of the attempts that may fail with the signature."""
+        built = [(i, problem) for i, left in enumerate(attempts) if (problem := self.rebuild(left)) is not None]
+        for i in self.oracle.sift_lazily([problem for _, problem in built], self._build(kept)):
+            yield built[i][0]
+
+    def _build(self, kept: tuple[T, ...]) -> Problem:
+        return self.problem if kept == self.items else self.rebuild(kept) or self.problem
+
+
 def _extent(problem: Problem) -> tuple[int, int]:
     return problem.size, len(problem.queries) + len(problem.unranked)
 
 
 def _is_like(divergence: Divergence | None, other: Divergence | None) -> bool:
-    """Whether two divergences, as read off the traces, are in the same column, or in columns of resolvents."""
+    """Return whether two divergences read off the traces are in the same column, or both in columns of resolvents."""
     if divergence is None or other is None:
         return divergence is other
     fields = (divergence.field, other.field)
     return len(set(fields)) == 1 or all(field.startswith(RESOLVENTS) for field in fields)
+
+
+def prove_individually(batch: Batch, make_pipeline: MakePipeline) -> tuple[Batch, MakePipeline]:
+    """Return the batch with the sizes of a single problem, and a maker of engines that prove one problem at a time.
+
+    All problems must have the same sizes.
+
+    """
+    merged = replace(batch.merged, sizes=batch.merged.problems[0].sizes)
+
+    def make(run: Run, sizes: Sizes) -> Pipeline:
+        made = make_pipeline(run, sizes)
+        return made._replace(engine=_IndividualEngine(made.engine, merged))
+
+    return replace(batch, merged=merged), make
+
+
+class _IndividualEngine:
+    """An engine that is given the candidates of one problem at a time."""
+
+    def __init__(self, engine: Engine, merged: Merged) -> None:
+        self._engine = engine
+        self._merged = merged
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's info."""
+        return self._engine.info
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Prove the candidates of each problem, and return all columns together."""
+        return concatenate([self._engine.prove(part, progress) for part in self._split(candidates)])
+
+    def step(self, positions: Positions) -> Columns:
+        """Take one step from each position."""
+        return self._engine.step(positions)
+
+    def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
+        owner = self._merged.owner[candidates.query]
+        bounds = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(owner)]
+        for begin, end in pairwise(bounds):
+            yield candidates.take(slice(begin, end))

@@ -1,4 +1,4 @@
-"""The passes of the shrinker: each makes one kind of thing in a problem fewer, as long as it fails in the same way."""
+"""The passes of the shrinker: each reduces one kind of thing in a problem as long as it fails in the same way."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,39 +11,39 @@ from kgverify.program.atoms import NamedAtom, Variable, decode_variable, is_vari
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.ranking.corrupt import ALL
+from kgverify.runs.delta_debugging import count_down
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem, Sizes
-from kgverify.testing.shrinking.delta import counts_down, fewer_of
 from kgverify.testing.shrinking.oracle import Oracle
 from kgverify.testing.shrinking.terms import (
     VARIABLE_NAMES,
-    asked_for,
-    led_to,
+    ask_fact,
+    ask_premise,
+    assert_conclusion,
+    drop_one,
+    list_predicates,
     merge_constants,
-    merged_predicates,
-    predicates_of,
+    merge_predicates,
+    merge_variables,
     rename_plainly,
     replace_symbols,
-    unfolded,
-    with_conclusions,
-    with_fewer_variables,
-    with_one_less,
+    unfold_rule,
 )
 
 Pass: TypeAlias = Callable[[Problem, Oracle], Problem]
-"""From a problem that fails to one that fails in the same way and is no larger; the same one where there is none."""
+"""A function from a failing problem to one that fails in the same way and is no larger, or to the same problem."""
 
 T = TypeVar("T")
 
 MOST_FOR_PAIRS: Final = 16
-"""Elements of a problem of which two things are changed at once; fewer where each attempt is a run of its own."""
+"""Elements of a problem up to which two things are changed at once; fewer if attempts run one by one."""
 MOST_FOR_PAIRS_ALONE: Final = 10
 MOST_MERGED: Final = 6
-"""Constants that others are merged into, and that conclusions are made of."""
+"""Constants that others are merged into, and from which conclusions are made."""
 
 
 def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
-    """Each limit lower, and when nothing else changes as low as it can be; one that can be neither 1 nor one less is let be."""
+    """Lower each limit as far as possible; a limit that can be neither 1 nor one less stays."""
     for name in ("max_depth", "max_resolvents", "max_atoms"):
         for is_end in (True, False):
             value = getattr(problem.limits, name)
@@ -57,7 +57,7 @@ def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
-    """One query, with as few corruptions as may be; unranked, if that does not matter."""
+    """Reduce the queries to one, with as few corruptions as possible, and unranked if that does not matter."""
     if len(problem.queries) + len(problem.unranked) > 1:
         single = [replace(problem, queries=(), unranked=(query,)) for query in problem.unranked]
         single += [replace(problem, queries=(query,), unranked=()) for query in problem.queries]
@@ -75,8 +75,8 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
         problem = oracle.first([*unranked[:32], whole], problem) or problem
     if not problem.queries and problem.num_corruptions:
         problem = oracle.first([replace(problem, num_corruptions=0, seed=0)], problem) or problem
-    problem = fewer_of(problem, oracle, problem.unranked, partial(_with_queries, problem, problem.queries))
-    return fewer_of(problem, oracle, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
+    problem = oracle.drop_items(problem, problem.unranked, partial(_with_queries, problem, problem.queries))
+    return oracle.drop_items(problem, problem.queries, partial(_with_queries, problem, unranked=problem.unranked))
 
 
 def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tuple[NamedAtom, ...]) -> Problem | None:
@@ -84,70 +84,70 @@ def _with_queries(problem: Problem, queries: tuple[NamedAtom, ...], unranked: tu
 
 
 def drop_rules(problem: Problem, oracle: Oracle) -> Problem:
-    """As few rules as may be."""
-    return fewer_of(problem, oracle, problem.rules, lambda kept: replace(problem, rules=kept))
+    """Remove as many rules as possible."""
+    return oracle.drop_items(problem, problem.rules, lambda kept: replace(problem, rules=kept))
 
 
 def drop_facts(problem: Problem, oracle: Oracle) -> Problem:
-    """As few facts as may be."""
+    """Remove as many facts as possible."""
     after = problem.spread.after
 
     def rebuild(kept: tuple[tuple[int, NamedAtom], ...]) -> Problem:
-        # Unused symbols stay between the facts that they stand between.
-        spread = problem.spread._replace(after=sum(place < after for place, _ in kept))
+        # Unused symbols stay between the same facts.
+        spread = problem.spread._replace(after=sum(i < after for i, _ in kept))
         return replace(problem, facts=tuple(fact for _, fact in kept), spread=spread if after else problem.spread)
 
-    return fewer_of(problem, oracle, tuple(enumerate(problem.facts)), rebuild)
+    return oracle.drop_items(problem, tuple(enumerate(problem.facts)), rebuild)
 
 
 def drop_constants(problem: Problem, oracle: Oracle) -> Problem:
-    """As few further constants as may be."""
-    return fewer_of(problem, oracle, problem.constants, lambda kept: replace(problem, constants=kept))
+    """Remove as many further constants as possible."""
+    return oracle.drop_items(problem, problem.constants, lambda kept: replace(problem, constants=kept))
 
 
 def drop_body_atoms(problem: Problem, oracle: Oracle) -> Problem:
-    """Rules as short as may be."""
-    return _repeat(problem, oracle, with_one_less) if problem.rules else problem
+    """Shorten the rules as far as possible."""
+    return _repeat(problem, oracle, drop_one) if problem.rules else problem
 
 
 def skip_rules(problem: Problem, oracle: Oracle) -> Problem:
-    """In place of a rule, the query that it leads to, or the fact that it leads up to."""
+    """Replace a rule by the query that it leads to, or by a fact that it concludes."""
 
     def attempts(now: Problem) -> Iterator[Problem]:
         if now.rules:
-            yield from asked_for(now)
+            yield from ask_fact(now)
         for i in range(len(now.rules)):
-            yield from led_to(now, i)
-            yield from unfolded(now, i)
+            yield from ask_premise(now, i)
+            yield from unfold_rule(now, i)
         if len(now.rules) <= MOST_MERGED:
             for i in range(len(now.rules)):
-                yield from with_conclusions(now, i, MOST_MERGED)
+                yield from assert_conclusion(now, i, MOST_MERGED)
 
     return _repeat(problem, oracle, attempts)
 
 
 def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
-    """As few predicates and constants as may be."""
-    if oracle.takes_company:
-        # Each attempt is proved by itself: what is likely to do goes before what there are many of.
-        predicates = predicates_of(problem)
+    """Merge predicates and constants as far as possible."""
+    if oracle.needs_batch:
+        # Each attempt is proved individually, so the few likely ones go first.
+        predicates = list_predicates(problem)
         if len(predicates) > 2:
             one = replace_symbols(problem, {}, dict.fromkeys(predicates[1:], predicates[0]))
             problem = one if oracle.holds(one) else problem
         if len(problem.domain) > 2:
             one = merge_constants(problem, dict.fromkeys(problem.domain[1:], problem.domain[0]))
             problem = one if oracle.holds(one) else problem
-    problem = _repeat(problem, oracle, merged_predicates)
+    problem = _repeat(problem, oracle, merge_predicates)
     while True:
         names = problem.domain
         most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
         pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
         pairs.reverse()
-        places = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
-        # Of each constant the last pair is the one with the first of those that it may become.
-        into = list(dict(pairs[i] for i in places).items())
-        attempts = [merge_constants(problem, dict(into[:n])) for n in counts_down(len(into))]
-        attempts += [merge_constants(problem, dict([pairs[i]])) for i in places]
+        indices = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
+        # The last pair of each constant has the first one that it may become.
+        into = list(dict(pairs[i] for i in indices).items())
+        attempts = [merge_constants(problem, dict(into[:n])) for n in count_down(len(into))]
+        attempts += [merge_constants(problem, dict([pairs[i]])) for i in indices]
         found = oracle.first(list(dict.fromkeys(attempts)), problem)
         if found is None:
             return problem
@@ -155,17 +155,17 @@ def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def merge_and_drop(problem: Problem, oracle: Oracle) -> Problem:
-    """One element less where symbols become one: what neither dropping nor merging alone can do."""
+    """Merge symbols and drop an element at once, where neither alone is possible."""
 
     def attempts(now: Problem) -> Iterator[Problem]:
-        for merged in (*with_fewer_variables(now, 2), *_with_constants_merged(now)):
-            yield from with_one_less(merged)
+        for merged in (*merge_variables(now, 2), *_merge_two_constants(now)):
+            yield from drop_one(merged)
 
     fits = 1 < problem.size <= (MOST_FOR_PAIRS if oracle.can_share else MOST_FOR_PAIRS_ALONE)
     return _repeat(problem, oracle, attempts) if fits else problem
 
 
-def _with_constants_merged(problem: Problem) -> Iterator[Problem]:
+def _merge_two_constants(problem: Problem) -> Iterator[Problem]:
     names = problem.domain
     for i, late in enumerate(names):
         for early in names[:i]:
@@ -173,10 +173,10 @@ def _with_constants_merged(problem: Problem) -> Iterator[Problem]:
 
 
 def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
-    """The policy that needs no weights, or else a small one; the first seed."""
+    """Replace the policy by one without weights, or else by a small one with the first seed."""
     policy = problem.policy
     if policy != SHORTEST:
-        # Not fewer hidden units before a layer norm: of two it makes much of a rounding error.
+        # Not fewer hidden units before a layer norm, which enlarges rounding errors of two.
         small = policy._replace(embedding=2, hidden=2, blocks=0)
         attempts = [SHORTEST, small._replace(seed=0), small, policy._replace(seed=0)]
         different = [replace(problem, policy=each) for each in attempts if each != policy]
@@ -185,7 +185,7 @@ def simplify_policy(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
-    """As few unused symbols as may be."""
+    """Remove as many unused symbols as possible."""
     if problem.spread == NO_SPREAD:
         return problem
     problem = oracle.first([replace(problem, spread=NO_SPREAD)], problem) or problem
@@ -199,12 +199,12 @@ def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
     return problem
 
 
-def fewer_slots(problem: Problem, oracle: Oracle) -> Problem:
-    """As few slots as may be, where they matter, and windows that are tried faster than wide ones."""
+def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
+    """Reduce the slots as far as possible if they matter, and use the default windows, which are tried faster."""
     plain = DEFAULT_SIZES._replace(slots=problem.sizes.slots, pool=problem.sizes.pool)
-    if oracle.takes_company and problem.sizes != plain:
+    if oracle.needs_batch and problem.sizes != plain:
         problem = oracle.first([replace(problem, sizes=plain)], problem) or problem
-    while oracle.takes_company and (slots := problem.sizes.slots) > 1:
+    while oracle.needs_batch and (slots := problem.sizes.slots) > 1:
         fewer = [problem.sizes._replace(slots=v) for v in dict.fromkeys((1, 2, slots // 2, slots - 1)) if v < slots]
         found = oracle.first([replace(problem, sizes=each) for each in fewer], problem)
         if found is None:
@@ -214,7 +214,7 @@ def fewer_slots(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def simplify_sizes(problem: Problem, oracle: Oracle) -> Problem:
-    """Sizes of the batch as they are by default, or as small as may be."""
+    """Set the sizes of the batch to their defaults, or make them as small as possible."""
     if problem.sizes == DEFAULT_SIZES:
         return problem
     problem = oracle.first([replace(problem, sizes=DEFAULT_SIZES)], problem) or problem
@@ -227,7 +227,7 @@ def simplify_sizes(problem: Problem, oracle: Oracle) -> Problem:
 
 
 def restore_limits(problem: Problem, oracle: Oracle) -> Problem:
-    """The default of each limit that does not matter: then it need not be told."""
+    """Set each limit that does not matter to its default, so that readers need not consider it."""
     if problem.limits == Limits():
         return problem
     problem = oracle.first([replace(problem, limits=Limits())], problem) or problem
@@ -238,14 +238,14 @@ def restore_limits(problem: Problem, oracle: Oracle) -> Problem:
     return problem
 
 
-def plain_names(problem: Problem, oracle: Oracle) -> Problem:
-    """Constants a, b, c ..., predicates p, q, r ..., variables X, Y, Z ..."""
+def simplify_names(problem: Problem, oracle: Oracle) -> Problem:
+    """Rename constants to a, b, c ..., predicates to p, q, r ..., variables to X, Y, Z ..."""
     return oracle.first([rename_plainly(problem)], problem) or problem
 
 
 PASSES: Final[tuple[Pass, ...]] = (
     lower_limits,
-    fewer_slots,
+    reduce_slots,
     drop_queries,
     drop_rules,
     drop_facts,
@@ -257,14 +257,14 @@ PASSES: Final[tuple[Pass, ...]] = (
     simplify_policy,
     simplify_spread,
 )
-"""Repeated until none of them finds anything."""
+"""Passes that are repeated until none of them finds anything."""
 
-LAST_PASSES: Final[tuple[Pass, ...]] = (simplify_sizes, restore_limits, plain_names)
-"""What makes a problem no smaller and easier to read."""
+LAST_PASSES: Final[tuple[Pass, ...]] = (simplify_sizes, restore_limits, simplify_names)
+"""Passes that make a problem no smaller, but easier to read."""
 
 
 def list_candidates(merged: Merged) -> list[NamedAtom]:
-    """The candidates of a run, in the order in which they are proved."""
+    """Return the candidates of a run, in the order in which they are proved."""
     run, symbols = merged.run, merged.graph.program.symbols
     drawn = merged.expected.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     return [_decode(row, symbols) for row in drawn.atom.tolist()]

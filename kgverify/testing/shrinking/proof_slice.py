@@ -1,4 +1,4 @@
-"""The proof slice: of a graph, the clauses that both engines touched on the way to a divergence, and what stood before them."""
+"""The proof slice: the clauses of a graph that both engines touched before a divergence, and the facts before them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,13 +22,13 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.verify import Verification
 
 PRECEDING: Final = (0, 64, 256, 1024)
-"""How many facts that precede, of the selected atom's predicate, are tried with a slice: a cap counts them."""
+"""The numbers of preceding facts of the selected atom's predicate to try with a slice: a cap counts them."""
 NEIGHBOURS: Final = (2, 4, 8, 16, 32, 64)
-"""How many candidates, up to the one that differs and beyond it, are tried together where one alone does not differ."""
+"""The numbers of candidates around the one that differs to try together, if it does not differ alone."""
 WIDE: Final = Sizes(match_window=1024, score_window=256)
-"""Sizes of an engine for slices."""
+"""The sizes of an engine for slices."""
 START: Final = "start"
-"""The predicate that stands for a goal in the middle of a derivation."""
+"""A predicate that leads to a goal in the middle of a derivation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,8 @@ class Touched:
     facts:    that made resolvents, or with which pruning deleted an atom; in file order
     matching: these and all others that a selected atom unifies with
     rules:    all whose heads have a selected atom's predicate
-    goal:     of the last step, on the expected side; empty where there was none
+    goal:     of the last step, on the expected side; empty if there is no step
+
     """
 
     facts: tuple[NamedAtom, ...]
@@ -49,34 +50,34 @@ class Touched:
 
 @dataclass(frozen=True, eq=False)
 class Slicer:
-    """Problems cut from a graph, on which a divergence of a verification may show as well."""
+    """Problems cut from a graph, on which a divergence of a verification may occur as well."""
 
     verification: Verification
     graph: KnowledgeGraph
     policy: PolicySpec = SHORTEST
 
     def slices(self, divergence: Divergence) -> Iterator[list[Problem]]:
-        """Problems in rounds, the smallest first; those of a round are tried together."""
+        """Yield problems in rounds, the smallest first; those of a round are tried together."""
         if divergence.stage in (Stage.CORRUPT, Stage.RANK, Stage.METRIC):
-            yield from self._of_ranking(divergence)
+            yield from self._cut_ranking(divergence)
             return
         if divergence.stage in STEP_STAGES:
-            yield from self._of_step(divergence)
-        yield from self._of_neighbours(divergence)
+            yield from self._cut_step(divergence)
+        yield from self._cut_neighbours(divergence)
 
     def touched(self, divergence: Divergence) -> tuple[NamedAtom, ...]:
-        """The facts that made resolvents, or deleted atoms, on the way to a divergence of a step."""
+        """Return the facts that made resolvents, or deleted atoms, before a divergence of a step."""
         last = divergence.step if divergence.step >= 0 else None
         return self._touched([divergence.candidate], last).facts
 
-    def _of_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
+    def _cut_step(self, divergence: Divergence) -> Iterator[list[Problem]]:
         row, last = divergence.candidate, divergence.step if divergence.step >= 0 else None
         way = self._touched([row], last)
         query = self._candidate(row)
         starts: list[tuple[Touched, tuple[NamedAtom, ...], tuple[NamedRule, ...]]] = [(way, (query,), ())]
         if way.goal:
             here = self._touched([row], last, only_last=True)
-            # From the goal of the divergent step on: as a query, and as what a rule leads to.
+            # From the goal of the divergent step on, which is a query, or the body of a rule.
             starts.insert(0, (here, tuple(rename_variables([way.goal[0]])), ()))
             constant = next((t for a in (query, *way.goal) for t in a[1:] if isinstance(t, str)), "a")
             into = NamedRule(NamedAtom(START, constant, constant), way.goal)
@@ -93,8 +94,8 @@ class Slicer:
         yield [self._problem(facts, (*rules, *touched.rules), unranked) for touched, unranked, rules in starts]
         yield [self._problem(self.graph.train, self.graph.rules, (query,))]
 
-    def _of_neighbours(self, divergence: Divergence) -> Iterator[list[Problem]]:
-        """Candidates in company: those before the one that differs and some after it."""
+    def _cut_neighbours(self, divergence: Divergence) -> Iterator[list[Problem]]:
+        """Yield candidates in batches: some before the one that differs and some after it."""
         row, num = divergence.candidate, len(self.verification.expected.columns.candidates.num_steps)
         for count in (*(n for n in NEIGHBOURS if n < num), num):
             first = max(0, min(row + 1 - count // 2, num - count))
@@ -110,7 +111,7 @@ class Slicer:
                 for n in slots
             ]
 
-    def _of_ranking(self, divergence: Divergence) -> Iterator[list[Problem]]:
+    def _cut_ranking(self, divergence: Divergence) -> Iterator[list[Problem]]:
         expected, run = self.verification.expected, self.verification.report.run
         rows = np.flatnonzero(expected.columns.candidates.query == divergence.query).tolist()
         query = self.graph.queries(run.split)[divergence.query]
@@ -149,7 +150,7 @@ class Slicer:
         )
 
     def _after(self, num: int, predicate: str, facts: tuple[NamedAtom, ...]) -> tuple[NamedAtom, ...]:
-        """The facts after so many others of the predicate."""
+        """Return the facts after `num` others of the predicate."""
         if not num:
             return facts
         known = set(facts)
@@ -184,7 +185,7 @@ class Slicer:
     def _clauses(
         self, trace: Trace, view: StepView, goal: Sequence[NamedAtom]
     ) -> tuple[set[NamedAtom], set[NamedAtom]]:
-        """The facts that a step touched, and those that its selected atom unifies with."""
+        """Return the facts that a step touched, and those that its selected atom unifies with."""
         selected, rest = goal[0], goal[1:]
         named_facts = self._facts_by_row
         origins = {named_facts[each.origin] for each in view.resolvents if each.origin_kind == Origin.FACT}

@@ -1,7 +1,7 @@
-"""Shrinking: from a problem on which an engine fails to a minimal one on which it fails in the same way.
+"""Shrink a problem on which an engine fails to a minimal one on which it fails in the same way.
 
-In the same way means: the first divergence has the same stage, field, class and situation (see `Signature`); for an
-exception, the same type. Which atom it is of, at which step and with which values, may change.
+Failing in the same way means that the first divergence has the same stage, field, class and situation (see
+`Signature`), or that the exception has the same type. Its atom, its step and its values may change.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgverify.errors import UserError
+from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import Failure
-from kgverify.testing.checking.pipelines import MakePipeline, compiled_maker
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.shrinking.neighbour import Neighbour, find_neighbour
@@ -18,24 +18,25 @@ from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.passes import LAST_PASSES, PASSES, list_candidates
 
 MAX_CALLS: Final = 2000
-"""Runs of the engine under test that a shrink may take unless it is told otherwise."""
+"""The default limit on the runs of the engine under test."""
 MAX_SECONDS: Final = 60.0
-"""Seconds that a shrink may take unless it is told otherwise."""
+"""The default limit on the seconds of a shrink."""
 
 Progress = Callable[[str, Problem, int], None]
-"""Told after each pass: its name, the problem so far, the calls so far."""
+"""A callback after each pass, with its name, the problem so far and the calls so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """What a shrink came to.
+    """The result of a shrink.
 
     failure:     of the minimal problem, which fails alone
-    original:    the problem, or the company of problems, that it began with
-    neighbour:   the minimal problem with one thing changed, on which both sides agree; None if none was found
+    original:    the problem, or the group of problems, with which the shrink began
+    neighbour:   the minimal problem with one change, on which both sides agree; None if none was found
     calls:       runs of the engine under test; one run of many problems is one call
     seconds:     that it took
-    is_finished: whether it ended by itself, rather than for want of calls or seconds
+    is_finished: whether it ended before the limit on calls or seconds
+
     """
 
     failure: Failure
@@ -50,6 +51,11 @@ class Shrunk:
         """The minimal problem."""
         return self.failure.problem
 
+    @property
+    def change(self) -> str:
+        """The change after which both sides agree; empty where none is known."""
+        return self.neighbour.change if self.neighbour is not None else ""
+
 
 def shrink(
     failure: Failure,
@@ -60,10 +66,13 @@ def shrink(
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
 ) -> Shrunk:
-    """A minimal problem with the failure's signature. Deterministic, unless the seconds run out.
+    """Return a minimal problem with the failure's signature. Deterministic, unless the seconds run out.
 
-    make_pipeline: what fails, as for `judge`; lockstep: whether the failure was found so
-    Where calls or seconds run out, the smallest problem found so far is the result.
+    make_pipeline: makes the engine that fails, as for `judge`
+    lockstep:      whether the failure was found in lockstep
+
+    If calls or seconds run out, the smallest problem found so far is the result.
+
     """
     oracle = Oracle(
         make_pipeline or compiled_maker(), failure.signature, lockstep=lockstep, max_calls=max_calls, seconds=seconds
@@ -72,16 +81,16 @@ def shrink(
 
 
 def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = None) -> Shrunk:
-    """As `shrink`, with the calls and the seconds that an oracle has left."""
+    """Shrink like `shrink`, with the calls and the seconds that an oracle has left."""
     found, neighbour, is_finished = failure, None, False
     try:
-        for joined in [failure.problem] if failure.is_alone else joined_problems(failure.company):
+        for joined in [failure.problem] if failure.is_alone else join_problems(failure.group):
             if oracle.holds(joined):
                 found = oracle.judge(joined) or found
                 break
         else:
             raise UserError(
-                f"does not fail as told ({failure.signature}) when it is run again alone",
+                f"does not fail again with the signature {failure.signature}",
                 where="shrink",
                 fix="give the failure that `judge` or `check_problems` found with the same engine",
             )
@@ -92,12 +101,12 @@ def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = No
         neighbour = find_neighbour(found.problem, oracle)
         is_finished = True
     except OutOfBudget:
-        # In the middle of a pass.
+        # The limit was reached in the middle of a pass.
         if oracle.smallest is not None and oracle.smallest.size < found.problem.size:
             found = oracle.judge(oracle.smallest) or found
     return Shrunk(
         failure=replace(found, index=failure.index),
-        original=failure.company,
+        original=failure.group,
         neighbour=neighbour,
         calls=oracle.calls,
         seconds=oracle.seconds,
@@ -105,28 +114,28 @@ def shrink_with(oracle: Oracle, failure: Failure, progress: Progress | None = No
     )
 
 
-def joined_problems(company: Sequence[Problem]) -> Iterator[Problem]:
-    """Problems that share a run as a single one: its candidates those of the run, unranked; or its queries theirs."""
-    merged = merge(company)
+def join_problems(group: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield one problem in place of several in one run: with its candidates unranked, or with its queries."""
+    merged = merge(group)
     facts, rules, limits = merged.graph.train, merged.graph.rules, merged.run.limits
     common = Problem(
         facts=facts,
         rules=rules,
         unranked=tuple(list_candidates(merged)),
         limits=limits,
-        policy=company[0].policy,
+        policy=group[0].policy,
         num_corruptions=0,
         sizes=merged.sizes,
     )
     yield common
     ranked = tuple(query for query, is_ranked in zip(merged.graph.test, merged.is_ranked, strict=True) if is_ranked)
     if ranked:
-        yield replace(common, queries=ranked, unranked=(), num_corruptions=company[0].num_corruptions)
+        yield replace(common, queries=ranked, unranked=(), num_corruptions=group[0].num_corruptions)
 
 
 def _run_passes(problem: Problem, oracle: Oracle) -> Iterator[tuple[str, Problem]]:
-    """The problem after each pass that made something of it."""
-    # A pass is not tried again on what it made nothing of.
+    """Yield the problem after each pass that changed it."""
+    # A pass is not tried again on a problem that it did not change.
     idle: dict[str, Problem] = {}
     while any(idle.get(each.__name__) != problem for each in PASSES):
         for each in PASSES:

@@ -1,54 +1,146 @@
-"""Shrinking a divergence of a run on a real graph: the proof slice first, then the shrinker."""
+"""Shrink a divergence of a run on a real graph: cut the graph to a proof slice first, then shrink that."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sized
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
-from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, MakePipeline, make_pipeline
 from kgverify.testing.checking.failure import sign
-from kgverify.testing.checking.pipelines import MakePipeline
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
-from kgverify.testing.reproducers.reproducer import Reproducer, reproducer_of_shrunk
-from kgverify.testing.shrinking.held_ids import cut_with_ids
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
+from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
+from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
+from kgverify.verification.save import read_run
 from kgverify.verification.verify import Verification
 
 POLICIES: Final = (SHORTEST, *(PolicySpec("two_tower", seed=seed) for seed in range(4)))
-"""A problem has no weights of its own: these stand for whatever policy a run had, the run's kind first."""
-
+"""A problem has no weights of its own: these replace the policy of a run, and those of the run's kind are tried first."""
 MOST_SEEDS_ALONE: Final = 2
 """Seeds of random weights that are tried where attempts cannot share a run."""
 MAX_RUN_CALLS: Final = 100
-"""Runs of the engine under test that shrinking a divergence on a graph may take unless it is told otherwise."""
+"""Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
+MOST_SHOWN: Final = 24
+"""Lines of a problem that are printed; the reproducer has them all."""
 
 
 class NoSlice(UserError):
-    """No part of the graph was found that diverges as the run does."""
+    """An error: no part of the graph was found that diverges as the run does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShrunkRun:
-    """What shrinking a divergence came to.
+    """The result of shrinking a divergence of a run.
 
-    graph_facts, graph_rules: of the graph; sliced: the problem that the shrinker began with
+    report:  of the run
+    graph:   of the run
+    sliced:  the problem that the proof slice left, with which the shrinker began
+    engine:  the engine on which the divergence was shrunk
     """
 
     shrunk: Shrunk
     sliced: Problem
-    graph_facts: int
-    graph_rules: int
+    graph: KnowledgeGraph
+    report: Report
+    engine: EngineSpec = EAGER
 
     @property
     def removed(self) -> float:
-        """The part of the graph's facts that the slice had not, 0 to 1."""
-        return 1 - len(self.sliced.facts) / max(1, self.graph_facts)
+        """The share of the graph's facts that are not in the slice, 0 to 1."""
+        return 1 - len(self.sliced.facts) / max(1, len(self.graph.train))
+
+    @property
+    def reproducer(self) -> Reproducer:
+        """The reproducer of the minimal problem, with notes of the run."""
+        report, problem, graph = self.report, self.shrunk.problem, self.graph
+        notes = (
+            f"from {report.command}" if report.command else f"from a run on {report.run.graph}",
+            f"{len(graph.train):,} facts and {len(graph.rules):,} rules cut to {len(self.sliced.facts):,} and"
+            f" {len(self.sliced.rules):,} by the proof slice, then to {len(problem.facts):,} and"
+            f" {len(problem.rules):,}; {self.shrunk.calls} runs of the engine",
+        )
+        return make_reproducer(
+            self.shrunk.failure, self.engine, lockstep=report.lockstep, neighbour=self.shrunk.change, notes=notes
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The minimal problem."""
+        return self.shrunk.problem
+
+    def save(self, path: str | Path) -> Path:
+        """Write the reproducer, and return its path. UserError if it cannot be written."""
+        write_reproducer(self.reproducer, Path(path))
+        return Path(path)
+
+    def __str__(self) -> str:
+        """Return the signature, the sizes before and after, and the problem."""
+        shrunk, minimum, graph, sliced = self.shrunk, self.problem, self.graph, self.sliced
+        info = self.report.environment.actual
+        is_other = info.name == COMPILED and self.engine != find_engines(self.report)[-1]
+        lines = [
+            f"{shrunk.failure.signature}   on {self.engine}" + (", where it occurs as well" if is_other else ""),
+            f"   graph      {_count(graph.train, 'fact')}, {_count(graph.rules, 'rule')}",
+            f"   slice      {_count(sliced.facts, 'fact')}, {_count(sliced.rules, 'rule')}"
+            f"   ({self.removed:.1%} of the facts left out)",
+            f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
+            f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
+            f"   in {shrunk.calls} runs, {shrunk.seconds:.1f} s"
+            + ("" if shrunk.is_finished else ", the smallest found before --calls or --seconds ran out"),
+            "",
+        ]
+        program = str(minimum).splitlines()
+        if len(program) > MOST_SHOWN:
+            hidden = len(program) - MOST_SHOWN
+            program = [*program[: MOST_SHOWN // 2], f"... {hidden} lines", *program[-MOST_SHOWN // 2 :]]
+        lines += [f"   {line}" for line in program]
+        if shrunk.change:
+            lines += ["", f"both sides agree with one change: {shrunk.change}"]
+        return "\n".join(lines)
+
+
+@saving_bugs()
+def shrink_run(
+    run: Verification | str | Path,
+    divergence: int = 1,
+    *,
+    engine: EngineSpec | None = None,
+    graph: KnowledgeGraph | None = None,
+    max_calls: int = MAX_RUN_CALLS,
+    seconds: float = MAX_SECONDS,
+    progress: Progress | None = None,
+) -> ShrunkRun:
+    """Shrink a divergence of a verification, or of a run in a folder that was saved, to a minimal problem.
+
+    divergence: its number in the report, from 1
+    engine:     the engine under test; by default the run's own, eager on the CPU if the divergence shows there as well
+    graph:      by default the run's, loaded again
+
+    UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
+    part of the graph diverges in the same way.
+    """
+    verification = run if isinstance(run, Verification) else read_run(Path(run))
+    engines = [engine] if engine is not None else find_engines(verification.report)
+    loaded = load_run_graph(verification.report) if graph is None else graph
+    for each in engines[:-1]:
+        try:
+            found = shrink_divergence(
+                verification, loaded, make_pipeline(each), divergence, max_calls, seconds, progress=progress
+            )
+            return replace(found, engine=each)
+        except NoSlice:
+            pass
+    make = make_pipeline(engines[-1])
+    found = shrink_divergence(verification, loaded, make, divergence, max_calls, seconds, progress=progress)
+    return replace(found, engine=engines[-1])
 
 
 def shrink_divergence(
@@ -56,16 +148,12 @@ def shrink_divergence(
     graph: KnowledgeGraph,
     maker: MakePipeline,
     number: int = 1,
-    *,
     max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
+    *,
     progress: Progress | None = None,
 ) -> ShrunkRun:
-    """A minimal problem that diverges as the divergence of a run does.
-
-    graph: that of the run; number: of the divergence in the report, from 1
-    UserError if there is no such divergence, the graph is another, or no slice diverges in the same way.
-    """
+    """Shrink a divergence of a verification on the engine that `maker` makes; otherwise like `shrink_run`."""
     report = verification.report
     if not 1 <= number <= len(report.divergences):
         num = len(report.divergences)
@@ -88,11 +176,11 @@ def shrink_divergence(
     failure = oracle.judge(sliced)
     assert failure is not None
     shrunk = shrink_with(oracle, failure, progress)
-    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph_facts=len(graph.train), graph_rules=len(graph.rules))
+    return ShrunkRun(shrunk=shrunk, sliced=sliced, graph=graph, report=report)
 
 
-def graph_of(report: Report) -> KnowledgeGraph:
-    """The graph of a saved run, loaded again as its command did. UserError if it is not found."""
+def load_run_graph(report: Report) -> KnowledgeGraph:
+    """Load the graph of a saved run as its command did. UserError if it is not found."""
     words = shlex.split(report.command)
     given: dict[str, str] = {}
     for i, word in enumerate(words):
@@ -104,8 +192,8 @@ def graph_of(report: Report) -> KnowledgeGraph:
     return load_graph(given.get("--graph", report.run.graph), rules=given.get("--rules"))
 
 
-def engines_of(report: Report) -> list[EngineSpec]:
-    """The engine under test of a saved run, the fastest way to run it first. UserError if kgverify cannot make it."""
+def find_engines(report: Report) -> list[EngineSpec]:
+    """Return the ways to run the engine of a saved run, the fastest first. UserError if kgverify cannot make it."""
     info = report.environment.actual
     if info.name != COMPILED:
         raise UserError(
@@ -117,48 +205,12 @@ def engines_of(report: Report) -> list[EngineSpec]:
     return list(dict.fromkeys((recorded._replace(mode="eager", device="cpu"), recorded)))
 
 
-def shrink_saved(
-    verification: Verification,
-    graph: KnowledgeGraph,
-    engines: Sequence[EngineSpec],
-    number: int = 1,
-    *,
-    max_calls: int = MAX_RUN_CALLS,
-    seconds: float = MAX_SECONDS,
-    progress: Progress | None = None,
-) -> tuple[ShrunkRun, EngineSpec]:
-    """As `shrink_divergence`, with the first of the engines on which the divergence shows."""
-    for i, engine in enumerate(engines):
-        maker = make_pipeline(engine)
-        try:
-            shrunk = shrink_divergence(
-                verification, graph, maker, number, max_calls=max_calls, seconds=seconds, progress=progress
-            )
-        except NoSlice:
-            if i + 1 == len(engines):
-                raise
-        else:
-            return shrunk, engine
-    raise UserError("expected an engine, found none", where="shrink", fix="give an engine or more")
-
-
-def make_run_reproducer(shrunk: ShrunkRun, engine: EngineSpec, report: Report) -> Reproducer:
-    """The reproducer of what shrinking a run came to, with a note of where it came from."""
-    notes = [
-        f"from {report.command}" if report.command else f"from a run on {report.run.graph}",
-        f"{shrunk.graph_facts:,} facts and {shrunk.graph_rules:,} rules cut to {len(shrunk.sliced.facts):,} and"
-        f" {len(shrunk.sliced.rules):,} by the proof slice, then to {len(shrunk.shrunk.problem.facts):,} and"
-        f" {len(shrunk.shrunk.problem.rules):,}; {shrunk.shrunk.calls} runs of the engine",
-    ]
-    return reproducer_of_shrunk(shrunk.shrunk, engine, lockstep=report.lockstep, notes=tuple(notes))
-
-
 def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, oracle: Oracle) -> Problem:
     report = verification.report
     divergence = report.divergences[number - 1]
     is_plain = report.policy.name == SHORTEST.name
-    # Where each attempt is a run of its own, fewer of them.
-    most = MOST_SEEDS_ALONE if oracle.takes_company else len(POLICIES)
+    # Fewer seeds if each attempt is a separate run.
+    most = MOST_SEEDS_ALONE if oracle.needs_batch else len(POLICIES)
     policies = POLICIES[:1] if is_plain else (*POLICIES[1:][:most], SHORTEST)
     try:
         rounds = [Slicer(verification, graph, policy).slices(divergence) for policy in policies]
@@ -169,7 +221,7 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
                     continue
                 if len(found.facts) < len(graph.train):
                     return found
-                return cut_with_ids(found, Slicer(verification, graph).touched(divergence), oracle)
+                return shrink_keeping_ids(found, Slicer(verification, graph).touched(divergence), oracle)
     except OutOfBudget:
         if oracle.smallest is not None:
             return oracle.smallest
@@ -179,3 +231,7 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
         fix="choose another divergence of the same cause, or allow more --seconds"
         + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),
     )
+
+
+def _count(things: Sized, one: str, many: str = "") -> str:
+    return f"{len(things):,} {one if len(things) == 1 else many or one + 's'}"

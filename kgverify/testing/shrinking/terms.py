@@ -1,4 +1,4 @@
-"""Changes to the symbols of a problem: replaced, named anew, a query put in place of what it leads to."""
+"""Changes to the symbols of a problem: replacing and renaming them, and replacing queries by others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Final
 
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
-from kgverify.testing.problems.problem import Problem, constants_of
+from kgverify.testing.problems.problem import Problem, list_constants
 
 CONSTANT_NAMES: Final = "abcdefghijklmno"
 PREDICATE_NAMES: Final = "pqrstuvw"
@@ -19,7 +19,7 @@ _Change = Callable[[NamedAtom], NamedAtom]
 
 
 def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
-    """The problem under other names; two that get one name become one symbol. Facts said twice by that are said once."""
+    """Return the problem with symbols replaced. Facts that become equal are kept once."""
 
     def term(each: Term) -> Term:
         return each if isinstance(each, Variable) else constants.get(each, each)
@@ -36,13 +36,13 @@ def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: 
     )
 
 
-def predicates_of(problem: Problem) -> list[str]:
-    """The predicates of a problem, in order of first appearance."""
+def list_predicates(problem: Problem) -> list[str]:
+    """Return the predicates of a problem, in order of first appearance."""
     return list(dict.fromkeys(atom.predicate for atom in problem.atoms()))
 
 
 def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
-    """The problem with constants made one with others; `into` may lead from one to the next."""
+    """Return the problem with constants merged into others; `into` may be a chain."""
 
     def end(name: str) -> str:
         while name in into:
@@ -52,20 +52,20 @@ def merge_constants(problem: Problem, into: Mapping[str, str]) -> Problem:
     return replace_symbols(problem, {name: end(name) for name in into}, {})
 
 
-def merged_predicates(problem: Problem) -> Iterator[Problem]:
-    """The problem with two of its predicates made one."""
-    names = predicates_of(problem)
+def merge_predicates(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem with two of its predicates merged."""
+    names = list_predicates(problem)
     for late in range(len(names) - 1, 0, -1):
         for early in names[:late]:
             yield replace_symbols(problem, {}, {names[late]: early})
 
 
 def rename_plainly(problem: Problem) -> Problem:
-    """The problem with constants a, b, c ..., predicates p, q, r ..., and in each clause variables X, Y, Z ..."""
+    """Return the problem with constants a, b, c ..., predicates p, q, r ..., variables X, Y, Z ..."""
     renamed = replace_symbols(
         problem,
         dict(zip(problem.domain, _names(CONSTANT_NAMES, "c"), strict=False)),
-        dict(zip(predicates_of(problem), _names(PREDICATE_NAMES, "p"), strict=False)),
+        dict(zip(list_predicates(problem), _names(PREDICATE_NAMES, "p"), strict=False)),
     )
     return replace(
         renamed,
@@ -74,8 +74,8 @@ def rename_plainly(problem: Problem) -> Problem:
     )
 
 
-def led_to(problem: Problem, i: int) -> Iterator[Problem]:
-    """The problem without its i-th rule, and with an atom of the rule's body in place of the queries that it serves."""
+def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
+    """Yield the problem without its i-th rule, with an atom of the rule's body in place of its queries."""
     rule = problem.rules[i]
     rest = problem.rules[:i] + problem.rules[i + 1 :]
     queries = (*problem.queries, *problem.unranked)
@@ -87,8 +87,8 @@ def led_to(problem: Problem, i: int) -> Iterator[Problem]:
         yield replace(problem, rules=rest, queries=(), unranked=(goal,))
 
 
-def with_conclusions(problem: Problem, i: int, most: int) -> Iterator[Problem]:
-    """The problem with a fact in place of its i-th rule: what the rule may conclude, over the first `most` constants."""
+def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
+    """Yield the problem with a fact that its i-th rule may conclude in place of the rule."""
     rule = problem.rules[i]
     rest = problem.rules[:i] + problem.rules[i + 1 :]
     names = problem.domain[:most]
@@ -99,8 +99,8 @@ def with_conclusions(problem: Problem, i: int, most: int) -> Iterator[Problem]:
                 yield replace(problem, rules=rest, facts=(*problem.facts, NamedAtom(predicate, a, b)))
 
 
-def unfolded(problem: Problem, i: int) -> Iterator[Problem]:
-    """The problem without its i-th rule, whose body stands in another one's for an atom that it concludes."""
+def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
+    """Yield the problem without its i-th rule, whose body replaces an atom of another rule that it concludes."""
     last = problem.rules[i]
     head, *body = rename_apart(_atoms(last))
     for k, rule in enumerate(problem.rules):
@@ -114,8 +114,8 @@ def unfolded(problem: Problem, i: int) -> Iterator[Problem]:
             yield replace(problem, rules=tuple(rules[:i] + rules[i + 1 :]))
 
 
-def with_fewer_variables(problem: Problem, most: int) -> Iterator[Problem]:
-    """The problem with a variable of a rule, or of a query, made one with another, or a constant."""
+def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
+    """Yield the problem with a variable of a rule or a query merged into another, or into a constant."""
     names = problem.domain[:most]
     for i, rule in enumerate(problem.rules):
         variables = list(dict.fromkeys(t for a in _atoms(rule) for t in a[1:] if isinstance(t, Variable)))
@@ -127,8 +127,8 @@ def with_fewer_variables(problem: Problem, most: int) -> Iterator[Problem]:
                 yield replace(problem, rules=rules)
 
 
-def with_one_less(problem: Problem) -> Iterator[Problem]:
-    """The problem without one of its facts, rules or body atoms."""
+def drop_one(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem without one of its facts, rules or body atoms."""
     for i in range(len(problem.facts)):
         yield replace(problem, facts=problem.facts[:i] + problem.facts[i + 1 :])
     for i, rule in enumerate(problem.rules):
@@ -139,21 +139,24 @@ def with_one_less(problem: Problem) -> Iterator[Problem]:
             yield replace(problem, rules=(*others[0], short, *others[1]))
 
 
-def asked_for(problem: Problem) -> Iterator[Problem]:
-    """The problem without its rules, and asked for one of its facts, with a variable for either argument; that query alone
-    or in place of another."""
+def ask_fact(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem without its rules, with a query for one of its facts in which an argument may be a variable.
+
+    The query is alone, or replaces another.
+
+    """
     x = Variable(VARIABLE_NAMES[0])
     queries = [each for p, a, b in reversed(problem.facts) for each in (NamedAtom(p, x, b), NamedAtom(p, a, x))]
     for query in dict.fromkeys(queries):
         yield replace(problem, rules=(), queries=(), unranked=(query,), num_corruptions=0)
-        # Of a few queries that take each other's company, one.
+        # One of several queries that fail only together.
         for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
             others = problem.unranked[:i], problem.unranked[i + 1 :]
             yield replace(problem, rules=(), unranked=(*others[0], query, *others[1]))
 
 
 def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:
-    """Bindings under which two atoms without a variable in common are equal; None if there are none."""
+    """Return bindings under which two atoms without common variables are equal; None if they cannot be."""
     if left.predicate != right.predicate:
         return None
     bindings: dict[Variable, Term] = {}
@@ -169,14 +172,14 @@ def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:
 
 
 def rename_apart(atoms: Iterable[NamedAtom]) -> list[NamedAtom]:
-    """The atoms with variables that no clause has that was read or renamed plainly."""
+    """Return the atoms with variables that no clause has that was read or renamed plainly."""
     return [
         NamedAtom(p, *(Variable(f"{t.name}'") if isinstance(t, Variable) else t for t in terms)) for p, *terms in atoms
     ]
 
 
 def substitute(atom: NamedAtom, bindings: Mapping[Variable, Term]) -> NamedAtom:
-    """The atom under bindings."""
+    """Return the atom under bindings."""
     return NamedAtom(atom.predicate, _resolve(atom.first, bindings), _resolve(atom.second, bindings))
 
 
@@ -191,7 +194,7 @@ def _atoms(rule: NamedRule) -> list[NamedAtom]:
 
 
 def rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
-    """The atoms with variables X, Y, Z ... in order of first appearance."""
+    """Return the atoms with variables X, Y, Z ... in order of first appearance."""
     names = _names(VARIABLE_NAMES, "V")
     variables = dict.fromkeys(t for atom in atoms for t in atom[1:] if isinstance(t, Variable))
     renamed: dict[Variable, Term] = {old: Variable(new) for old, new in zip(variables, names, strict=False)}
@@ -219,7 +222,7 @@ def _change_atoms(problem: Problem, change: _Change) -> Problem:
 
 
 def _is_injective(constants: Mapping[str, str], predicates: Mapping[str, str], problem: Problem) -> bool:
-    names = constants_of(problem.atoms())
+    names = list_constants(problem.atoms())
     return len({constants.get(n, n) for n in names}) == len(names) and len(
-        {predicates.get(n, n) for n in predicates_of(problem)}
-    ) == len(predicates_of(problem))
+        {predicates.get(n, n) for n in list_predicates(problem)}
+    ) == len(list_predicates(problem))

@@ -1,4 +1,4 @@
-"""Shrinking what breaks a law: to a minimal problem on which the engine under test breaks the same law."""
+"""Violations of laws, shrunk with the law held fixed and written as reproducers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,10 +6,11 @@ from typing import NamedTuple
 from kgverify.comparison.result import Divergence
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline
 from kgverify.testing.checking.failure import LAW, Failure, Signature
-from kgverify.testing.checking.pipelines import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
+from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.shrinking.oracle import Oracle
 from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Progress, Shrunk, shrink_with
 
@@ -36,7 +37,7 @@ def shrink_violation(
     UserError where the law is not broken when the problem is run again.
     """
     oracle = LawOracle(law or find_law(violation.law), violation, make_pipeline, max_calls=max_calls, seconds=seconds)
-    shrunk = shrink_with(oracle, failure_of(violation), progress)
+    shrunk = shrink_with(oracle, make_failure(violation), progress)
     return ShrunkViolation(shrunk, oracle.violations.get(shrunk.problem, violation))
 
 
@@ -45,12 +46,12 @@ def find_violation(problem: Problem, law: Law, make_pipeline: MakePipeline) -> V
     return next(find_violations(make_pipeline, [problem], [law], [0]), None)
 
 
-def failure_of(violation: Violation) -> Failure:
+def make_failure(violation: Violation) -> Failure:
     """A violation as a failure, whose signature names the law."""
     return Failure(
         index=violation.index,
         problem=violation.problem,
-        company=violation.company,
+        group=violation.group,
         signature=Signature(violation.stage, violation.field, LAW, violation.law),
         message=f"expected {violation.expected}, found {violation.actual}",
     )
@@ -65,15 +66,15 @@ class LawOracle(Oracle):
     def __init__(
         self, law: Law, violation: Violation, make_pipeline: MakePipeline, *, max_calls: int, seconds: float
     ) -> None:
-        super().__init__(make_pipeline, failure_of(violation).signature, max_calls=max_calls, seconds=seconds)
+        super().__init__(make_pipeline, make_failure(violation).signature, max_calls=max_calls, seconds=seconds)
         self.violations: dict[Problem, Violation] = {}
         self._law = law
         self._pipeline = make_pipeline
 
     @property
     def can_share(self) -> bool:
-        """Whether problems can be told to break the law in a run with others: not if they decide over each other there."""
-        return bool(self.signature.stage) and not self.takes_company
+        """True if problems can be told to break the law in a run with others: not if they decide over each other there."""
+        return bool(self.signature.stage) and not self.needs_batch
 
     def judge_alone(self, problem: Problem) -> Failure | None:
         """How the law is broken on a problem by itself."""
@@ -82,10 +83,29 @@ class LawOracle(Oracle):
         if violation is None:
             return None
         self.violations[problem] = violation
-        return failure_of(violation)
+        return make_failure(violation)
 
     def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
         """The places of the problems on which the law is broken in a common run."""
         self.calls += 1
         (places,) = group_problems(problems)
         return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], places)}
+
+
+def make_law_reproducer(
+    violation: Violation, engine: EngineSpec = EAGER, *, neighbour: str = "", notes: tuple[str, ...] = ()
+) -> Reproducer:
+    """The reproducer of a violation. One that takes group has a note of it: shrink it first."""
+    others = len(violation.group) - 1
+    group = (f"only in one run with {others} other problems",) if others else ()
+    return Reproducer(
+        problem=violation.problem,
+        signature=make_failure(violation).signature,
+        candidate=violation.candidate,
+        step=violation.step,
+        expected=(violation.expected,),
+        actual=(violation.actual,),
+        neighbour=neighbour,
+        engine=engine,
+        notes=(f"breaks the law {violation.law}: {violation.statement}", *group, *notes),
+    )

@@ -1,19 +1,195 @@
-"""Reading reproducers: clauses, queries and `key: value` lines, each mistake told with its line."""
+r"""Reproducers as text: clauses and queries as in Prolog, and `key: value` lines around them.
+
+A bare name that begins with a lower-case letter or a digit is a constant or a predicate; one that begins with an
+upper-case letter or with `_` is a variable; every other name stands in single quotes, with \\\\, \\', \\n, \\t and
+\\xHEX\\ as in ISO Prolog. A line that begins with % is a comment. A line holds one clause, query or key.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final, NamedTuple
 
-from kgverify.errors import UserError, suggest
+import msgspec
+
+from kgverify.errors import InternalError, UserError, suggest
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
-from kgverify.testing.checking.engine_spec import COMPILED, EAGER, EngineSpec
-from kgverify.testing.checking.failure import LAW, Signature
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
-from kgverify.testing.reproducers.quoting import VARIABLE, unescape
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec
+from kgverify.testing.checking.failure import CRASH, LAW, Signature
+from kgverify.testing.checking.guard import CheckBug
+from kgverify.testing.problems.problem import NO_SPREAD, PolicySpec, Problem, Sizes, Spread
 from kgverify.testing.reproducers.reproducer import Reproducer
+from kgverify.testing.shrinking.terms import rename_variables
+
+SUFFIX: Final = ".kg"
+
+
+def render_reproducer(reproducer: Reproducer) -> str:
+    """Return the text of a reproducer, which `parse_reproducer` reads; variables with unusual names are renamed."""
+    problem = reproducer.problem
+    lines = [FIRST_LINE, *(f"note: {escape_line(note)}" for note in reproducer.notes), ""]
+    lines += [f"{_atom(fact)}." for fact in problem.facts]
+    lines += [_clause(rule) for rule in problem.rules]
+    lines += [f"?- ranked {_atom(query)}." for query in problem.queries]
+    lines += [f"?- {_atom(*_plain_variables([query]))}." for query in problem.unranked]
+    lines += [
+        "",
+        f"limits: {_pairs(msgspec.structs.asdict(problem.limits))}",
+        f"policy: {problem.policy.name}" + _weights(problem.policy),
+        f"sizes: {_pairs(problem.sizes._asdict())}",
+    ]
+    if problem.spread != NO_SPREAD:
+        lines.append(f"spread: {_pairs(problem.spread._asdict())}")
+    if problem.queries or problem.num_corruptions != 0:
+        lines.append(f"corruptions: {'all' if problem.num_corruptions == ALL else problem.num_corruptions}")
+    if problem.seed:
+        lines.append(f"seed: {problem.seed}")
+    if problem.constants:
+        lines.append(f"constants: {', '.join(map(quote, problem.constants))}")
+    stage, field, kind, situation = reproducer.signature
+    lines += ["", *_optional("stage", stage), *_optional("field", field), f"class: {kind}"]
+    lines += _optional("law" if kind == LAW else "situation", situation) + _optional("candidate", reproducer.candidate)
+    lines += [f"step: {reproducer.step}"] if reproducer.step >= 0 else []
+    lines += [f"expected: {escape_line(line)}".rstrip() for line in reproducer.expected]
+    lines += [f"actual: {escape_line(line)}".rstrip() for line in reproducer.actual]
+    lines += _optional("message", reproducer.message)
+    lines.append(f"compared: {'in lockstep' if reproducer.lockstep else 'free-running'}")
+    lines += _optional("neighbour", reproducer.neighbour)
+    engine = reproducer.engine
+    lines += ["", f"engine: {escape_line(engine.name)}"]
+    if engine.name == COMPILED:
+        lines += [f"mode: {engine.mode}", f"device: {engine.device}"]
+    lines += _optional("faults", ", ".join(engine.faults))
+    lines += _optional("versions", _pairs(reproducer.versions))
+    return "\n".join(lines) + "\n"
+
+
+def read_reproducer(path: Path) -> Reproducer:
+    """Read a file. UserError if it cannot be read or is not a reproducer."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}", where=str(path), fix=f"give a {SUFFIX} file of `kgverify shrink`"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError("is not UTF-8 text", where=str(path), fix="give a file of `kgverify shrink`") from None
+    return parse_reproducer(text, str(path))
+
+
+def write_reproducer(reproducer: Reproducer, path: Path) -> None:
+    """Write a file. UserError if it cannot be written."""
+    try:
+        path.write_text(render_reproducer(reproducer), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
+        ) from None
+
+
+@contextmanager
+def saving_bugs() -> Iterator[None]:
+    """Save the problems on which kgverify itself fails, a file each, and raise an InternalError that names their folder."""
+    try:
+        yield
+    except CheckBug as bug:
+        folder = Path(mkdtemp(prefix="kgverify-bug-"))
+        kind, _, message = str(bug).partition(": ")
+        for i, problem in enumerate(bug.problems):
+            made = Reproducer(
+                problem=problem,
+                signature=Signature("", "", CRASH, kind),
+                message=message,
+                notes=("kgverify itself failed on this problem",),
+            )
+            write_reproducer(made, folder / f"problem-{i}{SUFFIX}")
+        num = len(bug.problems)
+        which = "this problem" if num == 1 else f"these {num} problems together"
+        raise InternalError(f"kgverify itself failed on {which}, saved in {folder}: {bug}") from bug.__cause__
+
+
+def _clause(rule: NamedRule) -> str:
+    head, *body = _plain_variables([rule.clause_head, *rule.body])
+    return f"{_atom(head)} :- {', '.join(map(_atom, body))}."
+
+
+def _plain_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
+    names = [term.name for atom in atoms for term in atom[1:] if isinstance(term, Variable)]
+    return atoms if all(map(VARIABLE.fullmatch, names)) else rename_variables(atoms)
+
+
+def _atom(atom: NamedAtom) -> str:
+    first, second = (term.name if isinstance(term, Variable) else quote(term) for term in atom[1:])
+    return f"{quote(atom.predicate)}({first}, {second})"
+
+
+def _optional(key: str, value: str) -> list[str]:
+    return [f"{key}: {escape_line(value)}"] if value else []
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_show(value)}" for name, value in values.items())
+
+
+def _show(value: Any) -> Any:
+    return ("no", "yes")[value] if isinstance(value, bool) else value
+
+
+def _weights(policy: PolicySpec) -> str:
+    return "" if policy.name == "shortest" else f", {_pairs(dict(list(policy._asdict().items())[1:]))}"
+
+
+PLAIN: Final = re.compile(r"[a-z0-9]\w*", re.ASCII)
+"""A predicate or a constant that needs no quotes."""
+VARIABLE: Final = re.compile(r"[A-Z]\w*|_\w+", re.ASCII)
+"""A variable's name."""
+
+_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{1,6})\\|\\(.)", re.DOTALL)
+_ESCAPED = {"\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+_SIGNS = {"n": "\n", "t": "\t"}
+
+
+def quote(name: str) -> str:
+    """Return the name of a predicate or a constant, quoted if necessary."""
+    if PLAIN.fullmatch(name):
+        return name
+    escaped = escape(name).replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def escape(text: str) -> str:
+    """Return the text on one line of printable characters."""
+
+    def show(sign: str) -> str:
+        return _ESCAPED.get(sign) or (sign if sign.isprintable() else f"\\x{ord(sign):x}\\")
+
+    return "".join(map(show, text))
+
+
+def escape_line(text: str) -> str:
+    """Return the text on one line, with blanks at the ends escaped as well, since a reader strips them."""
+    escaped = escape(text)
+    if escaped.startswith(" "):
+        escaped = f"\\x20\\{escaped[1:]}"
+    return f"{escaped[:-1]}\\x20\\" if escaped.endswith(" ") else escaped
+
+
+def unescape(text: str) -> str:
+    """Return the text that `escape` was given."""
+
+    def read(match: re.Match[str]) -> str:
+        if match[1]:
+            code = int(match[1], 16)
+            return chr(code) if code < 0x110000 else match[0]
+        return _SIGNS.get(match[2], match[2])
+
+    return _ESCAPE.sub(read, text)
+
 
 FIRST_LINE: Final = "% kgverify reproducer 1"
 KEYS: Final = (
@@ -52,7 +228,7 @@ _TOKEN = re.compile(
 
 
 def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
-    """The reproducer of a text. UserError, with file and line, for what is none."""
+    """Parse the text of a reproducer. UserError, with file and line, if it is not one."""
     return _Parser(file).parse(text)
 
 
@@ -62,7 +238,7 @@ class _Query(NamedTuple):
 
 
 class _Parser:
-    """Reads a text line by line; knows where it is."""
+    """A parser that reads a text line by line, and knows the current line."""
 
     def __init__(self, file: str) -> None:
         self._file = file

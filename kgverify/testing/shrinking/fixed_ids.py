@@ -1,7 +1,7 @@
-"""Parts of a graph with the ids that its symbols have in all of it: for faults that need certain ids.
+"""Parts of a graph whose symbols keep the ids that they have in the whole graph, for faults that depend on ids.
 
-What a fault makes of an id depends on how far it is from others; a part of a graph by itself numbers its symbols anew.
-Facts of a predicate of their own, which no goal can reach, go in front and keep the numbers.
+Such a fault depends on how far ids are apart, and a part of a graph numbers its symbols anew. Facts of an extra
+predicate, which no goal can reach, come first and keep the numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ from functools import cached_property
 from typing import Final
 
 from kgverify.program.atoms import NamedAtom
-from kgverify.testing.problems.problem import NO_SPREAD, Problem, Spread, constants_of
-from kgverify.testing.shrinking.delta import fewer_of
+from kgverify.testing.problems.problem import NO_SPREAD, Problem, Spread, list_constants
 from kgverify.testing.shrinking.oracle import Oracle
 
 MOST_FOUND: Final = 6
-"""Facts that are looked for, one after the other, beside those that a derivation touched."""
+"""Facts that are searched one by one, in addition to those that a derivation touched."""
 
 
-def cut_with_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
-    """Few facts of a problem that fails, on which it fails as well if ids stay what they are; else the problem itself.
+def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle) -> Problem:
+    """Remove facts while symbols keep their ids; return the problem unchanged if it no longer fails.
 
     touched: facts that are likely to be needed; the others are found by halving
+
     """
     held = _Held(problem)
     chosen = list(dict.fromkeys(touched))
@@ -43,8 +43,8 @@ def cut_with_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: Oracle)
         rest = rest[: high - 1]
     else:
         chosen += rest
-    found = fewer_of(held.with_facts(chosen), oracle, chosen, held.with_facts)
-    found = fewer_of(found, oracle, found.rules, lambda rules: replace(found, rules=rules))
+    found = oracle.drop_items(held.with_facts(chosen), chosen, held.with_facts)
+    found = oracle.drop_items(found, found.rules, lambda rules: replace(found, rules=rules))
     fewer = replace(held, problem=replace(problem, rules=found.rules))
     return fewer.close_up([fact for fact in chosen if fact in set(found.facts)], oracle)
 
@@ -57,17 +57,17 @@ class _Held:
 
     @cached_property
     def constants(self) -> list[str]:
-        """In the order of their ids."""
-        return list(constants_of(self.problem.atoms()))
+        """The constants in the order of their ids."""
+        return list(list_constants(self.problem.atoms()))
 
     @cached_property
     def predicates(self) -> list[str]:
-        """In the order of their ids."""
+        """The predicates in the order of their ids."""
         return list(dict.fromkeys(atom.predicate for atom in self.problem.atoms()))
 
     @cached_property
     def fresh(self) -> str:
-        """How names begin that the problem has not."""
+        """A prefix that no name of the problem has."""
         fresh = "known"
         while any(name.startswith(fresh) for name in (*self.constants, *self.predicates)):
             fresh += "_"
@@ -75,16 +75,16 @@ class _Held:
 
     @cached_property
     def _declared(self) -> list[NamedAtom]:
-        """Facts that number the predicates. Their constant is the first, so that all others are as far apart as before."""
+        """Facts that number the predicates. Their constant comes first, so that the distances of all others stay."""
         return [NamedAtom(predicate, f"{self.fresh}c", f"{self.fresh}c") for predicate in self.predicates]
 
     def with_facts(self, facts: Sequence[NamedAtom]) -> Problem:
-        """The problem with these facts alone, all symbols numbered as in the whole."""
+        """Return the problem with only these facts, all symbols numbered as in the whole."""
         return replace(self.problem, facts=(*self._declared, *self._number(self.constants), *facts))
 
     def close_up(self, facts: Sequence[NamedAtom], oracle: Oracle) -> Problem:
-        """The problem with these facts, and of the constants that no atom needs as few as may be."""
-        needed = constants_of([*facts, *self.problem.atoms(with_facts=False)])
+        """Return the problem with these facts, and with as few constants that no atom needs as possible."""
+        needed = list_constants([*facts, *self.problem.atoms(with_facts=False)])
         ids = [i for i, name in enumerate(self.constants) if name in needed]
         gaps = [i - before - 1 for before, i in zip([-1, *ids], ids, strict=False)]
         best = self._with_gaps(facts, ids, gaps)
@@ -98,7 +98,7 @@ class _Held:
         return best
 
     def _with_gaps(self, facts: Sequence[NamedAtom], ids: Sequence[int], gaps: Sequence[int]) -> Problem:
-        """So many unused constants before each of the constants with these ids; the largest gap is told as a spread."""
+        """Return the problem with unused constants before each needed one; the largest gap becomes a spread."""
         widest = max(range(len(gaps)), key=lambda place: gaps[place], default=0)
         names: list[list[str]] = [[], []]
         for place, (i, gap) in enumerate(zip(ids, gaps, strict=True)):
@@ -107,7 +107,7 @@ class _Held:
                 side += [f"{self.fresh}{place}_{k}" for k in range(gap)]
             side.append(self.constants[i])
         low = set(names[0])
-        below = [fact for fact in facts if set(constants_of([fact])) <= low]
+        below = [fact for fact in facts if set(list_constants([fact])) <= low]
         front = [*self._declared, *self._number(names[0]), *below]
         spread = Spread(constants=gaps[widest], after=len(front)) if gaps and gaps[widest] else NO_SPREAD
         above = [fact for fact in facts if fact not in below]

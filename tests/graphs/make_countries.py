@@ -1,4 +1,4 @@
-"""Build the embedded Countries graph (S3) from its table: `python -m kgverify.graphs.embedded.make_countries`.
+"""Build the embedded Countries graph (S3) from its table: `python tests/graphs/make_countries.py`.
 
 The split follows the rule of Bouchard, Singh and Trouillon (On approximate reasoning capabilities of
 low-rank vector spaces, AAAI Spring Symposium 2015), drawn anew: the countries of test and valid are taken
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-FOLDER: Final = Path(__file__).parent / "countries"
+FOLDER: Final = Path(__file__).resolve().parents[2] / "kgverify" / "graphs" / "embedded" / "countries"
 NUM_HELD_OUT: Final = 24
 
 _RULES: Final = """\
@@ -22,7 +22,7 @@ r3:1:locatedInCS(X,Y), locatedInSR(Y,Z) -> locatedInCR(X,Z)
 
 
 class Table(NamedTuple):
-    """What `countries.tsv` says.
+    """The content of `countries.tsv`.
 
     regions:    the region of each subregion
     subregions: the subregion of each country
@@ -35,17 +35,17 @@ class Table(NamedTuple):
 
 
 def parse_table(text: str) -> Table:
-    """Return the table in lines of two and of three fields, separated by tabs. ValueError if the lines disagree."""
+    """Parse the table in lines of two and of three fields, separated by tabs. ValueError if the lines disagree."""
     table = Table({}, {}, {})
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        name, place, *neighbours = line.split("\t")
+        name, larger, *neighbours = line.split("\t")
         if neighbours:
-            table.subregions[name] = place
+            table.subregions[name] = larger
             table.neighbours[name] = () if neighbours == ["-"] else tuple(neighbours[0].split(" "))
         else:
-            table.regions[name] = place
+            table.regions[name] = larger
     for country, others in table.neighbours.items():
         if table.subregions[country] not in table.regions:
             raise ValueError(f"{country}: unknown subregion {table.subregions[country]}")
@@ -56,7 +56,7 @@ def parse_table(text: str) -> Table:
 
 
 def choose_held_out(neighbours: Mapping[str, tuple[str, ...]]) -> tuple[list[str], list[str]]:
-    """Return the countries of test and of valid: each has a neighbour that is in neither."""
+    """Choose the countries of test and of valid: each has a neighbour that is in neither."""
     chosen: list[str] = []
     for country in sorted(neighbours, key=lambda name: hashlib.sha256(name.encode()).digest()):
         attempt = {*chosen, country}
@@ -98,7 +98,7 @@ def render_countries(text: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the files of the graph beside their table."""
+    """Write the files of the graph next to their table."""
     table = (FOLDER / "countries.tsv").read_text(encoding="utf-8")
     for name, text in render_countries(table).items():
         (FOLDER / name).write_text(text, encoding="utf-8", newline="\n")

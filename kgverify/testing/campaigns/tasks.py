@@ -1,4 +1,4 @@
-"""The work of a campaign that processes do side by side: trying a block, replaying a reproducer, shrinking one."""
+"""The tasks of a campaign's processes: trying a block, replaying a reproducer, and shrinking one."""
 
 from dataclasses import replace
 from itertools import islice
@@ -6,51 +6,56 @@ from typing import Final
 
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
-from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, without_mark
+from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import confirm, find_suspects, judge, prepare_batches
-from kgverify.testing.checking.engine_spec import COMPILED, EngineSpec, make_pipeline
-from kgverify.testing.checking.failure import Failure, Signature, is_same_way
-from kgverify.testing.checking.pipelines import MakePipeline
-from kgverify.testing.checking.third_party import KnownPolicies, make_once
+from kgverify.testing.checking.engine_makers import (
+    COMPILED,
+    EngineSpec,
+    KnownPolicies,
+    MakePipeline,
+    make_once,
+    make_pipeline,
+)
+from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
-from kgverify.testing.problems.distribution import measure_distribution
-from kgverify.testing.reproducers.parser import parse_reproducer
-from kgverify.testing.reproducers.reproducer import Reproducer, replay, reproducer_of, reproducer_of_shrunk
-from kgverify.testing.reproducers.text import render_reproducer
-from kgverify.testing.shrinking.shrink import joined_problems, shrink
+from kgverify.testing.problems.features import count_features
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
+from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
+from kgverify.testing.shrinking.shrink import join_problems, shrink
 
 PATIENCE: Final = 12
-"""Problems of a block that are confirmed one after the other without a new signature, before the others are let be."""
+"""Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
 MEASURED_FIRST: Final = 1
 MEASURED_EVERY: Final = 16
-"""Features are counted in the first few blocks, and in each so-manieth: counting takes as long as comparing."""
+"""Features are counted in the first block and in every 16th: counting takes as long as comparing."""
 
 
 @without_garbage_collection()
 def check_made(make: MakePipeline) -> None:
-    """UserError for an engine that cannot be made, even for the simplest problem; which would be taken for a crash."""
+    """Raise UserError if an engine cannot be made even for the simplest problem; that would look like a crash."""
     try:
         make_once(make, decode_problem(bytes(SIZE)))
     except UserError:
         raise
     except Exception:
-        return  # A crash, of which the problems tell, or a policy that the engine does not know.
+        return  # A crash, which the problems show, or a policy that the engine does not support.
 
 
 def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
-    """Try the first problems of a block, on both sides, and confirm those that differ until nothing new is seen.
+    """Try the first problems of a block, and confirm those that differ until nothing new is seen.
 
-    UserError for an engine of one's own that cannot be made.
+    UserError for a third party's engine that cannot be made.
+
     """
     make = make_pipeline(engine)
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
-    places = list(range(num_problems))
+    indices = list(range(num_problems))
     if engine.name != COMPILED:
         check_made(make)
         known = KnownPolicies(make)
-        places = [place for place in places if drawn[place] in known]
-    problems = [drawn[place] for place in places]
+        indices = [i for i in indices if drawn[i] in known]
+    problems = [drawn[i] for i in indices]
     batches = prepare_batches(problems)
     suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
     suspects.sort(key=lambda suspect: suspect.number)
@@ -60,16 +65,16 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
         if patience == PATIENCE:
             break
         failure = confirm(suspect, make, lockstep=lockstep)
-        # Known by what a shrink holds fixed, so that two are two only if they stay so.
+        # Identified by what a shrink holds fixed, so that different signatures stay different.
         failure = replace(failure, signature=failure.signature.held)
         num_confirmed, patience = num_confirmed + 1, patience + 1
         if failure.signature not in sightings:
             patience = 0
-            place = first + places[suspect.number]
-            note = f"problem {place} of seed {seed}"
+            index = first + indices[suspect.number]
+            note = f"problem {index} of seed {seed}"
             made = _make_reproducer(failure, engine, lockstep)
             text = render_reproducer(replace(made, notes=(note, NOT_SHRUNK))) if made else ""
-            sightings[failure.signature] = Sighting(signature=failure.signature, index=place, text=text)
+            sightings[failure.signature] = Sighting(signature=failure.signature, index=index, text=text)
         sightings[failure.signature].count += 1
     block = Block(
         number=number,
@@ -84,37 +89,37 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
     )
     if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
         block.num_measured = len(problems)
-        block.features = measure_distribution(problems).problems
+        block.features = count_features(batches)
     return block
 
 
 def replay_text(text: str, engine: EngineSpec) -> Signature | None:
-    """The signature with which a reproducer diverges on an engine; None where both sides agree."""
+    """Return the signature with which a reproducer diverges on an engine; None if both sides agree."""
     made = parse_reproducer(text)
-    found = replay(made, make_pipeline(engine))
-    if found.failure is None:
+    failure = judge(made.problem, make_pipeline(engine), lockstep=made.lockstep)
+    if failure is None:
         return None
-    return made.signature if found.is_same else found.failure.signature.held
+    return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
 
 
 def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
-    """A reproducer made smaller; empty where its problem does not fail as it says when it is run again."""
+    """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
     made, make = parse_reproducer(text), make_pipeline(engine)
     failure = judge(made.problem, make, lockstep=made.lockstep)
-    if failure is None or not is_same_way(failure.signature, made.signature):
+    if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
     shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
-    notes = without_mark(made).notes
-    smallest = reproducer_of_shrunk(shrunk, engine, lockstep=made.lockstep, notes=notes)
+    notes = mark_shrunk(made).notes
+    smallest = make_reproducer(shrunk.failure, engine, lockstep=made.lockstep, neighbour=shrunk.change, notes=notes)
     return render_reproducer(replace(smallest, signature=made.signature))
 
 
 def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:
-    """The reproducer of a failure; of one in company, that of the company as one problem, if it fails in the same way."""
+    """Return the reproducer of a failure; for one that needs a batch, of the batch as one problem if that fails too."""
     if failure.is_alone:
-        return reproducer_of(failure, engine, lockstep=lockstep)
-    for joined in joined_problems(failure.company):
+        return make_reproducer(failure, engine, lockstep=lockstep)
+    for joined in join_problems(failure.group):
         again = judge(joined, make_pipeline(engine), lockstep=lockstep)
-        if again is not None and is_same_way(again.signature, failure.signature):
-            return reproducer_of(replace(again, signature=failure.signature), engine, lockstep=lockstep)
+        if again is not None and fails_same_way(again.signature, failure.signature):
+            return make_reproducer(replace(again, signature=failure.signature), engine, lockstep=lockstep)
     return None

@@ -1,4 +1,4 @@
-"""The work of a certificate: a block of programs compared under every setting of limits, and what differs told."""
+"""Compare a block of programs under every setting of limits, for a certificate."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,8 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_spec import EngineSpec, make_pipeline
-from kgverify.testing.checking.pipelines import MakePipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
 from kgverify.testing.exhaustive.scope import Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import Problem, Sizes
@@ -23,21 +22,22 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.lockstep import follow_near_ties
 
 MOST_SHOWN: Final = 10
-"""Findings of a block that are told; all are counted."""
+"""Findings of a block that are described; all are counted."""
 
 _SLOTS: Final = 4096
 
 ShowProgress: TypeAlias = Callable[[int], None]
-"""Called with the number of problems done since the last call; at first with those of an earlier run."""
+"""A callback with the number of problems done since the last call, at first those of earlier runs."""
 
 
 class Finding(msgspec.Struct, frozen=True):
     """A problem on which the engine differs from the reference.
 
-    program:   its place among the scope's programs
+    program:   its index among the scope's programs
     limits:    the setting
     signature: of its first divergence
     problem:   as text
+
     """
 
     program: int
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """What came of a block of programs; of each, but for the seconds, the same wherever it is worked on."""
+    """The result of a block of programs; except for the seconds, it depends on nothing else."""
 
     block: int
     programs: int
@@ -58,7 +58,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def certify_spec(scope: Scope, number: int, first: int, programs: Sequence[ScopedProgram], engine: EngineSpec) -> Block:
-    """As `certify_block`, in a process that has to make the engine for itself."""
+    """Certify a block like `certify_block`, in a process that makes the engine itself."""
     return certify_block(scope, number, first, programs, make_pipeline(engine), None)
 
 
@@ -70,9 +70,10 @@ def certify_block(
     make: MakePipeline,
     progress: ShowProgress | None,
 ) -> Block:
-    """The block of this number, whose programs begin at the place `first` of the scope, under all settings of limits.
+    """Compare a block of programs, merged into one, under all settings of limits.
 
-    They share one program, made of all, renamed apart.
+    first: the index in the scope of the block's first program
+
     """
     begin = time.perf_counter()
     findings: list[Finding] = []
@@ -83,14 +84,14 @@ def certify_block(
         for limits in scope.limits:
             differing = _find_differing(merged, limits, make)
             if differing is None:
-                places = [_find_undecided(programs, limits, make)]
+                indices = [_find_undecided(programs, limits, make)]
                 divergent += 1
             else:
-                places = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
+                indices = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
                 divergent += len(differing)
                 problems += num_queries
-            told = places[: MOST_SHOWN - len(findings)]
-            findings += [_tell(first + place, programs[place].problem(limits), make) for place in told]
+            shown = indices[: MOST_SHOWN - len(findings)]
+            findings += [_describe(first + i, programs[i].problem(limits), make) for i in shown]
             if progress is not None:
                 progress(num_queries)
     seconds = round(time.perf_counter() - begin, 3)
@@ -98,7 +99,7 @@ def certify_block(
 
 
 def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[int] | None:
-    """The rows of the candidates that differ; None where the engine fails or nothing can be compared."""
+    """Return the rows of the candidates that differ; None if the engine fails or nothing can be compared."""
     run = replace(merged.run, limits=limits)
     candidates = merged.unranked
     num = len(candidates.query)
@@ -108,7 +109,7 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
         pipeline = make(run, _sizes(num))
         actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
     except Exception:
-        # What the engine raised is told of the program that makes it do so.
+        # The exception is reported for the program that causes it.
         return None
     comparer = Comparer(expected, actual)
     comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
@@ -119,7 +120,7 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
 
 
 def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: MakePipeline) -> int:
-    """The place of a program that the engine fails on, by halving; the first of those that it fails on together."""
+    """Return, by halving, the index of a program on which the engine fails; the first of a group if only that fails."""
     first, last = 0, len(programs)
     while last - first > 1:
         middle = (first + last) // 2
@@ -133,14 +134,14 @@ def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: Mak
     return first
 
 
-def _tell(program: int, problem: Problem, make: MakePipeline) -> Finding:
-    """The first failure of a program by itself, one query at a time."""
+def _describe(program: int, problem: Problem, make: MakePipeline) -> Finding:
+    """Return the first failure of a program by itself, one query at a time."""
     limits = msgspec.structs.asdict(problem.limits)
     for query in problem.unranked:
         alone = replace(problem, unranked=(query,))
         for failure in check_problems([alone], make, most=1):
             return Finding(program, limits, str(failure.signature), str(failure.problem))
-    return Finding(program, limits, "in company only", str(problem))
+    return Finding(program, limits, "only in one run with others", str(problem))
 
 
 def _sizes(num_candidates: int) -> Sizes:
@@ -149,7 +150,7 @@ def _sizes(num_candidates: int) -> Sizes:
 
 
 def describe_engine(scope: Scope, make: MakePipeline) -> dict[str, str]:
-    """What must stay the same for a run to be taken up again: the engine and its versions, not the sizes of its batch."""
+    """Return what must not change when a run resumes: the engine and its versions, without the sizes of its batch."""
     merged = merge([next(enumerate_programs(scope)).problem(scope.limits[0])])
     pipeline: Pipeline = make(merged.run, _sizes(len(merged.unranked.query)))
     info: EngineInfo = pipeline.engine.info

@@ -1,0 +1,109 @@
+"""Replay reproducers: compare both sides again, and check the law again where one was broken."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgverify.comparison.result import Verdict
+from kgverify.laws.catalogue import find_law
+from kgverify.laws.law import Violation
+from kgverify.laws.shrink_violation import find_violation
+from kgverify.testing.checking.check import judge
+from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way
+from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
+from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The result of running a reproducer again.
+
+    failure:   the difference from the reference; None where both sides agree
+    violation: of the reproducer's law; None where the law holds, or where the reproducer names none
+    """
+
+    reproducer: Reproducer
+    failure: Failure | None
+    violation: Violation | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """DIVERGE where the law is broken or the sides differ, INCONCLUSIVE where nothing could be compared, else AGREE."""
+        if self.violation is not None:
+            return Verdict.DIVERGE
+        if self.failure is None:
+            return Verdict.AGREE
+        return Verdict.INCONCLUSIVE if self.failure.signature.kind == UNDECIDED else Verdict.DIVERGE
+
+    @property
+    def is_same(self) -> bool:
+        """True if it fails in the same way as before."""
+        if self.reproducer.signature.kind == LAW:
+            return self.violation is not None
+        return self.failure is not None and fails_same_way(self.failure.signature, self.reproducer.signature)
+
+    def __str__(self) -> str:
+        """The verdict with both values, as text."""
+        lines = self._law_lines() if self.reproducer.signature.kind == LAW else self._difference_lines()
+        return "\n".join(lines)
+
+    def _law_lines(self) -> list[str]:
+        law = self.reproducer.signature.situation
+        reference = "agrees" if self.failure is None else f"differs: {self.failure.signature}"
+        last = f"   reference   {reference}"
+        broken = self.violation
+        if broken is None:
+            return [f"{self.verdict.value}   the law holds: {law}", last]
+        lines = [f"{self.verdict.value}   still broken: the law {law}", f"   {broken.statement}"]
+        at = f", step {broken.step}" if broken.step >= 0 else ""
+        lines += [f"   candidate   {broken.candidate}{at}"] if broken.candidate else []
+        lines += [
+            f"   field       {broken.field}",
+            f"   expected    {broken.expected}",
+            f"   actual      {broken.actual}",
+        ]
+        return [*lines, last]
+
+    def _difference_lines(self) -> list[str]:
+        before = self.reproducer.signature
+        if self.failure is None:
+            return [f"AGREE   no longer: {before}"]
+        found = make_reproducer(self.failure)
+        if self.is_same:
+            lines = [f"{self.verdict.value}   still, and in the same way: {before}"]
+        else:
+            lines = [f"{self.verdict.value}   in another way: {found.signature}", f"   was         {before}"]
+        if found.candidate:
+            lines.append(f"   candidate   {found.candidate}" + (f", step {found.step}" if found.step >= 0 else ""))
+        lines += _label("expected", found.expected) + _label("actual", found.actual)
+        return lines + _label("message", tuple(found.message.splitlines()))
+
+
+@saving_bugs()
+def replay(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipeline | None = None) -> Replay:
+    """Run a reproducer, or the reproducer in a file, again.
+
+    engine: runs in place of the engine that the reproducer names
+
+    UserError for a file that is no reproducer, an unknown law, or an engine that cannot be made.
+    """
+    made = reproducer if isinstance(reproducer, Reproducer) else read_reproducer(Path(reproducer))
+    if engine is None:
+        make = make_pipeline(made.engine, "reproducer: engine")
+    else:
+        make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
+    violation = None
+    if made.signature.kind == LAW:
+        violation = find_violation(made.problem, find_law(made.signature.situation), make)
+    return Replay(reproducer=made, failure=judge(made.problem, make, lockstep=made.lockstep), violation=violation)
+
+
+def assert_agrees(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipeline | None = None) -> None:
+    """Raise an AssertionError with the first cause unless both sides agree and the reproducer's law, if any, holds."""
+    found = replay(reproducer, engine)
+    if found.verdict is not Verdict.AGREE:
+        raise AssertionError(f"{found.reproducer.engine}\n{found}\n\n{found.reproducer.problem}")
+
+
+def _label(name: str, lines: tuple[str, ...]) -> list[str]:
+    return [f"   {name if not i else '':<11} {line}" for i, line in enumerate(lines)]

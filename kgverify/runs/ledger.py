@@ -1,0 +1,79 @@
+"""A ledger of finished work: an interrupted job reads it and resumes where it stopped."""
+
+import json
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from kgverify.errors import UserError
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+FIX = "give another path, or delete the file"
+
+
+class Ledger(Generic[R]):
+    """Records of finished work in a file: a line that identifies the work, then a JSON line for each record.
+
+    A last line that is not complete was being written when a process was killed; it is cut off.
+
+    records: those of earlier runs, and those added since, in order
+    """
+
+    def __init__(self, path: Path, identity: msgspec.Struct, kind: type[R], *, title: str) -> None:
+        """Open a ledger, or begin one.
+
+        Args:
+            path: The file.
+            identity: The work; records of work with another identity are refused.
+            kind: The type of the records.
+            title: The name of the file's content in errors, such as "log of a campaign".
+
+        Raises:
+            UserError: The file cannot be used, is not such a ledger, or is that of other work.
+        """
+        self.path = path
+        self.records: list[R] = []
+        self._title = title
+        try:
+            content = path.read_bytes() if path.exists() else b""
+            end = content.rfind(b"\n") + 1
+            if end:
+                self._read(content[:end].splitlines(), identity, kind)
+                if end < len(content):
+                    with path.open("r+b") as file:
+                        file.truncate(end)
+            else:
+                first = msgspec.json.encode(identity)
+                if not first.startswith(content):
+                    raise self._mismatch(f"is not the {title}")
+                path.write_bytes(first + b"\n")
+        except OSError as error:
+            raise UserError(f"cannot be used: {error.strerror}", where=str(path), fix="give another path") from None
+
+    def add(self, record: R) -> None:
+        """Append a record. UserError if the file cannot be written."""
+        self.records.append(record)
+        try:
+            with self.path.open("ab") as file:
+                file.write(msgspec.json.encode(record) + b"\n")
+        except OSError as error:
+            raise UserError(
+                f"cannot be written: {error.strerror}", where=str(self.path), fix="give another path"
+            ) from None
+
+    def _read(self, lines: list[bytes], identity: msgspec.Struct, kind: type[R]) -> None:
+        try:
+            found = msgspec.json.decode(lines[0], type=type(identity))
+            self.records = [msgspec.json.decode(line, type=kind) for line in lines[1:]]
+        except msgspec.MsgspecError as error:
+            raise self._mismatch(f"is not the {self._title}: {error}") from None
+        for name in identity.__struct_fields__:
+            expected, actual = getattr(identity, name), getattr(found, name)
+            if expected != actual:
+                values = f"expected {json.dumps(expected)}, found {json.dumps(actual)}"
+                raise self._mismatch(f"is the {self._title} with another {name.replace('_', ' ')}: {values}")
+
+    def _mismatch(self, message: str) -> UserError:
+        return UserError(message, where=str(self.path), fix=FIX)
