@@ -13,7 +13,7 @@ import numpy as np
 from workloads import LIMITS, PUBLISHED, draw
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.runs.run import Run, reference_pipeline

@@ -11,7 +11,7 @@ import torch
 from baseline.evaluator import PaddedEvaluator
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits

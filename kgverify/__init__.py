@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kgverify.api.record import record
     from kgverify.api.replay import replay
     from kgverify.api.shrink import shrink
-    from kgverify.api.traces import open_trace
     from kgverify.api.verify import verify
     from kgverify.comparison.result import Verdict
     from kgverify.conformance import check_engine
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from kgverify.report.report import Report
     from kgverify.testing.problems.problem import Problem
     from kgverify.trace.model.header import EngineInfo
+    from kgverify.trace.read.trace_file import open_trace
     from kgverify.trace.write.loop_writer import LoopWriter
     from kgverify.trace.write.writer import TraceWriter
 
@@ -89,7 +89,7 @@ if not TYPE_CHECKING:
         "evaluate": "api.evaluate",
         "fuzz": "api.fuzz",
         "load_graph": "graphs.load",
-        "open_trace": "api.traces",
+        "open_trace": "trace.read.trace_file",
         "record": "api.record",
         "replay": "api.replay",
         "shrink": "api.shrink",

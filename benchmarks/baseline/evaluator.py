@@ -9,7 +9,8 @@ from torch import Tensor
 from baseline.resolvents import Resolvents, compute_resolvents
 from baseline.step import Pool, Slots, recycle, take_step
 from baseline.tables import Segments, build_segments
-from kgverify.engines.compiled.execution.compilation import compile_function, resolve_device, resolve_mode
+from kgverify.engines.compiled.execution.compilation import compile_function, resolve_mode
+from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import FAILED, OPEN, PAD
 from kgverify.engines.compiled.tick.step_record import Results

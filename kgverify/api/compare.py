@@ -6,14 +6,14 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import save_recorded, save_verification
 from kgverify.verification.verify import compare_loaded, compare_recorded
 
 
 def compare(
-    expected: str | Path | Trace,
-    actual: str | Path | Trace,
+    expected: str | Path | TraceFile | Trace,
+    actual: str | Path | TraceFile | Trace,
     *,
     save: str | Path | None = None,
     progress: Progress = no_progress,
@@ -21,7 +21,8 @@ def compare(
     """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
 
     Args:
-        expected: The trace to compare with: a file, a folder of shards, or a trace in memory.
+        expected: The trace to compare with: the path of a file or of a folder of shards, or what `kgverify.open_trace` or
+            its `load` returned.
         actual: The trace to judge.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
         progress: A function that is called with the number of bytes compared since its last call.
@@ -47,11 +48,14 @@ def compare(
         if save is not None:
             save_verification(loaded, Path(save))
         return loaded.report.with_traces(loaded)
-    recorded = compare_recorded(expected, actual, progress=progress)
+    paths = [trace.path if isinstance(trace, TraceFile) else trace for trace in (expected, actual)]
+    recorded = compare_recorded(paths[0], paths[1], progress=progress)
     if save is not None:
         save_recorded(recorded, Path(save))
     return recorded.report.with_traces(recorded)
 
 
-def _load(trace: str | Path | Trace) -> Trace:
-    return trace if isinstance(trace, Trace) else read_trace(trace)
+def _load(trace: str | Path | TraceFile | Trace) -> Trace:
+    if isinstance(trace, Trace):
+        return trace
+    return trace.load() if isinstance(trace, TraceFile) else read_trace(trace)

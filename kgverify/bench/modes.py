@@ -23,14 +23,14 @@ from kgverify.bench.result import Agreement, BenchResult, Measurement, State
 from kgverify.bench.sizes import Size
 from kgverify.bench.spread import summarize
 from kgverify.bench.work import describe_error, describe_work, draw_sample
-from kgverify.engines.compiled.execution.batch_size import POOL, WINDOWS
-from kgverify.engines.compiled.execution.compilation import FUSED, MODES, on_device, resolve_device
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.batch_size import POOL, WINDOWS
+from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
+from kgverify.engines.compiled.execution.device import on_device, resolve_device
+from kgverify.engines.compiled.execution_choice import resolve_precision
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
-from kgverify.engines.compiled.stages.precision import resolve_precision
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Layout
-from kgverify.engines.compiled.tick.stage_ticks import captures_graphs
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.policy import check_policy
 from kgverify.engines.protocol import Engine, Progress, no_progress

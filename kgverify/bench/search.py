@@ -10,7 +10,7 @@ from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.choose import Parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages
 from kgverify.engines.compiled.state import Derivations, Pool, Work
-from kgverify.engines.compiled.tick.stage_ticks import build_unseen_tick
+from kgverify.engines.compiled.tick.stage_ticks import build_unrecorded_tick
 from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, copy_buffers_
 from kgverify.errors import UserError
@@ -43,23 +43,23 @@ Strategy: TypeAlias = Callable[[Search, Compile], Callable[[], SearchState]]
 
 def take_eagerly(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """No compiler: what the others are compared with."""
-    return _repeat(search, build_unseen_tick(search.setting))
+    return _repeat(search, build_unrecorded_tick(search.setting))
 
 
 def compile_tick(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """One compiled tick, called by a Python loop."""
-    return _repeat(search, compile_function(build_unseen_tick(search.setting), "default"))
+    return _repeat(search, compile_function(build_unrecorded_tick(search.setting), "default"))
 
 
 def compile_stages(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """Regional: every stage compiled by itself, what composes them in Python."""
     stages = Stages(*(compile_function(stage, "default") for stage in search.setting.stages))
-    return _repeat(search, build_unseen_tick(search.setting._replace(stages=stages)))
+    return _repeat(search, build_unrecorded_tick(search.setting._replace(stages=stages)))
 
 
 def unroll(search: Search, compile_function: Compile) -> Callable[[], SearchState]:
     """All ticks in one graph."""
-    take_tick, steps = build_unseen_tick(search.setting), search.steps
+    take_tick, steps = build_unrecorded_tick(search.setting), search.steps
 
     def take_ticks(
         tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
@@ -81,7 +81,7 @@ def loop_inside(search: Search, compile_function: Compile) -> Callable[[], Searc
     """torch's `while_loop` over the tick, in one graph."""
     from torch._higher_order_ops import while_loop
 
-    take_tick, steps = build_unseen_tick(search.setting), search.steps
+    take_tick, steps = build_unrecorded_tick(search.setting), search.steps
     given = _flatten(search.state)
     after = _flatten(SearchState(*take_tick(search.tables, search.parameters, *search.state)[:3]))
     # What a tick hands on as it is must not be carried: `while_loop` takes no output that is one of its inputs.
@@ -123,7 +123,7 @@ def capture(search: Search, compile_function: Compile, num_captured: int) -> Cal
         raise UserError("it needs a CUDA device: there are no graphs to capture on a CPU", where="--device")
     if search.steps < num_captured:
         raise UserError(f"there are only {search.steps} ticks to take", where="--steps")
-    compiled = compile_function(build_unseen_tick(search.setting), "default")
+    compiled = compile_function(build_unrecorded_tick(search.setting), "default")
     buffers = _unflatten(tuple(leaf.clone() for leaf in _flatten(search.state)))
     graph: torch.cuda.CUDAGraph | None = None
 

@@ -15,19 +15,15 @@ from kgverify.bench.modes import EAGER, Plan, choose_bench_layout, note_launches
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State
 from kgverify.bench.search import Compile, Search, SearchState, Strategy, list_strategies, take_eagerly
 from kgverify.bench.work import describe_error, describe_work
-from kgverify.engines.compiled.execution.compilation import (
-    compile_function,
-    has_cpp_compiler,
-    on_device,
-    resolve_device,
-)
+from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
+from kgverify.engines.compiled.execution.device import on_device, resolve_device
 from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import SCORES, build_parameters, score_two_tower
-from kgverify.engines.compiled.stages.precision import estimate_score_error
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import GOAL, Choices, Derivations, Pool, Work
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.tick import Setting
+from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import check_policy
 from kgverify.errors import UserError, suggest
 from kgverify.ranking.corrupt import draw_candidates

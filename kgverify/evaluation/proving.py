@@ -141,7 +141,7 @@ def explain_out_of_memory(info: EngineInfo | None = None) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        from kgverify.engines.compiled.execution.batch_size import is_out_of_memory
+        from kgverify.engines.compiled.execution.device import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise

@@ -1,48 +1,21 @@
-"""Planting faults: what of the compiled evaluator a fault may change, and a pipeline that carries some."""
+"""A pipeline of the compiled evaluator that carries faults."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from kgverify.engines.protocol import Engine
 from kgverify.faults.catalogue import find_faults
-from kgverify.faults.fault import Fault
+from kgverify.faults.fault import Fault, Plant, identity
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
-from kgverify.runs.run import Draw, Pipeline, Rank, Run, compiled_pipeline
-
-if TYPE_CHECKING:
-    from kgverify.engines.compiled.stages.stage_functions import Stages
-
-
-class Plant(NamedTuple):
-    """A run and what evaluates it, as far as faults may change it. A fault takes one and gives another; faults compose.
-
-    stages:      the functions of a step, and of the pool around it
-    wrap_engine: what stands between the engine and its caller; normally nothing
-    """
-
-    run: Run
-    stages: "Stages"
-    wrap_engine: Callable[[Engine], Engine]
-    draw: Draw
-    rank: Rank
-
-    def with_stages(self, **stages: Callable[..., Any]) -> "Plant":
-        """The same with some stages replaced."""
-        return self._replace(stages=self.stages._replace(**stages))
-
-
-def leave_as_it_is(engine: Engine) -> Engine:
-    """What stands between an engine and its caller where no fault does."""
-    return engine
+from kgverify.runs.run import Pipeline, Run, compiled_pipeline
 
 
 def plant_faults(run: Run, faults: Sequence[Fault]) -> Plant:
-    """The compiled evaluator's parts with the faults in them, each planted on top of those before it."""
+    """Return the compiled evaluator's parts with the faults in them, each planted on top of those before it."""
     from kgverify.engines.compiled.stages.choose import SCORES
     from kgverify.engines.compiled.stages.stage_functions import build_stages
 
-    plant = Plant(run, build_stages(SCORES[run.policy.name]), leave_as_it_is, draw_candidates, rank_candidates)
+    plant = Plant(run, build_stages(SCORES[run.policy.name]), identity, draw_candidates, rank_candidates)
     for fault in faults:
         plant = fault.plant(plant)
     return plant
@@ -57,9 +30,9 @@ def compiled_pipeline_with_faults(
     slots: int | None = None,
     **options: Any,
 ) -> Pipeline:
-    """The compiled evaluator with the named faults in it; none gives it as it is. UserError for an unknown name.
+    """Return the compiled evaluator with the named faults in it; without names, the evaluator unchanged.
 
-    Further options are those of `compiled_pipeline`.
+    Further options are those of `compiled_pipeline`. UserError for an unknown name.
     """
     faults = find_faults(names)
     if not faults:

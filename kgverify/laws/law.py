@@ -1,8 +1,8 @@
-"""What a law is, what breaks one, and checking laws over many problems."""
+"""Laws and their violations, and the check of laws on many problems."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
@@ -11,19 +11,19 @@ from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 
 MOST_VIOLATIONS = 10
-"""Violations of one law that are confirmed unless another number is told."""
+"""The default number of violations of one law that are confirmed."""
 
 Find: TypeAlias = Callable[[Case], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
 class Law:
-    """A statement that holds of every prover of the semantics.
+    """A statement that holds for every prover of the semantics.
 
-    statement:  what holds
-    find:       what breaks it in a case
+    statement:  the law in words
+    find:       yields the violations in a case
     has_steps:  whether the engine must take single steps
-    needs_rows: whether nothing is said where candidates are lost or doubled
+    needs_rows: whether the law is not checked if candidates are lost or doubled
     judges:     `engine`, `draw` or `rank`: the part of a pipeline that it is about
     is_replica: whether it computes resolvents or scores again, as another prover would
     """
@@ -39,8 +39,16 @@ class Law:
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
     ) -> list["Violation"]:
-        """Where the pipeline under test breaks this law."""
+        """Return where the pipeline under test breaks this law."""
         return check_laws(make_pipeline, problems, [self], most=most)
+
+
+def law(statement: str, **options: Any) -> Callable[[Find], Law]:
+    """Return a decorator that makes a law of a function: `_fact_order` finds the violations of `fact-order`.
+
+    options: fields of the law
+    """
+    return lambda find: Law(find.__name__.strip("_").replace("_", "-"), statement, find, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +57,12 @@ class Violation:
 
     law:     its name
     stage:   the stage that the law is about; empty for an exception
-    index:   place of the problem among those checked
-    problem: what breaks the law
-    group: the problems, this one among them, in whose common run it does; itself alone if it does so alone
-    candidate, goal: in names; empty where the violation is of none
-    step:    -1 where the violation is of none
-    field, expected, actual: what the law says, and what there is
+    index:   of the problem among those checked
+    problem: that breaks the law
+    group:   the problems, this one among them, that break it in one run; the problem itself if it does so alone
+    candidate, goal: in names; empty if the violation is not about one
+    step:    -1 if the violation is not about one
+    field, expected, actual: the value that differs, by the law and as found
     """
 
     law: str
@@ -71,7 +79,7 @@ class Violation:
     actual: str
 
     def __str__(self) -> str:
-        """What a person reads: the law, where it is broken, the two values and the problem."""
+        """Return the law, the step that breaks it, the two values and the problem as text."""
         at = f" at step {self.step}" if self.step >= 0 else ""
         lines = [f"law broken: {self.law} ({self.stage or 'exception'}{at})", f"   {self.statement}"]
         lines += [f"   candidate   {self.candidate}"] if self.candidate else []
@@ -90,10 +98,10 @@ def check_laws(
     most: int = MOST_VIOLATIONS,
     confirms: bool = True,
 ) -> list[Violation]:
-    """Where the pipeline under test breaks one of the laws.
+    """Return where the pipeline under test breaks one of the laws.
 
-    The problems share as few runs as may be. Of each law the first `most` problems that break it are told; unless
-    `confirms` is off, each is tried alone as well, so that what is told is as small as can be.
+    The problems share as few runs as possible. The first `most` violations of each law are returned. Unless `confirms` is
+    off, each problem is tried alone as well, so that it is as small as possible.
     """
     found: dict[str, list[Violation]] = {law.name: [] for law in laws}
     for places in group_problems(problems):
@@ -113,7 +121,7 @@ def check_laws(
 def find_violations(
     make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], places: Sequence[int]
 ) -> Iterator[Violation]:
-    """At most one violation of each law for each of the problems, which must be able to share a run."""
+    """Yield at most one violation of each law for each of the problems, which must be able to share a run."""
     case = Case.of(problems, make_pipeline)
     for law in laws:
         seen = set()
@@ -135,7 +143,7 @@ def find_violations(
 def _blame(
     law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], places: Sequence[int]
 ) -> Iterator[Violation]:
-    """An exception, told of the problems that make it."""
+    """Yield the violation of an exception, for each problem that causes it."""
     if len(problems) > 1:
         middle = len(problems) // 2
         for part in (slice(0, middle), slice(middle, None)):
@@ -182,7 +190,7 @@ def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[i
 
 
 def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Violation:
-    """The violation of the problem alone, if it is one; else in the smallest group that halving finds."""
+    """Return the violation of the problem alone, if it occurs; else in the smallest group that halving finds."""
 
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)

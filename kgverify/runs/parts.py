@@ -89,8 +89,8 @@ def choose_batch(
 
     `memory` is a limit in bytes; without it, a share of the free memory. UserError for an absent device or too little memory.
     """
-    from kgverify.engines.compiled.execution.batch_size import choose_evaluation_layout
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.batch_size import choose_evaluation_layout
+    from kgverify.engines.compiled.execution.device import resolve_device
 
     found = resolve_device(device)
     plan = plan_parts(run, found.type, part_size, rank_only=rank_only)

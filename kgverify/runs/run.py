@@ -148,7 +148,7 @@ def compiled_pipeline(
 ) -> Pipeline:
     """Build the pipeline of the compiled evaluator; a layout includes the slots. `options` are those of `CompiledEngine`."""
     from kgverify.engines.compiled.engine import CompiledEngine
-    from kgverify.engines.compiled.execution.layout import choose_layout
+    from kgverify.engines.compiled.layout import choose_layout
 
     if layout is None:
         layout = choose_layout(run.limits) if slots is None else choose_layout(run.limits, slots=slots)

@@ -21,12 +21,11 @@ from kgverify.errors import UserError
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
+from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import partial_of
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.uncommitted import Given, join_candidates
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 from kgverify.verification.deep import prove_deep
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def choose_recording_layout(
 
     UserError for an absent device or too little memory.
     """
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
 
     if resolve_device(device).type != "cuda":
         return None
@@ -127,13 +126,10 @@ def record(
         path,
         build_header(run, pipeline.engine, level),
         program.symbols,
-        facts=program.facts,
-        fact_lines=program.fact_lines,
-        shard_steps=shard_steps,
+        clauses=Clauses(program.facts, program.fact_lines, program.rules),
+        storage=Storage(is_archived=is_archived, shard_steps=shard_steps),
+        durability=Durability(journal_seconds),
         resume=resume,
-        journal_seconds=journal_seconds,
-        is_archived=is_archived,
-        rules=program.rules,
     ) as writer:
         resumed = writer.num_appended
         if resumed and level == TraceLevel.DIGESTS:
@@ -148,7 +144,7 @@ def record(
             progress(resumed)
         left = candidates.take(slice(resumed, None))
         parts = _prove_parts(pipeline.engine, left, writer.level, progress)
-        proved += append_ahead(writer, parts, append_threads or choose_append_threads(pipeline.engine))
+        proved += writer.append_parts(parts, append_threads or choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
@@ -165,7 +161,7 @@ def record(
 
 def _prove_parts(
     engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
-) -> Iterator[Callable[[], Given]]:
+) -> Iterator[Callable[[], StepBatch]]:
     """Prove chunk by chunk; yield functions that read each chunk's columns and digests."""
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):
@@ -183,7 +179,7 @@ def _prove_parts(
         yield partial(_pair, columns)
 
 
-def _pair(columns: Columns) -> Given:
+def _pair(columns: Columns) -> StepBatch:
     return columns, None
 
 

@@ -31,8 +31,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.explain import Explainer
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
@@ -126,7 +125,7 @@ class RecordedComparison:
 
     stepped: Trace | None = None
 
-    def __init__(self, report: Report, traces: tuple[MappedTrace, MappedTrace], rebuilds: Rebuilds) -> None:
+    def __init__(self, report: Report, traces: tuple[TraceFile, TraceFile], rebuilds: Rebuilds) -> None:
         self.report = report
         self.traces = traces
         self._rebuilds = rebuilds
@@ -163,7 +162,7 @@ def compare_recorded(
 
     Compact traces that differ are compared goal by goal, where their clauses lead to the goals they had.
     """
-    mapped = MappedTrace(expected, tolerates_shards=True), MappedTrace(actual, tolerates_shards=True)
+    mapped = TraceFile(expected, tolerates_shards=True), TraceFile(actual, tolerates_shards=True)
     streamed = compare_streams(
         *mapped, verifies_content=verifies_content, kept=kept, rebuilding=Rebuilder, progress=progress
     )
@@ -206,7 +205,7 @@ def compare_loaded(expected: Trace, actual: Trace) -> Verification:
     return Verification(report, expected, actual)
 
 
-def _compare_recorded_rankings(comparison: Comparison, expected: MappedTrace, actual: MappedTrace) -> Comparison:
+def _compare_recorded_rankings(comparison: Comparison, expected: TraceFile, actual: TraceFile) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
@@ -229,7 +228,7 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
 
 
-def describe_environment(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Environment:
+def describe_environment(expected: Trace | TraceFile, actual: Trace | TraceFile) -> Environment:
     """Describe this machine and both engines."""
     return Environment(
         kgverify=__version__,
@@ -251,7 +250,7 @@ def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
     return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
 
 
-def _count_mapped(trace: MappedTrace) -> dict[str, int]:
+def _count_mapped(trace: TraceFile) -> dict[str, int]:
     return _count(np.concatenate([file.read_all("candidates/outcome") for file in trace.files]))
 
 
@@ -303,7 +302,7 @@ def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comp
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *reasons))
 
 
-def _metrics(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Metrics:
+def _metrics(expected: Trace | TraceFile, actual: Trace | TraceFile) -> Metrics:
     return Metrics(*(_metrics_of(trace.rankings) for trace in (expected, actual)))
 
 

@@ -19,16 +19,16 @@ from kgverify.audit.ladder.traps import (
     swap_buffers,
 )
 from kgverify.engines.compiled.stages.choose import SCORES, choose
+from kgverify.engines.compiled.stages.recycle import recycle
 from kgverify.engines.compiled.stages.resolve import close
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import DEPTH_LIMIT, FALSE, OPEN, TRUE, Choices, Derivations, Pool
-from kgverify.engines.compiled.tick.pool import recycle
 
 
 def exchanged(derivations: Derivations) -> Derivations:
     """Depth and outcome of derivations whose buffers have been exchanged; what is wrong there stays within bounds."""
     return Derivations(
-        place=derivations.place,
+        pool_index=derivations.pool_index,
         query=derivations.query,
         goal=derivations.goal,
         depth=derivations.outcome.clamp(0, derivations.visited.shape[1] - 1),

@@ -18,9 +18,9 @@ from kgverify.engines.compiled.execution.caches import (
     load_caches,
     save_caches,
 )
-from kgverify.engines.compiled.execution.choice import Execution, choose_execution
 from kgverify.engines.compiled.execution.compilation import compile_function
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution_choice import Execution, choose_execution
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.policy import SHORTEST
@@ -50,7 +50,7 @@ def choose(device: str = "cpu", mode: str = "auto", precision: str = "float32") 
 def test_what_is_asked_for_is_taken_and_said_to_be_asked_for():
     execution = choose(mode="eager")
     assert (execution.device.type, execution.mode, execution.precision) == ("cpu", "eager", "float32")
-    assert execution.reasons[:2] == ("device cpu: as asked", "mode eager: as asked")
+    assert execution.reasons[:2] == ("device cpu: as requested", "mode eager: as requested")
 
 
 def test_auto_says_why_it_compiles_or_why_it_does_not(monkeypatch: pytest.MonkeyPatch):
@@ -157,8 +157,8 @@ def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_reasons_are_one_line():
     caches = CompilerCaches(state="warm", graph_hits=2)
-    assert describe_execution(("mode default: as asked",), caches) == (
-        "runs so because mode default: as asked; compiler's cache warm (2 graphs found, 0 compiled)"
+    assert describe_execution(("mode default: as requested",), caches) == (
+        "runs so because mode default: as requested; compiler's cache warm (2 graphs found, 0 compiled)"
     )
 
 
@@ -168,6 +168,6 @@ def test_a_report_holds_the_reasons_and_the_state_of_the_caches(tmp_path: Path):
     done = CliRunner().invoke(app, ["diff", *options, "--fresh-cache", "--json", str(path)])
     assert done.exit_code == 0, done.output
     report = json.loads(path.read_text())
-    assert report["reasons_of_actual"][1] == "mode eager: as asked"
+    assert report["reasons_of_actual"][1] == "mode eager: as requested"
     assert report["caches"]["state"] == "unused"
-    assert "runs so because device cpu: as asked" in done.output
+    assert "runs so because device cpu: as requested" in done.output

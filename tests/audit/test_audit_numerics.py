@@ -17,7 +17,7 @@ from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
 from kgverify.audit.properties.scatters import audit_scatters
 from kgverify.audit.subject import Function, Subject
-from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic, products_set_to
+from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
 
 CPU = torch.device("cpu")

@@ -16,8 +16,8 @@ from kgverify.audit.numerics.products import PrecisionScore, narrow_product, rou
 from kgverify.audit.numerics.states import ChoiceStates, choice_states
 from kgverify.cli.app import app
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.layout import choose_layout
-from kgverify.engines.compiled.execution.pinned_arithmetic import products_set_to
+from kgverify.engines.compiled.execution.device import products_set_to
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import (
     SCORES,
     Parameters,
@@ -26,9 +26,9 @@ from kgverify.engines.compiled.stages.choose import (
     score_shortest,
     score_two_tower,
 )
+from kgverify.engines.compiled.stages.recycle import recycle
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, Choices, Derivations, Pool
-from kgverify.engines.compiled.tick.pool import recycle
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
@@ -213,9 +213,9 @@ def test_settings_and_autocast_around_the_evaluator_change_no_bit(engine: Compil
 
 def recycle_into_few_places(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
     """Results of different candidates go to one place."""
-    reports = (derivations.outcome != OPEN) & (derivations.place != NO_CANDIDATE)
+    reports = (derivations.outcome != OPEN) & (derivations.pool_index != NO_CANDIDATE)
     after, renewed = recycle(pool, derivations)
-    place = torch.where(reports, derivations.place % 4, len(pool.query) - 1)
+    place = torch.where(reports, derivations.pool_index % 4, len(pool.query) - 1)
     log_probability = after.log_probability.index_put((place,), derivations.log_probability)
     return after._replace(log_probability=log_probability), renewed
 

@@ -22,11 +22,11 @@ from kgverify.audit.evaluator.observer import (
     audit_observer,
 )
 from kgverify.cli.app import app
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
+from kgverify.engines.compiled.stages import recycle
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import Derivations, Pool
-from kgverify.engines.compiled.tick import pool
 from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
@@ -107,7 +107,7 @@ def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Deriv
     """Hands every slot's log-probability to the next one, in the buffer it stands in."""
     values = derivations.log_probability
     values[1:] = values[:-1].clone()
-    return pool.recycle(waiting, derivations)
+    return recycle.recycle(waiting, derivations)
 
 
 @pytest.mark.deep

@@ -8,7 +8,7 @@ import pytest
 from baseline.evaluator import PaddedEvaluator
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.tick.step_record import Results
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
 from kgverify.engines.reference.engine import ReferenceEngine

@@ -91,7 +91,7 @@ def test_what_is_no_time_is_told(text):
 def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
     words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
     # A block of 2,048 problems takes long to end.
-    script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 128; main()"
+    script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 128; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *words],
         cwd=tmp_path,
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
     assert process.returncode == 130, out + err
     assert "(not shrunk yet)" in out
     assert re.match(r"\d+ NEW DIVERGENCES? SO FAR ", out)
-    assert "this goes on with it:\nkgverify fuzz --time 5m" in err
+    assert "to resume, run:\nkgverify fuzz --time 5m" in err
     assert "Traceback" not in err
 
 

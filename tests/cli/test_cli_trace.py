@@ -16,8 +16,8 @@ from kgverify.program.stages import STEP_STAGES
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.deep import prove_deep
 from kgverify.verification.record import record
 

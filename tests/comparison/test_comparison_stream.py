@@ -17,8 +17,8 @@ from kgverify.comparison.streaming import columns as stream_columns
 from kgverify.comparison.streaming.compare import SKIPPED, compare_streams
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
-from kgverify.trace.read import verify_content as content
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read import data_file as content
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.verify import compare_loaded, compare_recorded
 
 

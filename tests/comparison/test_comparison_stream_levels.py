@@ -18,10 +18,11 @@ from kgverify.comparison.streaming.compare import SKIPPED, compare_streams
 from kgverify.comparison.streaming.first_divergence import find_first_divergence
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
-from kgverify.trace.hdf5.datasets import read_arrays, write_arrays
+from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.read import verify_content as content
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read import data_file as content
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.save import read_run, save_recorded
 from kgverify.verification.verify import compare_loaded, compare_recorded
@@ -108,7 +109,7 @@ def test_a_trace_with_goals_is_verified_where_its_digests_are_all_that_is_compar
     first = store(trace, tmp_path / "a", level="digests")
     honest = store(wrong, tmp_path / "b")
     assert compare_streams(first, honest, verifies_content=False).comparison.verdict is Verdict.DIVERGE
-    arrays = read_arrays(honest) | {"digests/sequence": trace.digests.sequence}
+    arrays = DataFile(honest).load_arrays() | {"digests/sequence": trace.digests.sequence}
     write_arrays(tmp_path / "c", arrays, "test")
     with pytest.raises(UserError, match="has digest"):
         compare_streams(first, tmp_path / "c", verifies_content=False)
@@ -119,7 +120,7 @@ def test_goals_without_stored_digests_are_compared_with_digests(tmp_path):
     changed = with_element(trace, "steps.choice", 7, lambda value: value + 1)
     first = store(trace, tmp_path / "a", level="compact")
     for each, verdict in ((trace, Verdict.AGREE), (changed, Verdict.DIVERGE)):
-        arrays = read_arrays(store(each, tmp_path / "b"))
+        arrays = DataFile(store(each, tmp_path / "b")).load_arrays()
         del arrays["digests/sequence"]
         write_arrays(tmp_path / "c", arrays, "test")
         assert assert_same_report(first, tmp_path / "c").verdict is verdict

@@ -9,11 +9,11 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from kgverify.engines.compiled.execution.layout import choose_layout
 from kgverify.engines.compiled.fused.levels import build_levels
 from kgverify.engines.compiled.fused.ticks import FusedTicks
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import build_tables
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tower import hopper, launch
 from kgverify.engines.policy import make_two_tower
 from kgverify.graphs.load import load_graph

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from random_programs import Problem
 
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.engines.reference.engine import ReferenceEngine

@@ -11,8 +11,9 @@ from random_programs import candidates_of, program_of
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution import compilation as compile_module
-from kgverify.engines.compiled.execution.compilation import resolve_device, resolve_mode
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution.compilation import resolve_mode
+from kgverify.engines.compiled.execution.device import resolve_device
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.state import Layout
 from kgverify.engines.policy import SHORTEST, Policy, make_two_tower
@@ -106,7 +107,7 @@ def test_an_unknown_device_is_refused() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_missing_cuda_device_is_told() -> None:
+def test_a_missing_cuda_device_is_reported() -> None:
     with pytest.raises(UserError, match=r"no CUDA device(.|\n)*--device cpu"):
         resolve_device("cuda")
     assert resolve_device("auto").type == "cpu"

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from kgverify.engines.compiled import execution_choice as execution_module
+from kgverify.engines.compiled.batch_size import choose_evaluation_layout, estimate_bytes
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution import choice as execution_module
-from kgverify.engines.compiled.execution.batch_size import choose_evaluation_layout, estimate_bytes
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import build_parameters, score_two_tower
-from kgverify.engines.compiled.stages.precision import PRECISIONS, draw_goals
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tower.precision import PRECISIONS, draw_goals
 from kgverify.engines.policy import SHORTEST, make_two_tower
 from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults

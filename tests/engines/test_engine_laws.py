@@ -258,13 +258,13 @@ def test_a_slot_that_ended_never_changes(seed: int) -> None:
 
 def test_every_slot_without_a_candidate_takes_the_next_one() -> None:
     machine = build_machine(random_problem(660, num_queries=9), slots=4).recycle()
-    assert machine.derivations.place.tolist() == [0, 1, 2, 3]
-    seen = set(machine.derivations.place.tolist())
+    assert machine.derivations.pool_index.tolist() == [0, 1, 2, 3]
+    seen = set(machine.derivations.pool_index.tolist())
     while machine.is_running:
         running = int((machine.derivations.outcome == OPEN).sum())
         assert running == min(4, 9 - len(seen) + running)
         machine = machine.tick()[0].recycle()
-        seen |= set(machine.derivations.place.tolist()) - {-1}
+        seen |= set(machine.derivations.pool_index.tolist()) - {-1}
     assert seen == set(range(9))
     assert (machine.pool.outcome[:9] != OPEN).all()
     assert (machine.pool.outcome[9:] == OPEN).all()

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_shortest, score_two_tower
-from kgverify.engines.compiled.stages.precision import estimate_score_error
 from kgverify.engines.compiled.stages.rescore import Rescoring
+from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import SHORTEST
 from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom, Variable

@@ -11,6 +11,7 @@ from torch import Tensor
 from kgverify.engines.compiled.program.tables import Tables, build_tables
 from kgverify.engines.compiled.stages import match, resolve
 from kgverify.engines.compiled.stages.choose import SCORES, advance, choose, finish, score_shortest
+from kgverify.engines.compiled.stages.recycle import recycle
 from kgverify.engines.compiled.state import (
     DEPTH_LIMIT,
     FAILED,
@@ -25,7 +26,7 @@ from kgverify.engines.compiled.state import (
     Layout,
     Rows,
 )
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work, recycle
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.engines.policy import POLICY_NAMES
 
 CPU = torch.device("cpu")
@@ -365,34 +366,34 @@ def test_a_terminal_goal_comes_before_the_depth_limit(kind: int, depth: int, is_
 def test_a_slot_with_nothing_to_report_overwrites_no_result() -> None:
     pool = empty_pool(LAYOUT, CPU)._replace(
         size=torch.tensor(3),
-        next_place=torch.tensor(3),
+        next_index=torch.tensor(3),
         outcome=torch.tensor([PROVED, OPEN, OPEN, OPEN], dtype=torch.int32),
         log_probability=torch.tensor([-1.5, 0, 0, 0], dtype=torch.float64),
     )
     derivations = empty_derivations(LAYOUT, 3, CPU)._replace(
-        place=torch.tensor([NO_CANDIDATE, 2]),
+        pool_index=torch.tensor([NO_CANDIDATE, 2]),
         outcome=torch.tensor([FAILED, FAILED], dtype=torch.int32),
         log_probability=torch.tensor([-9.0, -2.5], dtype=torch.float64),
     )
     pool, derivations = recycle(pool, derivations)
     assert pool.outcome.tolist() == [PROVED, OPEN, FAILED, OPEN]
     assert pool.log_probability.tolist() == [-1.5, 0, -2.5, 0]
-    assert derivations.place.tolist() == [NO_CANDIDATE, NO_CANDIDATE]
+    assert derivations.pool_index.tolist() == [NO_CANDIDATE, NO_CANDIDATE]
 
 
 def test_a_renewed_slot_keeps_nothing_of_the_candidate_before() -> None:
     queries = torch.tensor([[p, a, b], [q, -3, c], [0, 0, 0], [0, 0, 0]], dtype=torch.int32)
-    pool = empty_pool(LAYOUT, CPU)._replace(query=queries, size=torch.tensor(2), next_place=torch.tensor(1))
+    pool = empty_pool(LAYOUT, CPU)._replace(query=queries, size=torch.tensor(2), next_index=torch.tensor(1))
     old = goal((r, a, X), (r, X, b)).repeat(2, 1, 1)
     derivations = empty_derivations(LAYOUT, 3, CPU)._replace(
-        place=torch.tensor([0, NO_CANDIDATE]),
+        pool_index=torch.tensor([0, NO_CANDIDATE]),
         goal=old,
         depth=torch.tensor([3, 0], dtype=torch.int32),
         is_limited=torch.tensor([True, True]),
         log_probability=torch.tensor([-4.0, -4.0], dtype=torch.float64),
     )
     pool, derivations = recycle(pool, derivations)
-    assert derivations.place.tolist() == [1, NO_CANDIDATE]
+    assert derivations.pool_index.tolist() == [1, NO_CANDIDATE]
     assert derivations.goal[0].tolist() == goal((q, X, c))[0].tolist()
     assert derivations.query[0].tolist() == [q, -3, c]
     assert derivations.visited[0, 0].tolist() == goal((q, X, c))[0].tolist()

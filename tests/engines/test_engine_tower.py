@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.stages.choose import build_parameters, score_two_tower, tower
-from kgverify.engines.compiled.stages.precision import draw_goals
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.compiled.tower.exact import EXACT
+from kgverify.engines.compiled.tower.precision import draw_goals
 from kgverify.engines.policy import Policy, make_two_tower
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph

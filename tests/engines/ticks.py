@@ -8,9 +8,10 @@ from random_programs import Problem
 
 from kgverify.engines.compiled.program.tables import Tables, build_tables
 from kgverify.engines.compiled.stages.choose import SCORES
+from kgverify.engines.compiled.stages.recycle import recycle
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.engines.compiled.state import OPEN, Derivations, Pool, StepRecord, Work
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work, recycle
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.tick import Setting, tick
 
 CPU = torch.device("cpu")

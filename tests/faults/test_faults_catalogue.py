@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 from fault_programs import CASES, WALKS, WIDE, Case, case_of, needs_data
+from scoreboard.truth import OF_NO_STEP, Truth, find_truth
 
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.stage_difference import first_difference
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import COMPOSITES, FAULTS, find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.faults.truth import OF_NO_STEP, Truth, find_truth
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome

@@ -10,7 +10,7 @@ from fault_programs import case_of
 from kgverify.faults.catalogue import FAULTS
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.deep import prove_deep
 from kgverify.verification.verify import compare_recorded, verify
 

@@ -1,16 +1,17 @@
-"""The scoreboard: the report against the truth, no alarm without a fault, and a log that can be gone on with."""
+"""The scoreboard: the report against the ground truth, no alarm without a fault, and a log from which a run resumes."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
-from warm_commands import run_shell
+from scoreboard.arenas import Arena, Stand, arenas_of, sound_arenas
+from scoreboard.page import figures, render_page, table
+from scoreboard.trials import Scores, run_scoreboard
 
 from kgverify.errors import UserError
-from kgverify.faults.score_page import figures, render_page, table
-from kgverify.faults.score_run import Scores, run_scoreboard
-from kgverify.faults.scoreboard import Arena, Stand, arenas_of, sound_arenas
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scoreboard.md"
 
@@ -28,14 +29,14 @@ def test_step_and_stage_are_those_of_the_truth(stand: Stand, name: str):
     trial = stand.try_faults([name])
     assert trial.is_manifest
     assert trial.verdict == "DIVERGE"
-    assert trial.num_steps == trial.num_places > 0
+    assert trial.num_steps == trial.num_wrong > 0
     assert trial.num_stages == trial.num_divergences > 0
 
 
 def test_a_fault_that_does_nothing_leaves_the_traces_equal(stand: Stand):
     trial = stand.try_faults(["padding-ranked"])
     assert (trial.is_manifest, trial.is_same, trial.verdict) == (False, True, "AGREE")
-    assert (trial.num_places, trial.num_divergences) == (0, 0)
+    assert (trial.num_wrong, trial.num_divergences) == (0, 0)
 
 
 @pytest.mark.exhaustive
@@ -60,24 +61,24 @@ def test_lockstep_lists_both_faults_of_a_pair(stand: Stand):
 
 
 @pytest.mark.deep
-def test_a_fault_that_another_hides_is_told_from_one_that_is_missed(stand: Stand):
+def test_a_fault_that_another_hides_is_not_counted_as_missed(stand: Stand):
     assert not stand.try_pair(("rule-cap", "padding-ranked")).is_visible
 
 
 @pytest.mark.exhaustive
 def test_what_the_log_holds_is_not_tried_again(tmp_path: Path):
     log = tmp_path / "log.jsonl"
-    told: list[int] = []
-    first = run_scoreboard(["random:4"], ["rule-cap"], num_sound=2, num_pairs=1, log=log, progress=told.append)
-    assert sum(told) == 3 + 2 + 0
+    finished: list[int] = []
+    first = run_scoreboard(["random:4"], ["rule-cap"], num_sound=2, num_pairs=1, log=log, progress=finished.append)
+    assert sum(finished) == 3 + 2 + 0
     lines = log.read_bytes().splitlines()
-    # Lost are the last task and what a kill left of a line.
-    log.write_bytes(b"\n".join(lines[:-1]) + b"\n")
+    # The last task is lost, and the partial line of a kill.
+    log.write_bytes(b"\n".join(lines[:-1]) + b"\n{")
     again = run_scoreboard(["random:4"], ["rule-cap"], num_sound=2, num_pairs=1, log=log)
     assert again == first
     assert len(log.read_bytes().splitlines()) == len(lines)
     log.write_text("nonsense\n")
-    with pytest.raises(UserError, match="line 1 is no entry"):
+    with pytest.raises(UserError, match="is not the log of a scoreboard"):
         run_scoreboard(["random:4"], ["rule-cap"], log=log)
 
 
@@ -96,7 +97,7 @@ def test_the_figures_count_what_is_missed():
     assert "| stage exact |" in render_page(Scores(trials=[good, bad]))
 
 
-def test_the_page_holds_every_fault_and_meets_every_goal():
+def test_the_page_holds_every_fault_and_meets_every_target():
     from kgverify.faults.catalogue import FAULTS
 
     page = PAGE.read_text(encoding="utf-8")
@@ -105,15 +106,21 @@ def test_the_page_holds_every_fault_and_meets_every_goal():
     assert all(any(cell != "=" for cell in row[3].split(" | ")) for row in rows), "a fault that manifests nowhere"
     measured = re.findall(r"^\| (.+) \| ([\d,]+) of ([\d,]+) \(.*\) \| (\d+)% \|$", page, re.MULTILINE)
     assert len(measured) == 9
-    for name, num, of, goal in measured:
+    for name, num, of, target in measured:
         share = int(num.replace(",", "")) / int(of.replace(",", ""))
-        assert share >= int(goal) / 100, name
+        assert share >= int(target) / 100, name
 
 
 @pytest.mark.deep
-def test_the_command_prints_the_scoreboard_and_says_by_its_code_whether_the_goals_are_met(tmp_path: Path):
-    command = "kgverify faults score --graph random:4 --fault rule-cap --sound 2 --pairs 0 --jobs 1"
-    done = run_shell(f"{command} --markdown - --json s.json", tmp_path)
+def test_the_script_prints_the_scoreboard_and_its_exit_code_says_whether_the_targets_are_met(tmp_path: Path):
+    command = "-m benchmarks.scoreboard --graph random:4 --fault rule-cap --sound 2 --pairs 0 --jobs 1"
+    done = subprocess.run(
+        [sys.executable, *command.split(), "--json", str(tmp_path / "s.json")],
+        cwd=PAGE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("# Scoreboard")
     assert "no fault: no alarm" in done.stderr

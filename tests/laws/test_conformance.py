@@ -1,4 +1,4 @@
-"""The conformance suite: an engine of two methods is enough, and what is wrong with it is told."""
+"""The conformance suite: an engine of two methods is enough, and its mistakes are reported."""
 
 from itertools import islice
 
@@ -50,7 +50,7 @@ def test_two_methods_are_enough():
     report.raise_if_broken()
 
 
-def test_a_difference_is_told_small_and_saved(tmp_path):
+def test_a_difference_is_shrunk_reported_and_saved(tmp_path):
     report = check_engine(compiled_maker(faults=["last-fact-lost"]), problems=PROBLEMS)
     assert report.problem.size <= 3
     with pytest.raises(NotConforming, match="first divergence: match_facts at step 0"):

@@ -1,4 +1,4 @@
-"""The laws: no false alarm on engines without a fault, an alarm on engines with one, and told so that a person can read it."""
+"""The laws: no false alarm on engines without a fault, an alarm on engines with one, in readable reports."""
 
 from itertools import islice
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_fault_breaks_its_law(fault, law):
     assert law in find_breakers(compiled_maker(faults=[fault]), [find_law(law)], most_problems=960)
 
 
-def test_a_violation_is_told_of_the_problem_alone_in_names():
+def test_a_violation_names_the_problem_alone():
     law = find_law("terminal-alone")
     violations = law.check(compiled_maker(faults=["dead-end-open"]), list(islice(draw_problems(0), 32)), most=2)
     assert len(violations) == 2
@@ -102,7 +102,7 @@ def test_a_resolvent_that_its_clause_does_not_make_names_the_stage(fault, stage)
     assert [each.stage for each in found] == [stage]
 
 
-def test_an_exception_is_told_of_the_problem_that_makes_it():
+def test_an_exception_is_reported_for_the_problem_that_causes_it():
     def make(run, sizes):
         if any(name.endswith("poison") for name in run.graph.program.symbols.constants):
             raise ZeroDivisionError("poison")

@@ -1,4 +1,4 @@
-"""Broken laws: shrunk with the law held fixed, written down, and judged again with and without the reference."""
+"""Broken laws: shrunk with the law held fixed, saved, and checked again with and without the reference."""
 
 import re
 from itertools import islice
@@ -98,7 +98,7 @@ def test_the_generated_test_judges_the_law(reproducer, tmp_path):
     assert not write_test(reproducer.with_engine(EAGER), tmp_path / "test_it.py").fails
 
 
-def test_an_unknown_law_is_told(reproducer):
+def test_an_unknown_law_is_an_error(reproducer):
     text = render_reproducer(reproducer).replace("law: fact-order", "law: fact-orders")
     with pytest.raises(UserError, match="unknown law") as raised:
         replay(parse_reproducer(text))

@@ -1,4 +1,4 @@
-"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of trouble told."""
+"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of failure reported."""
 
 import tempfile
 from itertools import islice
@@ -84,7 +84,7 @@ def test_unranked_queries_are_compared():
 
 
 class Raising:
-    """The reference, which raises an exception where it is told to."""
+    """The reference, which raises an exception in one method."""
 
     def __init__(self, engine, method):
         self._engine, self._method = engine, method

@@ -65,7 +65,7 @@ def test_a_run_tells_its_graph_and_its_engine(countries):
     assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
 
 
-def test_a_divergence_that_the_engine_does_not_show_is_told(countries):
+def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries):
     verification = verified(countries, "last-fact-lost")
     with pytest.raises(UserError, match="no part of the graph was found"):
         shrink_run(verification, graph=countries, engine=EngineSpec())

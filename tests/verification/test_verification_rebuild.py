@@ -21,8 +21,8 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.columns import CandidateSet
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_goals, try_rebuilding
 from kgverify.verification.verify import compare_recorded
 

@@ -22,12 +22,13 @@ from kgverify.errors import UserError
 from kgverify.program.stages import Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import CandidateSet, Columns, empty_columns
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import partial_of, read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification import record as recording
 from kgverify.verification.record import choose_recording_layout, record
 from kgverify.verification.verify import compare_recorded

@@ -23,7 +23,7 @@ from kgverify.ranking.metric import MRR
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Columns, select_candidates
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.save import save_verification
 from kgverify.verification.verify import Verification, compare_recorded, verify
 

@@ -18,7 +18,8 @@ from kgverify.audit.finding import AuditReport, Finding, Unmeasured, describe_er
 from kgverify.audit.numerics.precision_ladder import pick
 from kgverify.audit.numerics.states import choice_states
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.compilation import FUSED, resolve_device
+from kgverify.engines.compiled.execution.compilation import FUSED
+from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks

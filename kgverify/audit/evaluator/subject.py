@@ -4,15 +4,15 @@ import numpy as np
 import torch
 
 from kgverify.audit.subject import Inputs, Subject, copy_inputs
-from kgverify.engines.compiled.execution.compilation import on_device, resolve_device
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution.device import on_device, resolve_device
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.probe import watch_stages
 from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import SCORES, build_parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import OPEN, Layout
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.tick.stage_ticks import build_unseen_tick
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.stage_ticks import build_unrecorded_tick
 from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import draw_candidates
@@ -50,7 +50,7 @@ def evaluator_subject(
         pool = empty_pool(layout, on)
         pool.query.copy_(torch.as_tensor(np.ascontiguousarray(candidates.atom), device=on))
         pool.size.fill_(len(candidates.query))
-        take_tick = build_unseen_tick(Setting(watched, run.limits, layout))
+        take_tick = build_unrecorded_tick(Setting(watched, run.limits, layout))
         states: list[Inputs] = []
         of_stages: dict[str, list[Inputs]] = {}
         for number in range(max(TICKS) + 1):
@@ -65,7 +65,7 @@ def evaluator_subject(
             if len(states) > 1 and not bool((derivations.outcome == OPEN).any()):
                 break
     parts = {stage: _subject_of(stage, getattr(stages, stage), inputs) for stage, inputs in of_stages.items() if inputs}
-    function = build_unseen_tick(Setting(stages, run.limits, layout))
+    function = build_unrecorded_tick(Setting(stages, run.limits, layout))
     return Subject(name, function, states.__getitem__, parts, calls=len(states))
 
 

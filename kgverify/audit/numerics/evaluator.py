@@ -20,8 +20,8 @@ from kgverify.audit.numerics.values import Look, check_modes
 from kgverify.audit.properties.scatters import audit_scatters
 from kgverify.audit.subject import Subject
 from kgverify.engines.compiled.engine import CompiledEngine
-from kgverify.engines.compiled.execution.compilation import on_device, resolve_device
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.execution.device import on_device, resolve_device
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages.choose import SCORES, build_parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import PAD

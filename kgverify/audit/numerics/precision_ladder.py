@@ -13,7 +13,7 @@ from kgverify.audit.numerics.report import Flip, Rung
 from kgverify.audit.numerics.states import ChoiceStates
 from kgverify.audit.numerics.values import Look
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
-from kgverify.engines.compiled.stages.precision import estimate_score_error
+from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import Policy
 
 ROWS: Final = 1 << 15

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from kgverify.engines.compiled.execution.pinned_arithmetic import products_set_to
+from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
 from kgverify.engines.policy import Policy
 
@@ -115,8 +115,8 @@ def precision_scores(policy: Policy, device: torch.device) -> list[PrecisionScor
 
 
 def _kernel_scores(policy: Policy, device: torch.device) -> list[PrecisionScore]:
-    from kgverify.engines.compiled.stages.precision import PRECISIONS
     from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score, can_run
+    from kgverify.engines.compiled.tower.precision import PRECISIONS
     from kgverify.errors import UserError
 
     if not can_run(policy):

@@ -8,7 +8,7 @@ import torch
 from kgverify.audit.environment import read_settings
 from kgverify.audit.finding import Finding, Unmeasured, describe_error
 from kgverify.audit.numerics.values import Difference, Look, differences, keep
-from kgverify.engines.compiled.execution.pinned_arithmetic import products_set_to
+from kgverify.engines.compiled.execution.device import products_set_to
 
 SETTINGS: Final = ("highest", "high", "medium")
 """Of `torch.set_float32_matmul_precision`: on CUDA the last two allow TF32, on some CPUs the last one bfloat16."""

@@ -35,7 +35,8 @@ from kgverify.audit.properties.syncs import find_cuda_syncs, find_syncs
 from kgverify.audit.source_lines import definition_line, stack_line
 from kgverify.audit.subject import Function, Inputs, MakeInputs, Subject, make_subject
 from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.compilation import MODES, has_cpp_compiler, resolve_device
+from kgverify.engines.compiled.execution.compilation import MODES, has_cpp_compiler
+from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError
 
 COMPILED_MODES: Final = tuple(mode for mode in MODES if mode not in ("eager", "fused"))

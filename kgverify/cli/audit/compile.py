@@ -53,7 +53,7 @@ def audit_compile(
     from kgverify.audit.properties.compiled_run import CompileSetting
     from kgverify.audit.properties.step_audit import audit_subject
     from kgverify.engines.compiled.execution.caches import fresh_caches
-    from kgverify.engines.compiled.execution.layout import choose_layout
+    from kgverify.engines.compiled.layout import choose_layout
 
     check_writable(json_path)
     limits = read_budget(budget) if budget is not None else {}

@@ -67,7 +67,7 @@ def modes(
     """
     from kgverify.audit.evaluator.subject import evaluator_subject
     from kgverify.audit.ladder.modes import audit_modes
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
     from kgverify.faults.catalogue import find_faults
     from kgverify.faults.plant import plant_faults
 
@@ -113,7 +113,7 @@ def traps(
     """
     from kgverify.audit.ladder.modes import audit_modes
     from kgverify.audit.ladder.traps import TRAPS
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
 
     check_writable(json_path)
     rungs = choose_rungs(rung)

@@ -196,7 +196,7 @@ def _build_with_faults(run: Run, plan: "Plan") -> "Build | None":
 
 
 def _warn_of_size(plan: "Plan") -> None:
-    from kgverify.engines.compiled.execution.compilation import resolve_device
+    from kgverify.engines.compiled.execution.device import resolve_device
 
     if plan.name in FOR_GPUS and resolve_device(plan.device).type == "cpu":
         make_error_console().print(

@@ -20,8 +20,7 @@ from kgverify.cli.progress import (
 from kgverify.cli.run_options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.signals import Ended, ending_on_signals
 from kgverify.report.render.terminal import describe_execution
-from kgverify.trace.files.output_path import count_safe
-from kgverify.trace.read.reader import partial_of
+from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
 
 

@@ -9,18 +9,17 @@ import numpy as np
 import torch
 
 from kgverify.engines.compiled.execution.caches import count_caches, describe_caches
-from kgverify.engines.compiled.execution.choice import choose_execution
-from kgverify.engines.compiled.execution.compilation import FUSED, on_device
-from kgverify.engines.compiled.execution.host_copy import Sending, Sent
-from kgverify.engines.compiled.execution.layout import check_layout, choose_layout
+from kgverify.engines.compiled.execution.compilation import FUSED
+from kgverify.engines.compiled.execution.device import on_device
+from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
+from kgverify.engines.compiled.execution_choice import choose_execution
+from kgverify.engines.compiled.layout import check_layout, choose_layout
 from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
 from kgverify.engines.compiled.program.tables import build_hash_keys, build_tables
 from kgverify.engines.compiled.stages.choose import SCORES, Parameters, build_parameters
-from kgverify.engines.compiled.stages.precision import FLOAT32, with_precision
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.state import FAILED, Layout
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
-from kgverify.engines.compiled.tick.positions import derivations_at
+from kgverify.engines.compiled.tick.slots import derivations_at, empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
 from kgverify.engines.compiled.tick.step_record import (
     Chunk,
@@ -34,6 +33,7 @@ from kgverify.engines.compiled.tick.step_record import (
 )
 from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.compiled.tick.tick_loop import Ticks, copy_buffers_
+from kgverify.engines.compiled.tower.precision import FLOAT32, with_precision
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
 from kgverify.program.limits import Limits
@@ -287,16 +287,16 @@ class CompiledEngine:
         copy_buffers_(self._work, empty_work(self.layout, self._device))
         self._ticks.begin()
 
-    def _send_results(self, num: int) -> Sent[Results]:
-        pool, sending = self._pool, Sending()
+    def _send_results(self, num: int) -> PendingCopy[Results]:
+        pool, copies = self._pool, HostCopy()
         # Copies: the next pool overwrites the buffers.
         results = Results(
-            sending(pool.outcome[:num].clone(), np.int32),
-            sending(pool.is_limited[:num].clone(), np.bool_),
-            sending(pool.log_probability[:num].clone(), np.float64),
+            copies.fetch(pool.outcome[:num].clone(), np.int32),
+            copies.fetch(pool.is_limited[:num].clone(), np.bool_),
+            copies.fetch(pool.log_probability[:num].clone(), np.float64),
         )
-        sending.start()
-        return Sent(results, sending)
+        copies.start()
+        return PendingCopy(results, copies)
 
     def _step_slots(self, positions: Positions) -> Columns:
         """One step from each position, each in a slot of its own."""
@@ -311,11 +311,11 @@ class CompiledEngine:
         while num_taken < num:
             if (chunk := self._ticks.record_tick()) is not None:
                 chunks.append(chunk)
-                num_taken += len(chunk.place)
-                stop = torch.as_tensor(chunk.place, device=self._device)
-                outcome[chunk.place] = chunk.steps.outcome
-                is_limited[chunk.place] = self._derivations.is_limited[stop].cpu().numpy()
-                log_probability[chunk.place] = self._derivations.log_probability[stop].cpu().numpy()
+                num_taken += len(chunk.pool_index)
+                stop = torch.as_tensor(chunk.pool_index, device=self._device)
+                outcome[chunk.pool_index] = chunk.steps.outcome
+                is_limited[chunk.pool_index] = self._derivations.is_limited[stop].cpu().numpy()
+                log_probability[chunk.pool_index] = self._derivations.log_probability[stop].cpu().numpy()
                 # One step is all: whatever its outcome, the slot takes no second one.
                 self._derivations.outcome[stop] = FAILED
         return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))

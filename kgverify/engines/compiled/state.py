@@ -1,8 +1,8 @@
-"""The arrays of the compiled evaluator. One legend of axes for the whole package:
+"""The arrays of the compiled evaluator.
 
-B slots; A atoms of a goal, padded; S resolvents of a step, padded; D goals visited, padded; C items of a match
-window; L atoms of an unpruned resolvent; R rows of a score window; P places of the pool; F facts; K rules.
-Trailing 3: predicate, first argument, second argument.
+One legend of axes for the whole package: B slots; A atoms of a goal, padded; S resolvents of a step, padded; D goals visited,
+padded; C items of a match window; L atoms of an unpruned resolvent; R rows of a score window; P candidates of the pool;
+F facts; K rules. Trailing 3: predicate, first argument, second argument.
 """
 
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ PAD: Final = -(2**31)
 """A row of an atom axis that holds no atom; no id and no sum of ids can be this."""
 
 NO_CANDIDATE: Final = -1
-"""The place of a slot that holds no derivation."""
+"""The pool index of a slot that holds no derivation."""
 
 # Plain ints, since a comparison with an IntEnum member can be folded away by the compiler.
 GOAL: Final = 0
@@ -30,7 +30,7 @@ FACT: Final = 2
 
 
 class Layout(NamedTuple):
-    """Sizes that may change nothing in any derivation.
+    """The sizes of a batch, which must change nothing in any derivation.
 
     slots:        derivations in flight (B)
     atoms:        atom padding (A), at least max_atoms
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 class Derivations(NamedTuple):
     """One derivation per slot, between two steps.
 
-    place:           int64   [B]           the candidate's place in the pool, or NO_CANDIDATE
+    pool_index:      int64   [B]           the candidate's index in the pool, or NO_CANDIDATE
     query:           int32   [B, 3]        the excluded atom
     goal:            int32   [B, A, 3]     atoms left to prove, left-aligned, free rows PAD
     depth:           int32   [B]           steps taken
@@ -61,7 +61,7 @@ class Derivations(NamedTuple):
     visited:         int32   [B, D, A, 3]  goals visited; row `depth` is the current one
     """
 
-    place: Tensor
+    pool_index: Tensor
     query: Tensor
     goal: Tensor
     depth: Tensor
@@ -72,7 +72,7 @@ class Derivations(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The step each slot is in the middle of: what its match windows have found so far.
+    """The unfinished step of each slot: the resolvents that its match windows have found so far.
 
     A kept resolvent is the clause that gives it; its atoms are made once the step is complete.
 
@@ -81,7 +81,7 @@ class Work(NamedTuple):
     num_kept:           int64 [B]     resolvents kept by `limit`
     dropped_atoms:      int64 [B]     dropped for too many atoms
     dropped_resolvents: int64 [B]     dropped beyond max_resolvents
-    true_origin_kind:   int32 [B]     origin of the first TRUE; 0 while there is none
+    true_origin_kind:   int32 [B]     origin of the first TRUE; 0 until there is one
     true_origin:        int32 [B]
     origin_kind:        int32 [B, S + 1]  of the kept resolvents; free rows are unspecified, row S is a sink of zeros
     origin:             int32 [B, S + 1]
@@ -99,11 +99,11 @@ class Work(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Candidates waiting, and the results of those that ended.
+    """The waiting candidates, and the results of those that ended.
 
     query:           int32   [P, 3]  atoms to prove
-    size:            int64   []      places in use
-    next_place:      int64   []      first place not yet handed to a slot
+    size:            int64   []      candidates in the pool
+    next_index:      int64   []      index of the next candidate to hand to a slot
     outcome:         int32   [P]     OPEN until ended
     is_limited:      bool    [P]
     log_probability: float64 [P]
@@ -111,14 +111,14 @@ class Pool(NamedTuple):
 
     query: Tensor
     size: Tensor
-    next_place: Tensor
+    next_index: Tensor
     outcome: Tensor
     is_limited: Tensor
     log_probability: Tensor
 
 
 class Segments(NamedTuple):
-    """The clauses that may match each slot's selected atom; the index narrows, the match stages decide.
+    """The clauses that may match each slot's selected atom: the index narrows them, the match stages decide.
 
     rule_first, num_rules: int64 [B]  a range of the rules ordered by (head predicate, rule)
     fact_first, num_facts: int64 [B]  a range of the facts, or of `facts_by_second`
@@ -133,10 +133,10 @@ class Segments(NamedTuple):
 
 
 class Items(NamedTuple):
-    """One clause to try for one slot, in the order of slots and, within a slot, of clauses.
+    """The clauses to try, each for one slot, in the order of slots and, within a slot, of clauses.
 
     slot:     int64 [C]
-    is_live:  bool  [C]  whether this place of the window is used
+    is_live:  bool  [C]  whether this row of the window is used
     is_rule:  bool  [C]  else a fact
     clause:   int64 [C]  index of the rule or fact; 0 where not live
     selected: int32 [C, 3]  the slot's selected atom
@@ -152,10 +152,10 @@ class Items(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The resolvents of the slots whose step is complete, end to end: places of the score window.
+    """The resolvents of the slots whose step is complete, end to end: the rows of the score window.
 
     slot:    int64 [R]
-    is_live: bool  [R]        whether this place of the window is used
+    is_live: bool  [R]        whether this row of the window is used
     atoms:   int32 [R, A, 3]  free rows PAD
     first:   int64 [B]        where each slot's resolvents begin; unspecified for a slot without any
     """
@@ -167,7 +167,7 @@ class Rows(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What `score` and `choose` made of the slots whose step is complete.
+    """The output of `score` and `choose` for the slots whose step is complete.
 
     kind:            int32   [B]     GOAL, or TRUE or FALSE standing alone
     num_resolvents:  int64   [B]
@@ -183,11 +183,11 @@ class Choices(NamedTuple):
     log_probability: Tensor
 
 
-class Gaps(NamedTuple):
-    """How close the choices of a tick were, where they are made in a fast precision.
+class TickGaps(NamedTuple):
+    """The closeness of the choices of a tick, where they are made in a fast precision.
 
     num_choices:  int64 []          between two resolvents or more
-    num_rescored: int64 []          made again in a higher precision
+    num_rescored: int64 []          choices made again in a higher precision
     smallest:     float32 []        gap between the two highest scores, in nats; inf where there was no choice
     """
 
@@ -197,25 +197,25 @@ class Gaps(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What a tick did, for a recorder: the steps that it completed, in the slots where `is_taken`.
+    """The steps that a tick completed, in the slots where `is_taken`, for a recorder.
 
     is_taken:   bool  [B]
-    place:      int64 [B]
+    pool_index: int64 [B]
     goal:       int32 [B, A, 3]  before the step
     depth:      int32 [B]        before the step
     outcome:    int32 [B]        after the step
     work:       the resolvents' origins, and what was dropped
     rows:       the resolvents
     choices:    scores and choice
-    gaps:       how close the choices were; None where nothing is scored again
+    gaps:       the closeness of the choices; None where nothing is scored again
     """
 
     is_taken: Tensor
-    place: Tensor
+    pool_index: Tensor
     goal: Tensor
     depth: Tensor
     outcome: Tensor
     work: Work
     rows: Rows
     choices: Choices
-    gaps: Gaps | None
+    gaps: TickGaps | None

@@ -20,7 +20,7 @@ def alter_derivations(
 ) -> Derivations:
     """The derivations with the given fields."""
     return Derivations(
-        place=derivations.place,
+        pool_index=derivations.pool_index,
         query=derivations.query if query is None else query,
         goal=derivations.goal if goal is None else goal,
         depth=derivations.depth if depth is None else depth,
@@ -44,7 +44,7 @@ def alter_pool(
     return Pool(
         query=pool.query if query is None else query,
         size=pool.size if size is None else size,
-        next_place=pool.next_place,
+        next_index=pool.next_index,
         outcome=pool.outcome if outcome is None else outcome,
         is_limited=pool.is_limited if is_limited is None else is_limited,
         log_probability=pool.log_probability if log_probability is None else log_probability,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.state import FALSE, GOAL, TRUE, Choices, Derivations, Rows, Work
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 from kgverify.faults.planted.altered_state import alter_derivations
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.stages.resolve import Placement, count_by_slot
 from kgverify.engines.compiled.state import Items, Work
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 
 
 def drop_at_max_atoms(plant: Plant) -> Plant:

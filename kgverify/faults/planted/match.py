@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.state import PAD, Items, Segments
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 
 FACT_CAP: Final = 50
 RULE_CAP: Final = 2

@@ -6,7 +6,7 @@ from torch import Tensor
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.resolve import is_fact, left_align
 from kgverify.engines.compiled.state import PAD
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 from kgverify.faults.planted.match import match_nothing_for_padding
 
 

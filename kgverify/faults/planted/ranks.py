@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES, eligible_entities, mix

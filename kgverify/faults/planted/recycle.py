@@ -20,7 +20,7 @@ from kgverify.engines.compiled.state import (
     Rows,
     Work,
 )
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 from kgverify.faults.planted.altered_state import alter_derivations, alter_pool
 
 _Share: TypeAlias = Callable[[Tensor, int], Tensor]
@@ -110,7 +110,7 @@ def keep_success(plant: Plant) -> Plant:
     def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
         num_slots = derivations.outcome.shape[0]
         had_success = _recall(pool, 0, num_slots) == 1
-        has_ended = (derivations.outcome != OPEN) & (derivations.place != NO_CANDIDATE)
+        has_ended = (derivations.outcome != OPEN) & (derivations.pool_index != NO_CANDIDATE)
         reported = torch.where(has_ended & had_success, PROVED, derivations.outcome).int()
         after, renewed = sound(pool, alter_derivations(derivations, outcome=reported))
         success = (had_success | (has_ended & (derivations.outcome == PROVED))).int()
@@ -126,7 +126,7 @@ def overwrite_with_idle(plant: Plant) -> Plant:
     def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
         after, renewed = sound(pool, derivations)
         # Only a slot that has held a derivation, so that the first result is not lost before it is made.
-        is_idle = (derivations.place == NO_CANDIDATE) & (derivations.depth > 0)
+        is_idle = (derivations.pool_index == NO_CANDIDATE) & (derivations.depth > 0)
         slot = first_set(is_idle[None])
         overwrites = is_idle.any() & (torch.arange(pool.outcome.shape[0], device=slot.device) == 0)
 
@@ -156,7 +156,7 @@ def read_neighbours_output(plant: Plant) -> Plant:
     def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, is_taken: Tensor) -> Derivations:
         after = sound(derivations, work, rows, choices, is_taken)
         is_first = (derivations.depth == 0) & (derivations.outcome == OPEN)
-        is_overwritten = is_taken & is_first.roll(1) & (derivations.place.roll(1) != derivations.place)
+        is_overwritten = is_taken & is_first.roll(1) & (derivations.pool_index.roll(1) != derivations.pool_index)
         goes_on = is_overwritten & (choices.kind == GOAL)
         return alter_derivations(
             after, goal=torch.where(goes_on[:, None, None], derivations.goal.roll(1, 0), after.goal)

@@ -6,7 +6,7 @@ from torch import Tensor
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.match import apply_bindings, bindings, standardize_apart
 from kgverify.engines.compiled.state import PAD, Items
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 
 
 def substitute_in_wrong_order(plant: Plant) -> Plant:

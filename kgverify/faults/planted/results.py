@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
 from kgverify.errors import InternalError
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 from kgverify.trace.model.columns import CandidateSet, Columns, select_candidates
 from kgverify.trace.model.header import EngineInfo
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.program.tables import Tables
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 
 
 def skip_check(plant: Plant) -> Plant:

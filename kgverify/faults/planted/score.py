@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.stages.choose import Parameters
 from kgverify.engines.compiled.state import GOAL, PAD, Choices
-from kgverify.faults.plant import Plant
+from kgverify.faults.fault import Plant
 
 
 def round_to_bf16(plant: Plant) -> Plant:

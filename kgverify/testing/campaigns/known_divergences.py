@@ -22,7 +22,6 @@ class KnownStatus(StrEnum):
     EXPIRED:    its day is past, whether it occurs or not
     GONE:       it no longer occurs
     NOT_JUDGED: too few problems were tried to tell, and no reproducer of it was replayed
-
     """
 
     OCCURS = "occurs"
@@ -39,7 +38,6 @@ class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     reason:    why it is tolerated for now
     expires:   the last day on which it is tolerated
     within:    a number of problems in which it certainly occurs
-
     """
 
     signature: str
@@ -54,7 +52,6 @@ class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         seen:         signatures that occurred, in generated problems or in a reproducer
         replayed:     signatures of the reproducers that were run again
         num_problems: generated and compared
-
         """
         if today > self.expires:
             return KnownStatus.EXPIRED

@@ -39,7 +39,7 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
         from kgverify.engines.compiled.engine import CompiledEngine
-        from kgverify.engines.compiled.execution.layout import choose_layout
+        from kgverify.engines.compiled.layout import choose_layout
         from kgverify.faults.plant import plant_faults
 
         plant = plant_faults(run, planted)

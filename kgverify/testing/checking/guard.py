@@ -26,7 +26,6 @@ class EngineCrash(KgverifyError):
     """The engine under test raised an exception, or returned an invalid result.
 
     situation: the exception's type
-
     """
 
     def __init__(self, message: str, situation: str) -> None:

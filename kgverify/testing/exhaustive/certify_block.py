@@ -37,7 +37,6 @@ class Finding(msgspec.Struct, frozen=True):
     limits:    the setting
     signature: of its first divergence
     problem:   as text
-
     """
 
     program: int
@@ -73,7 +72,6 @@ def certify_block(
     """Compare a block of programs, merged into one, under all settings of limits.
 
     first: the index in the scope of the block's first program
-
     """
     begin = time.perf_counter()
     findings: list[Finding] = []

@@ -35,7 +35,6 @@ class Setting(NamedTuple):
     """The settings that the problems of one run share, the padding of goals and steps, and how often they are drawn.
 
     slots: the smallest number of slots of a problem
-
     """
 
     weight: int

@@ -34,7 +34,6 @@ class MergedGraph(KnowledgeGraph):
 
     It gives the same domains as the general lookup, which searches every domain for every predicate.
     domain_of: the domain of each predicate, by name
-
     """
 
     domain_of: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +56,6 @@ class _Symbols(MergedGraph):
     """A graph with its symbols and without its clauses, which a draw of corruptions does not need.
 
     The reference builds a program for the draw, and is ten times faster with this one.
-
     """
 
     whole: MergedGraph | None = None
@@ -94,7 +92,6 @@ class Merged:
     owner:     int64 [n]  the index in `problems` of each query's problem
     is_ranked: bool [n]   whether the query is drawn; the others stand for problems without ranked queries
     unranked:  the candidates outside of the ranking; each has the number of a query of its problem
-
     """
 
     problems: tuple[Problem, ...]

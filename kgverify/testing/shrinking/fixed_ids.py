@@ -21,7 +21,6 @@ def shrink_keeping_ids(problem: Problem, touched: Iterable[NamedAtom], oracle: O
     """Remove facts while symbols keep their ids; return the problem unchanged if it no longer fails.
 
     touched: facts that are likely to be needed; the others are found by halving
-
     """
     held = _Held(problem)
     chosen = list(dict.fromkeys(touched))

@@ -39,7 +39,6 @@ class Touched:
     matching: these and all others that a selected atom unifies with
     rules:    all whose heads have a selected atom's predicate
     goal:     of the last step, on the expected side; empty if there is no step
-
     """
 
     facts: tuple[NamedAtom, ...]

@@ -90,7 +90,7 @@ class ShrunkRun:
             f"{shrunk.failure.signature}   on {self.engine}" + (", where it occurs as well" if is_other else ""),
             f"   graph      {_count(graph.train, 'fact')}, {_count(graph.rules, 'rule')}",
             f"   slice      {_count(sliced.facts, 'fact')}, {_count(sliced.rules, 'rule')}"
-            f"   ({self.removed:.1%} of the facts left out)",
+            f"   ({self.removed:.1%} of the facts removed)",
             f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
             f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
             f"   in {shrunk.calls} runs, {shrunk.seconds:.1f} s"

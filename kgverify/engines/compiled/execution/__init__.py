@@ -1,1 +1,1 @@
-"""Device, mode, precision, batch size and compiler settings of the evaluator."""
+"""The machine below the evaluator: device, compilation and its caches, kernel launches, copies to the host, processes."""

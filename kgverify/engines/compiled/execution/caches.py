@@ -1,4 +1,4 @@
-"""The compiler's caches: what a run took from them, a run without them, and what can be carried elsewhere."""
+"""The compiler's caches: their hits and misses in a run, runs with fresh caches, and caches saved for other machines."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ _is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
 
 
 class CacheCounts(NamedTuple):
-    """Hits and misses of this process so far: of Inductor's graphs, of AOTAutograd's; kernels in Triton's cache, or -1."""
+    """The hits and misses of this process so far, for Inductor and AOTAutograd; kernels in Triton's cache, or -1."""
 
     graph_hits: int
     graph_misses: int
@@ -25,7 +25,7 @@ class CacheCounts(NamedTuple):
 
 
 def count_caches() -> CacheCounts:
-    """What torch has counted so far; nothing is imported for it."""
+    """Return torch's counts so far, without importing anything."""
     module = sys.modules.get("torch._dynamo.utils")
     counters: Any = module.counters if module is not None else {}
     inductor, autograd = counters.get("inductor", {}), counters.get("aot_autograd", {})
@@ -47,7 +47,7 @@ def _count_kernels() -> int:
 
 
 def describe_caches(mode: str, before: CacheCounts) -> CompilerCaches:
-    """The caches' part in what was compiled since a count was taken."""
+    """Describe the use of the caches since a count was taken."""
     now = count_caches()
     hits, misses = now.graph_hits - before.graph_hits, now.graph_misses - before.graph_misses
     kernels = max(0, now.kernels) - max(0, before.kernels) if max(now.kernels, before.kernels) >= 0 else None
@@ -82,7 +82,7 @@ def _is_enabled() -> bool:
 
 @contextmanager
 def fresh_caches() -> Iterator[None]:
-    """Compile everything anew, in caches of one's own that are gone afterwards."""
+    """Compile everything anew, in temporary caches."""
     import torch._inductor.utils as utils
 
     fresh: Any = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
@@ -95,9 +95,9 @@ def fresh_caches() -> Iterator[None]:
 
 
 def save_caches(path: Path) -> int:
-    """Write what this process compiled to a file that another machine of the kind can load; its bytes.
+    """Write the compiled artifacts of this process to a file that a similar machine can load; return its size in bytes.
 
-    UserError where nothing was compiled, or the file cannot be written.
+    UserError if nothing was compiled, or the file cannot be written.
     """
     import torch
 
@@ -113,9 +113,9 @@ def save_caches(path: Path) -> int:
 
 
 def load_caches(path: Path) -> None:
-    """Put what a file of `save_caches` holds into this machine's caches. Only load files that you trust: they hold code.
+    """Load a file of `save_caches` into this machine's caches. Only load files that you trust: they hold code.
 
-    UserError where it cannot be read.
+    UserError if it cannot be read.
     """
     import torch
 
@@ -124,4 +124,4 @@ def load_caches(path: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", where=str(path), fix="give another path") from None
     if loaded is None:
-        raise UserError("is no artefact of the compiler's caches", where=str(path), fix="make one with --save")
+        raise UserError("not a file of compiler caches", where=str(path), fix="make one with --save")

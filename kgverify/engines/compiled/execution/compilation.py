@@ -1,41 +1,28 @@
-"""How the tick runs: eager, or through `torch.compile` in one of its modes; one place decides."""
+"""Modes of execution, and functions compiled in them: eager, or through `torch.compile`."""
 
 import os
 import shutil
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from kgverify.engines.compiled.execution.pinned_arithmetic import pinned_arithmetic
 from kgverify.errors import UserError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FUSED: Final = "fused"
-"""The mode that is none of `torch.compile`: ticks of Triton kernels, captured in CUDA graphs."""
+"""The mode that does not use `torch.compile`: ticks of Triton kernels, captured in CUDA graphs."""
 
 MODES: Final = ("eager", "default", "reduce-overhead", "max-autotune", FUSED)
 
 
-def resolve_device(device: str) -> torch.device:
-    """`auto` takes CUDA where there is one. UserError for a device that is not there."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("no CUDA device is available", where="--device", fix="use --device cpu")
-    try:
-        return torch.device(device)
-    except RuntimeError:
-        raise UserError(f"unknown device {device!r}", where="--device", fix="use auto, cpu or cuda") from None
+def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "it is not available here") -> str:
+    """Return the mode; `auto` is `fused` on CUDA, or `reduce-overhead` where an obstacle to `fused` is given.
 
-
-def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "it is not to be had here") -> str:
-    """`auto` is `fused` on CUDA, or `reduce-overhead` where something stands in the way.
-
-    On a CPU it is `default`, or `eager` where no C++ compiler is found.
+    On a CPU `auto` is `default`, or `eager` where no C++ compiler is found.
     """
     if mode == "auto":
         if device.type == "cuda":
@@ -46,7 +33,7 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
     if mode == FUSED:
         if why_not_fused is not None:
             raise UserError(
-                f"mode {mode!r} cannot be had: {why_not_fused}",
+                f"mode {mode!r} is not available: {why_not_fused}",
                 where="--mode",
                 fix="use --mode auto, which finds another",
             )
@@ -64,8 +51,13 @@ def resolve_mode(mode: str, device: torch.device, why_not_fused: str | None = "i
     return mode
 
 
+def captures_graphs(mode: str, device: torch.device) -> bool:
+    """Return whether ticks are captured in CUDA graphs in this mode."""
+    return device.type == "cuda" and mode not in ("eager", "default")
+
+
 def why_not_compiled() -> str | None:
-    """What makes `torch.compile` leave functions as they are, silently; None where nothing does."""
+    """Return the setting that silently turns `torch.compile` off; None if there is no such setting."""
     for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
         if os.environ.get(name) == "1":
             return f"{name}=1 turns torch.compile off"
@@ -73,15 +65,15 @@ def why_not_compiled() -> str | None:
 
 
 def has_cpp_compiler() -> bool:
-    """Whether the CPU backend of `torch.compile` finds a compiler."""
+    """Return whether the CPU backend of `torch.compile` finds a compiler."""
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def compile_function(function: Function, mode: str) -> Function:
-    """The function compiled in a mode, its whole graph at once; `eager` leaves it as it is.
+    """Compile a function in a mode, its whole graph at once; return it unchanged for `eager`.
 
-    Each call compiles a code object of its own: engines must not share one recompile limit, past which a frame
-    silently runs eager.
+    Each call compiles a separate code object: engines must not share one recompile limit, past which a frame silently runs
+    eagerly. A compilation that fails is a UserError.
     """
     if mode == "eager":
         return function
@@ -100,19 +92,30 @@ def compile_function(function: Function, mode: str) -> Function:
     # more than the loops. Matrix products keep their own threads.
     chosen = {**torch._inductor.list_mode_options(mode), "cpp.threads": 1}
     compiled = torch.compile(own, fullgraph=True, dynamic=False, options=chosen)
+    is_compiled = False
 
     def run(*arguments: Any) -> Any:
-        with _told_of_failures(mode):
-            return compiled(*arguments)
+        nonlocal is_compiled
+        with _explained_failures(mode):
+            if is_compiled:
+                return compiled(*arguments)
+            with warnings.catch_warnings():
+                # torch's own: before the first CUDA graph its pool of graphs captures one without a launch, and Inductor
+                # uses what it has deprecated. Where warnings are errors, either would fail the compilation.
+                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+                warnings.simplefilter("ignore", DeprecationWarning)
+                result = compiled(*arguments)
+            is_compiled = True
+            return result
 
     return cast(Function, run)
 
 
-class _told_of_failures:
-    """Inside, what cannot be compiled is an error, and a UserError.
+class _explained_failures:
+    """A context in which a failed compilation is a UserError.
 
-    With TORCHDYNAMO_SUPPRESS_ERRORS it would run eagerly instead, and be taken for compiled. A class, as a generator would
-    cost more at each tick.
+    With TORCHDYNAMO_SUPPRESS_ERRORS the function would run eagerly instead, and be taken for compiled. A class, because a
+    generator would cost more at each tick.
     """
 
     def __init__(self, mode: str) -> None:
@@ -135,26 +138,3 @@ class _told_of_failures:
             where="--mode",
             fix="use --mode eager, which compiles nothing",
         ) from error
-
-
-@contextmanager
-def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
-    """Work on a device: on a GPU, kernels go to this one; on a CPU, a policy without matrix products has one thread.
-
-    Its loops are short, and lose more to the barriers between threads than they gain. Then the number of threads is restored.
-    The arithmetic is pinned (`pinned_arithmetic`).
-    """
-    if device.type == "cuda":
-        with torch.cuda.device(device), pinned_arithmetic():
-            yield
-        return
-    if has_products:
-        with pinned_arithmetic():
-            yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""Arrays on their way from the device to the host, while the device goes on."""
+"""Asynchronous copies of tensors from the device to the host."""
 
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,34 +12,34 @@ T = TypeVar("T")
 _SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Sent(Generic[T]):
-    """A value whose arrays are on their way. `wait` gives it when they are there."""
+class PendingCopy(Generic[T]):
+    """A value whose arrays are being copied to the host."""
 
-    def __init__(self, value: T, sending: "Sending | None" = None) -> None:
-        self._value, self._sending = value, sending
+    def __init__(self, value: T, copies: "HostCopy | None" = None) -> None:
+        self._value, self._sending = value, copies
 
     def wait(self) -> T:
-        """The value, complete."""
+        """Wait for the copies and return the complete value."""
         if self._sending is not None:
             self._sending.wait()
         return self._value
 
 
-class Sending:
-    """Copies to the host, on a stream of their own. Tensors are handed over first; `start` sends them off.
+class HostCopy:
+    """Copies of tensors to the host, on a separate stream: `fetch` each tensor, then `start`.
 
-    Of a tensor that will be written again, hand over a copy.
+    Fetch a clone of a tensor that will be written again.
     """
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._event: torch.cuda.Event | None = None
 
-    def __call__(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray[Any]:
-        """The array that will hold a tensor's values, as another type of the same numbers."""
+    def fetch(self, tensor: Tensor, dtype: "type[np.generic]") -> NDArray[Any]:
+        """Return the array that will hold a tensor's values, as another type of the same numbers."""
         kind = np.dtype(dtype)
         if kind.kind != "f":
-            # Numbers without a sign keep their bits.
+            # Unsigned numbers keep their bits.
             tensor = tensor.to(_SIGNED[kind.itemsize])
         if not tensor.is_cuda:
             return tensor.contiguous().clone().numpy().view(kind)
@@ -48,7 +48,7 @@ class Sending:
         return host.numpy().view(kind)
 
     def start(self) -> None:
-        """Send off what was handed over."""
+        """Start copying the fetched tensors."""
         if not self._pairs:
             return
         stream = _side_stream(self._pairs[0][1].device)
@@ -56,14 +56,14 @@ class Sending:
         with torch.cuda.stream(stream):
             for host, tensor in self._pairs:
                 host.copy_(tensor, non_blocking=True)
-                # Its memory is not given to another before it was read.
+                # Its memory must not be reused before it was read.
                 tensor.record_stream(stream)
             self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             self._event.record()
         self._pairs.clear()
 
     def wait(self) -> None:
-        """Until everything is there."""
+        """Wait until every copy is complete."""
         if self._event is not None:
             self._event.synchronize()
 

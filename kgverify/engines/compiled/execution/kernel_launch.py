@@ -1,4 +1,4 @@
-"""Triton kernels are launched here, or compiled ahead, all that a piece of work launches at once."""
+"""Launches of Triton kernels, and their compilation ahead of the first launch."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ MOST_THREADS: Final = 16
 
 
 def launch(kernel: Any, num_programs: int, *arguments: Any, **options: Any) -> None:
-    """Launch a kernel; its constants and Triton's options are given by name."""
+    """Launch a kernel; pass its constants and Triton's options by name."""
     if _is_ahead.get():
         kernel.warmup(*arguments, grid=(num_programs,), **options)
     else:
@@ -22,14 +22,14 @@ def launch(kernel: Any, num_programs: int, *arguments: Any, **options: Any) -> N
 
 
 def count_processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; of a CPU, in Triton's interpreter, one."""
+    """Return the number of multiprocessors of a GPU; one for a CPU, where Triton's interpreter runs."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 
 def compile_ahead(work: Callable[[], None]) -> None:
-    """Compile what the work launches, without launching it, side by side; where Triton cannot do so, at its first launch.
+    """Compile the kernels that the work launches in parallel, without launching them.
 
-    What cannot be compiled is told at its first launch, too.
+    Where this Triton cannot, kernels are compiled at their first launch. A kernel that fails to compile raises there, too.
     """
     try:
         from triton import AsyncCompileMode

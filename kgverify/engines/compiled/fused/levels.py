@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.stages.choose import Parameters
-from kgverify.engines.compiled.stages.precision import FLOAT32, declare_error, draw_goals, sample_size
 from kgverify.engines.compiled.tower.exact import EXACT
 from kgverify.engines.compiled.tower.launch import build_tower_parameters, launch_tower
+from kgverify.engines.compiled.tower.precision import FLOAT32, declare_error, draw_goals, sample_size
 from kgverify.engines.policy import Policy
 
 LEVELS: Final = {

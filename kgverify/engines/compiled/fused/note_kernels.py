@@ -66,7 +66,7 @@ def note_steps_kernel(
         place = tl.atomic_add(num_logged, 1).to(tl.int64)
         lane = tl.arange(0, BLOCK)
         kind, depth = tl.load(decisions.kind + slot), tl.load(derivations.depth + slot)
-        tl.store(log.place + place, tl.load(derivations.place + slot))
+        tl.store(log.pool_index + place, tl.load(derivations.pool_index + slot))
         tl.store(log.depth + place, depth)
         tl.store(log.kind + place, kind)
         tl.store(log.num_resolvents + place, tl.load(decisions.num_resolvents + slot).to(tl.int32))
@@ -184,5 +184,5 @@ def digest_kernel(
             goal, total, selected, num, tl.load(work.dropped_atoms + slot), tl.load(work.dropped_resolvents + slot),
             _outcome_after(kind, depth, max_depth), depth,
         )  # fmt: skip
-        place = tl.load(derivations.place + slot) * max_depth + depth
+        place = tl.load(derivations.pool_index + slot) * max_depth + depth
         tl.store(tl.where(which == 0, sequence + place, multiset + place), digest)

@@ -7,7 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.host_copy import Sending, Sent
+from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.note_kernels import (
     digest_kernel,
@@ -70,7 +70,7 @@ class Noted(NamedTuple):
 class _Steps(NamedTuple):
     """Steps in any order: place and first int64 [T], goal int32 [T, A, 3], the others int32 [T]. first: of the rows noted."""
 
-    place: Tensor
+    pool_index: Tensor
     depth: Tensor
     kind: Tensor
     num_resolvents: Tensor
@@ -113,7 +113,7 @@ class StepLog:
             return torch.empty(shape, dtype=dtype, device=device)
 
         columns = {name: empty(num_steps) for name in _Steps._fields}
-        columns |= {name: empty(num_steps, dtype=torch.int64) for name in ("place", "first")}
+        columns |= {name: empty(num_steps, dtype=torch.int64) for name in ("pool_index", "first")}
         self._steps = _Steps(**columns | {"goal": empty(num_steps if has_atoms else 0, layout.atoms, 3)})
         self._rows = _Rows(
             empty(num_rows, dtype=torch.int8),
@@ -185,41 +185,41 @@ class StepLog:
             self._steps.depth
         ) and self._rows_seen + ticks * self._layout.score_window <= len(self._rows.origin)
 
-    def send(self) -> Sent[Chunk] | None:
+    def send(self) -> PendingCopy[Chunk] | None:
         """Send off what was noted, by candidate and depth; then forget it. It is put in order on the device."""
         num_steps = int(self._num_steps)
         if not num_steps:
             return None
         steps = _Steps(*(column[:num_steps] for column in self._steps))
-        order = torch.argsort(steps.place * (self._limits.max_depth + 1) + steps.depth)
+        order = torch.argsort(steps.pool_index * (self._limits.max_depth + 1) + steps.depth)
         steps = _Steps(*(column[order] if len(column) else column for column in steps))
         is_atom = steps.goal[..., 0] != PAD
         num_atoms = is_atom.sum(1) if self._has_atoms else torch.zeros_like(steps.depth)
-        sending = Sending()
+        copies = HostCopy()
         chunk = Chunk(
-            sending(steps.place, np.int64),
+            copies.fetch(steps.pool_index, np.int64),
             Steps(
-                depth=sending(steps.depth, np.uint16),
-                num_atoms=sending(num_atoms, np.uint16),
-                num_resolvents=sending(steps.num_resolvents, np.uint32),
-                dropped_atoms=sending(steps.dropped_atoms, np.uint32),
-                dropped_resolvents=sending(steps.dropped_resolvents, np.uint32),
-                choice=sending(steps.choice, np.int32),
-                outcome=sending(steps.outcome, np.int8),
-                goal_atoms=sending(steps.goal[is_atom], np.int32),
+                depth=copies.fetch(steps.depth, np.uint16),
+                num_atoms=copies.fetch(num_atoms, np.uint16),
+                num_resolvents=copies.fetch(steps.num_resolvents, np.uint32),
+                dropped_atoms=copies.fetch(steps.dropped_atoms, np.uint32),
+                dropped_resolvents=copies.fetch(steps.dropped_resolvents, np.uint32),
+                choice=copies.fetch(steps.choice, np.int32),
+                outcome=copies.fetch(steps.outcome, np.int8),
+                goal_atoms=copies.fetch(steps.goal[is_atom], np.int32),
             ),
-            self._take_resolvents(steps, sending),
+            self._take_resolvents(steps, copies),
         )
-        sending.start()
+        copies.start()
         self.clear()
-        return Sent(chunk, sending)
+        return PendingCopy(chunk, copies)
 
     def take(self) -> Chunk | None:
         """The same, waited for."""
         sent = self.send()
         return None if sent is None else sent.wait()
 
-    def _take_resolvents(self, steps: _Steps, sending: Sending) -> Resolvents:
+    def _take_resolvents(self, steps: _Steps, copies: HostCopy) -> Resolvents:
         owner = torch.repeat_interleave(steps.num_resolvents)
         ends = steps.num_resolvents.long().cumsum(0)
         ordinal = torch.arange(len(owner), device=owner.device) - (ends - steps.num_resolvents)[owner]
@@ -234,12 +234,14 @@ class StepLog:
         else:
             num_atoms, atoms = torch.zeros_like(kind), self._rows.atoms[:, 0]
         return Resolvents(
-            kind=sending(kind, np.uint8),
-            num_atoms=sending(num_atoms, np.uint16),
-            origin_kind=sending(torch.where(is_goal, self._rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
-            origin=sending(torch.where(is_goal, self._rows.origin[row], steps.true_origin[owner]), np.int32),
-            score=sending(torch.where(is_goal, self._rows.score[row], 0.0), np.float32),
-            atoms=sending(atoms, np.int32),
+            kind=copies.fetch(kind, np.uint8),
+            num_atoms=copies.fetch(num_atoms, np.uint16),
+            origin_kind=copies.fetch(
+                torch.where(is_goal, self._rows.origin_kind[row], steps.true_kind[owner]), np.uint8
+            ),
+            origin=copies.fetch(torch.where(is_goal, self._rows.origin[row], steps.true_origin[owner]), np.int32),
+            score=copies.fetch(torch.where(is_goal, self._rows.score[row], 0.0), np.float32),
+            atoms=copies.fetch(atoms, np.int32),
         )
 
 
@@ -285,13 +287,13 @@ class DigestLog:
             num_warps=1,
         )
 
-    def send(self, num_steps: Tensor) -> Sent[StepDigests]:
+    def send(self, num_steps: Tensor) -> PendingCopy[StepDigests]:
         """Send off the digests of candidates that took so many steps, int32 [N], one after the other."""
         num = len(num_steps)
         is_step = torch.arange(self._limits.max_depth, device=num_steps.device) < num_steps[:, None]
-        sending = Sending()
-        sequence, multiset = (sending(each[:num][is_step], np.uint64) for each in (self._sequence, self._multiset))
+        copies = HostCopy()
+        sequence, multiset = (copies.fetch(each[:num][is_step], np.uint64) for each in (self._sequence, self._multiset))
         # The counts are written again by the next pool.
-        counts = sending(num_steps.clone(), np.uint32)
-        sending.start()
-        return Sent(StepDigests(counts, Digests(sequence, multiset, sequence)), sending)
+        counts = copies.fetch(num_steps.clone(), np.uint32)
+        copies.start()
+        return PendingCopy(StepDigests(counts, Digests(sequence, multiset, sequence)), copies)

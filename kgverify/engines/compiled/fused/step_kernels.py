@@ -147,19 +147,19 @@ def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH,
 @triton.jit
 def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH):
     """Store the result of an ended derivation, and give the slot the next candidate."""
-    place = tl.load(derivations.place + slot)
+    place = tl.load(derivations.pool_index + slot)
     if place != _NO_CANDIDATE:
         tl.store(pool.outcome + place, tl.load(derivations.outcome + slot))
         tl.store(pool.is_limited + place, tl.load(derivations.is_limited + slot) != 0)
         tl.store(pool.log_probability + place, tl.load(derivations.log_probability + slot))
         tl.store(num_steps + place, tl.load(derivations.depth + slot))
         tl.atomic_add(counts.ended, 1)
-    next_place = tl.load(pool.next_place)
+    next_index = tl.load(pool.next_index)
     size = tl.load(pool.size)
-    if next_place < size:
-        next_place = tl.atomic_add(pool.next_place, 1)
-    if next_place < size:
-        query = pool.query + next_place * 3
+    if next_index < size:
+        next_index = tl.atomic_add(pool.next_index, 1)
+    if next_index < size:
+        query = pool.query + next_index * 3
         predicate, first, second = tl.load(query), tl.load(query + 1), tl.load(query + 2)
         tl.store(derivations.query + slot * 3, predicate)
         tl.store(derivations.query + slot * 3 + 1, first)
@@ -168,14 +168,14 @@ def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)
         renamed = tl.where(second < 0, tl.where(is_new, -1, -2), second)
         words = tl.where(lane == 0, predicate, tl.where(lane == 1, tl.where(first < 0, -1, first), renamed))
         _begin_goal(slot, 0, tl.where(lane < 3, words, _PAD), lane, derivations, tables, A, DEPTH)
-        tl.store(derivations.place + slot, next_place)
+        tl.store(derivations.pool_index + slot, next_index)
         tl.store(derivations.depth + slot, 0)
         tl.store(derivations.outcome + slot, _OPEN)
         tl.store(derivations.is_limited + slot, False)
         tl.store(derivations.log_probability + slot, 0.0)
     else:
         if place != _NO_CANDIDATE:
-            tl.store(derivations.place + slot, _NO_CANDIDATE)
+            tl.store(derivations.pool_index + slot, _NO_CANDIDATE)
 
 
 @triton.jit(do_not_specialize=["A", "DEPTH", "max_depth"])

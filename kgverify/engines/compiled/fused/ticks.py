@@ -8,8 +8,8 @@ import torch
 import triton
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.batch_size import free_memory
-from kgverify.engines.compiled.execution.host_copy import Sent
+from kgverify.engines.compiled.execution.device import free_memory
+from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.execution.kernel_launch import compile_ahead
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.levels import ScoreLevel
@@ -40,7 +40,7 @@ _LOG_SHARE: Final = 0.25
 class _Derivations(NamedTuple):
     """`Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
 
-    place: Tensor
+    pool_index: Tensor
     query: Tensor
     goal: Tensor
     depth: Tensor
@@ -165,7 +165,7 @@ class FusedTicks:
 
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
+    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
         """Run the candidates of the pool to their ends; the steps, each candidate's in their order."""
         log = self._step_log(has_atoms=has_atoms)
         loop = self._loop_noting(log, *([self._digests] if has_digests else []))
@@ -179,7 +179,7 @@ class FusedTicks:
         """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
         return self._loop_noting(*([self._digests] if has_digests else [])).run()
 
-    def send_digests(self, num: int) -> Sent[StepDigests]:
+    def send_digests(self, num: int) -> PendingCopy[StepDigests]:
         """The digests of the first candidates of the pool, which has run with digests, on their way to the host."""
         return self._digests.send(self._num_steps[:num])
 
@@ -209,7 +209,7 @@ class FusedTicks:
 
     def _look(self) -> Tensor:
         size, ended = self._pool.size, self._counts.ended
-        return torch.stack(((ended >= size).long(), torch.minimum(self._pool.next_place, size)))
+        return torch.stack(((ended >= size).long(), torch.minimum(self._pool.next_index, size)))
 
     def take_gaps(self) -> tuple[int, int, float]:
         """Choices, how many of them were made again, and the smallest gap, since this was asked last."""

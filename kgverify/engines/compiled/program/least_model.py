@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.compilation import resolve_device
+from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.program.relations import (
     Relation,
     Table,

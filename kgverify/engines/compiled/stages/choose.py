@@ -32,7 +32,7 @@ Score: TypeAlias = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
 
 
 def score_shortest(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """float32 [R]: fewest atoms, then fewest variables. A canonical resolvent's last variable tells how many."""
+    """Score by fewest atoms, then fewest variables, float32 [R]. A canonical resolvent's last variable gives their number."""
     num_atoms = (resolvents[..., 0] != PAD).sum(-1)
     arguments = torch.where(resolvents[..., 1:] == PAD, 0, resolvents[..., 1:])
     num_variables = -arguments.flatten(1).amin(1).clamp(max=0)
@@ -40,14 +40,14 @@ def score_shortest(parameters: Parameters, goals: Tensor, resolvents: Tensor, sl
 
 
 def score_two_tower(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """The scaled dot product of the tower's outputs for goal and resolvent."""
+    """Return the scaled dot product of the tower's outputs for goal and resolvent."""
     features = tower(parameters, torch.cat((goals, resolvents)))
     of_goal, of_resolvent = features[: goals.shape[0]], features[goals.shape[0] :]
     return (of_goal[slot] * of_resolvent).sum(-1) / math.sqrt(features.shape[-1])
 
 
 def tower(parameters: Parameters, goals: Tensor) -> Tensor:
-    """float [n, h]: f of each goal, int32 [n, A, 3]."""
+    """Return the features of each goal, int32 [n, A, 3]: float [n, h]."""
     predicate_rows, argument_rows, num_variables, weight, bias, *blocks = parameters
     predicate, first, second = goals.unbind(-1)
     is_atom = predicate != PAD
@@ -71,7 +71,7 @@ def tower(parameters: Parameters, goals: Tensor) -> Tensor:
 def build_parameters(
     policy: Policy, device: torch.device, dtype: torch.dtype, *, is_rounded: bool = False
 ) -> Parameters:
-    """A policy's weights on a device, in the order that its score function takes them.
+    """Return a policy's weights on a device, in the order that its score function takes them.
 
     is_rounded: whether the numbers of symbols are rounded up to powers of two, by rows of zeros
     """
@@ -96,7 +96,7 @@ def build_parameters(
 
 
 def pad_rows(rows: Tensor) -> Tensor:
-    """Rows of zeros at the end, up to the next power of two."""
+    """Append rows of zeros, up to the next power of two."""
     return functional.pad(rows, (0, 0, 0, round_up(len(rows)) - len(rows)))
 
 
@@ -104,7 +104,7 @@ SCORES: dict[str, Score] = {"shortest": score_shortest, "two_tower": score_two_t
 
 
 def choose(kind: Tensor, num_resolvents: Tensor, score: Tensor) -> Choices:
-    """The highest score, of equal ones the lowest index. kind int32 [B], num_resolvents int64 [B], score [B, S]."""
+    """Choose the highest score, of equal scores the lowest index. kind int32 [B], num_resolvents int64 [B], score [B, S]."""
     choice = score.argmax(1)
     wide = score.double()
     log_probability = wide.gather(1, choice[:, None]).squeeze(1) - wide.logsumexp(1)
@@ -128,7 +128,7 @@ def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, 
     is_new = is_taken[:, None] & (turns == depth[:, None])
     dropped = (work.dropped_atoms > 0) | (work.dropped_resolvents > 0)
     return Derivations(
-        place=derivations.place,
+        pool_index=derivations.pool_index,
         query=derivations.query,
         goal=torch.where(is_taken[:, None, None], chosen, derivations.goal),
         depth=depth,
@@ -140,7 +140,7 @@ def advance(derivations: Derivations, work: Work, rows: Rows, choices: Choices, 
 
 
 def finish(depth: Tensor, outcome: Tensor, kind: Tensor, is_taken: Tensor, max_depth: int) -> Tensor:
-    """int32 [B]: the outcome after a step; a slot that takes none keeps its own."""
+    """Return the outcome after a step, int32 [B]; a slot that takes no step keeps its own."""
     after = torch.where(depth >= max_depth, DEPTH_LIMIT, OPEN)
     after = torch.where(kind == FALSE, FAILED, after)
     after = torch.where(kind == TRUE, PROVED, after)

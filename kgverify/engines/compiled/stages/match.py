@@ -8,12 +8,12 @@ from kgverify.engines.compiled.state import FACT, RULE, Derivations, Items, Segm
 
 
 def select(goal: Tensor) -> Tensor:
-    """int32 [..., A, 3] -> int32 [..., 3]: the leftmost atom."""
+    """Return the leftmost atom: int32 [..., A, 3] -> int32 [..., 3]."""
     return goal[..., 0, :]
 
 
 def look_up(tables: Tables, selected: Tensor) -> Segments:
-    """The clauses that may match the selected atoms, int32 [B, 3], by (predicate, bound argument)."""
+    """Find the clauses that may match the selected atoms, int32 [B, 3], by (predicate, bound argument)."""
     predicate, first, second = selected.long().unbind(-1)
     predicate = predicate.clamp(0, tables.rule_first.shape[0] - 2)
     size = tables.num_constants
@@ -42,15 +42,15 @@ def look_up(tables: Tables, selected: Tensor) -> Segments:
 def expand(counts: Tensor, window: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lay ragged rows of `counts`, int64 [B], end to end into a window of fixed size.
 
-    Returns the row int64 [W] and the ordinal in it int64 [W] of each place, whether the place is used bool [W], and how
-    many elements of each row the window holds int64 [B].
+    Returns for each position of the window its row, int64 [W], its ordinal in the row, int64 [W], and whether it is used,
+    bool [W]; and the number of elements of each row that the window holds, int64 [B].
     """
     ends = counts.cumsum(0)
     starts = ends - counts
-    places = torch.arange(window, device=counts.device)
-    row = torch.searchsorted(ends, places, right=True).clamp(max=counts.shape[0] - 1)
+    position = torch.arange(window, device=counts.device)
+    row = torch.searchsorted(ends, position, right=True).clamp(max=counts.shape[0] - 1)
     held = ends.clamp(max=window) - starts.clamp(max=window)
-    return row, places - starts[row], places < ends[-1], held
+    return row, position - starts[row], position < ends[-1], held
 
 
 def gather_items(
@@ -62,7 +62,7 @@ def gather_items(
     is_running: Tensor,
     window: int,
 ) -> tuple[Items, Tensor]:
-    """The next clauses to try, over all running slots; and how many of each slot's they are, int64 [B]."""
+    """Return the next clauses to try, over all running slots, and the number of each slot's, int64 [B]."""
     remaining = torch.where(is_running, segments.num_rules + segments.num_facts - work.cursor, 0)
     slot, ordinal, is_live, held = expand(remaining, window)
     ordinal = ordinal + work.cursor[slot]
@@ -76,7 +76,7 @@ def gather_items(
 
 
 def clause_heads(tables: Tables, items: Items, variable_offset: int) -> Tensor:
-    """int32 [C, 2]: arguments of each item's head, its variables standardized apart from the goal's."""
+    """Return the arguments of each item's head, int32 [C, 2], its variables standardized apart from the goal's."""
     rule = torch.where(items.is_rule, items.clause, 0)
     fact = torch.where(items.is_rule, 0, items.clause)
     head = torch.where(items.is_rule[:, None], tables.rule_head[rule], tables.facts[fact, 1:])
@@ -89,9 +89,9 @@ def standardize_apart(arguments: Tensor, variable_offset: int) -> Tensor:
 
 
 def bindings(head: Tensor, selected: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The most general unifier of heads int32 [C, 2] with selected atoms int32 [C, 3].
+    """Find the most general unifier of heads, int32 [C, 2], with selected atoms, int32 [C, 3].
 
-    Returns whether there is one, bool [C], and its bindings x1 -> t1, then x2 -> t2, each int32 [C]; where there is no
+    Returns whether it exists, bool [C], and its bindings x1 -> t1, then x2 -> t2, each int32 [C]; where there is no
     binding, x and t are equal.
     """
     x1, t1, agrees1 = _bind(head[:, 0], selected[:, 1])
@@ -100,7 +100,7 @@ def bindings(head: Tensor, selected: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _bind(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Make two arguments equal: the variable, what it becomes, and whether that is possible."""
+    """Make two arguments equal: return the variable, its value, and whether that is possible."""
     left_is_variable = left < 0
     variable = torch.where(left_is_variable, left, right)
     value = torch.where(left_is_variable, right, left)
@@ -119,12 +119,12 @@ def apply_bindings(arguments: Tensor, x1: Tensor, t1: Tensor, x2: Tensor, t2: Te
 
 
 def match_rules(tables: Tables, items: Items, head: Tensor) -> Tensor:
-    """bool [C]: whether a rule's head unifies with the selected atom."""
+    """Return whether a rule's head unifies with the selected atom, bool [C]."""
     return bindings(head, items.selected)[0]
 
 
 def match_facts(tables: Tables, items: Items, head: Tensor, exclude_query: bool) -> Tensor:
-    """bool [C]: whether a fact unifies with the selected atom and is not the excluded atom."""
+    """Return whether a fact unifies with the selected atom and is not the excluded atom, bool [C]."""
     unifies = bindings(head, items.selected)[0]
     if not exclude_query:
         return unifies
@@ -133,5 +133,5 @@ def match_facts(tables: Tables, items: Items, head: Tensor, exclude_query: bool)
 
 
 def origin_kinds(items: Items) -> Tensor:
-    """int32 [C]: RULE or FACT."""
+    """Return RULE or FACT for each item, int32 [C]."""
     return torch.where(items.is_rule, RULE, FACT).to(torch.int32)

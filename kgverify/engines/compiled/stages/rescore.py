@@ -1,4 +1,4 @@
-"""Choices too close for a fast precision are made again in a higher one, so that they are those of the exact scores."""
+"""Choices too close for a fast precision, made again in a higher one, so that they agree with the exact scores."""
 
 from typing import NamedTuple
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from kgverify.engines.compiled.stages.choose import Parameters, Score
-from kgverify.engines.compiled.state import GOAL, PAD, Gaps, Rows
+from kgverify.engines.compiled.state import GOAL, PAD, Rows, TickGaps
 
 
 class Rescoring(NamedTuple):
-    """How close choices are made.
+    """The second scoring of close choices.
 
-    score:          in the higher precision; its parameters come after the first `num_parameters` ones
-    num_parameters: of the fast score
-    error:          of the fast scores, in nats; what is more than twice as much below the highest cannot be the highest
+    score:          the score function in the higher precision; its parameters follow the first `num_parameters`
+    num_parameters: the number of parameters of the fast score
+    error:          the error of the fast scores, in nats; a score more than twice as much below the highest cannot win
     window:         resolvents scored again at each tick, at least max_resolvents
     """
 
@@ -25,7 +25,7 @@ class Rescoring(NamedTuple):
 
 
 def measure_gaps(score: Tensor, kind: Tensor, is_taken: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The highest score and its gap to the second highest, float [B], inf where there is none; and which slots choose.
+    """Return the highest score, its gap to the second highest (inf without one), float [B] both, and which slots choose.
 
     score [B, S], -inf in free rows; kind int32 [B]; is_taken bool [B]
     """
@@ -44,8 +44,8 @@ def rescore(
     score: Tensor,
     kind: Tensor,
     is_taken: Tensor,
-) -> tuple[Tensor, Tensor, Gaps]:
-    """The scores [B, S], those of close choices exact; which slots take their step; and what was close.
+) -> tuple[Tensor, Tensor, TickGaps]:
+    """Return the scores [B, S], exact for close choices; which slots take their step; and the gaps.
 
     A slot whose close scores do not fit the window waits for the next tick.
     """
@@ -53,8 +53,8 @@ def rescore(
     margin = 2 * rescoring.error
     is_close = chooses & (gap <= margin)
     row = torch.arange(len(rows.slot), device=score.device) - rows.first[rows.slot]
-    place = torch.where(rows.is_live, row, 0).clamp(0, score.shape[1] - 1)
-    contends = rows.is_live & is_close[rows.slot] & (score[rows.slot, place] >= (best - margin)[rows.slot])
+    column = torch.where(rows.is_live, row, 0).clamp(0, score.shape[1] - 1)
+    contends = rows.is_live & is_close[rows.slot] & (score[rows.slot, column] >= (best - margin)[rows.slot])
 
     position = contends.cumsum(0) - 1
     is_beyond = contends & (position >= rescoring.window)
@@ -71,9 +71,9 @@ def rescore(
     slot = rows.slot[chosen]
     values = rescoring.score(parameters[rescoring.num_parameters :], goals, atoms, slot)
     padded = torch.nn.functional.pad(score, (0, 1))
-    column = torch.where(is_used, place[chosen], score.shape[1])
-    padded = padded.index_put((slot, column), values.to(score.dtype))
+    chosen_column = torch.where(is_used, column[chosen], score.shape[1])
+    padded = padded.index_put((slot, chosen_column), values.to(score.dtype))
     is_taken = is_taken & ~waits
     is_made = chooses & ~waits
-    gaps = Gaps(is_made.sum(), (is_close & ~waits).sum(), torch.where(is_made, gap, torch.inf).amin())
+    gaps = TickGaps(is_made.sum(), (is_close & ~waits).sum(), torch.where(is_made, gap, torch.inf).amin())
     return padded[:, :-1], is_taken, gaps

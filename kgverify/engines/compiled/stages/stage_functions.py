@@ -1,4 +1,4 @@
-"""The stages of a step as one immutable record of callables: what a probe wraps, a fault or a kernel replaces."""
+"""The stages of a step as one immutable record of callables: a probe wraps them, a fault or a kernel replaces some."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,13 +6,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from kgverify.engines.compiled.program.tables import Tables
-from kgverify.engines.compiled.stages import choose, match, resolve
+from kgverify.engines.compiled.stages import choose, match, recycle, resolve
 from kgverify.engines.compiled.state import Choices, Derivations, Items, Pool, Rows, Segments, Work
-from kgverify.engines.compiled.tick import pool
 
 
 class Stages(NamedTuple):
-    """One pure function per stage; `look_up` belongs to `match_facts` and `match_rules`, which it serves.
+    """A pure function per stage; `look_up` belongs to `match_facts` and `match_rules`, which it serves.
 
     The functions of this package document the shapes. `score` is the policy's.
     """
@@ -35,7 +34,7 @@ class Stages(NamedTuple):
 
 
 def build_stages(score: choose.Score) -> Stages:
-    """The stages as the semantics has them, with a policy's score function."""
+    """Return the stages as the semantics defines them, with a policy's score function."""
     return Stages(
         select=match.select,
         look_up=match.look_up,
@@ -51,5 +50,5 @@ def build_stages(score: choose.Score) -> Stages:
         choose=choose.choose,
         advance=choose.advance,
         finish=choose.finish,
-        recycle=pool.recycle,
+        recycle=recycle.recycle,
     )

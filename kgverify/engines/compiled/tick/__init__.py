@@ -1,1 +1,1 @@
-"""One tick of the batch: slots, the pool of candidates, and the loop around them."""
+"""The tick of the batch: slots, the pool of candidates, and the loop around them."""

@@ -1,4 +1,4 @@
-"""Ticks composed of the stages, whatever these are: eager, or through `torch.compile`."""
+"""Ticks composed of any stages: eager, or through `torch.compile`."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
@@ -6,27 +6,27 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.compilation import compile_function
-from kgverify.engines.compiled.execution.host_copy import Sent
+from kgverify.engines.compiled.execution.compilation import captures_graphs, compile_function
+from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.program.tables import Tables
 from kgverify.engines.compiled.stages.choose import Parameters
-from kgverify.engines.compiled.state import OPEN, Derivations, Gaps, Pool, StepRecord, Work
+from kgverify.engines.compiled.state import OPEN, Derivations, Pool, StepRecord, TickGaps, Work
 from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests, TakenSteps, read_steps, take_steps
 from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.compiled.tick.tick_loop import TickLoop, copy_buffers_
 from kgverify.errors import InternalError, UserError
 
 _READ_AT_ONCE: Final = 4096
-"""Steps brought to the host together, or more: each time costs the same, however few they are."""
+"""The least number of steps copied to the host together: each copy costs the same, however few they are."""
 
 RunTick: TypeAlias = Callable[[Tables, Parameters, Derivations, Work], tuple[Derivations, Work, StepRecord]]
-RunUnseen: TypeAlias = Callable[
-    [Tables, Parameters, Derivations, Work, Pool], tuple[Derivations, Work, Pool, Tensor, Gaps]
+RunUnrecorded: TypeAlias = Callable[
+    [Tables, Parameters, Derivations, Work, Pool], tuple[Derivations, Work, Pool, Tensor, TickGaps]
 ]
 
 
 def build_recorded_tick(setting: Setting) -> RunTick:
-    """A tick that tells what it did, without recycling."""
+    """Return a tick, without recycling, that returns a record of its steps."""
 
     def run_tick(
         tables: Tables, parameters: Parameters, derivations: Derivations, work: Work
@@ -36,22 +36,22 @@ def build_recorded_tick(setting: Setting) -> RunTick:
     return run_tick
 
 
-def build_unseen_tick(setting: Setting) -> RunUnseen:
-    """Recycling and a tick; what it did is not told, but for how many slots took part and how close choices were."""
+def build_unrecorded_tick(setting: Setting) -> RunUnrecorded:
+    """Return recycling and a tick in one, without a record: only the number of open slots and the gaps of its choices."""
 
-    def run_unseen(
+    def run_unrecorded(
         tables: Tables, parameters: Parameters, derivations: Derivations, work: Work, pool: Pool
-    ) -> tuple[Derivations, Work, Pool, Tensor, Gaps]:
+    ) -> tuple[Derivations, Work, Pool, Tensor, TickGaps]:
         pool, derivations = setting.stages.recycle(pool, derivations)
         num_open = (derivations.outcome == OPEN).sum()
         derivations, work, record = tick(setting, tables, parameters, derivations, work)
         return derivations, work, pool, num_open, record.gaps or empty_gaps(num_open.device)
 
-    return run_unseen
+    return run_unrecorded
 
 
 class StageTicks:
-    """The ticks of a setting. mode: of `torch.compile`, or eager."""
+    """The ticks of a setting. mode: a mode of `torch.compile`, or eager."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class StageTicks:
                 torch._dynamo.mark_static_address(buffer)
 
         self._run_tick = compile_function(build_recorded_tick(setting), mode)
-        # The loop captures graphs of its own.
-        self._run_unseen = compile_function(
-            build_unseen_tick(setting), "default" if captures_graphs(mode, device) else mode
+        # The loop captures its own graphs.
+        self._run_unrecorded = compile_function(
+            build_unrecorded_tick(setting), "default" if captures_graphs(mode, device) else mode
         )
         recycle = setting.stages.recycle
         self._recycle = compile_function(recycle, mode) if self._is_cuda else recycle
@@ -83,12 +83,12 @@ class StageTicks:
         self._loop = TickLoop(self._take_tick_, self._look, self._pool, is_captured=is_captured)
 
     def begin(self) -> None:
-        """All there is stands in the buffers."""
+        """Do nothing: the whole state is in the buffers."""
 
     def record_tick(self) -> Chunk | None:
-        """One tick without recycling, and the steps it took, if any."""
+        """Run one tick without recycling; return the steps it took, if any."""
         taken = self._take_recorded_tick_()
-        return read_steps([taken]) if len(taken.place) else None
+        return read_steps([taken]) if len(taken.pool_index) else None
 
     def _take_recorded_tick_(self) -> TakenSteps:
         self._begin_replay()
@@ -100,8 +100,8 @@ class StageTicks:
 
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
-        """Run the candidates of the pool to their ends; the steps, some ticks at a time, with their atoms always."""
+    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
+        """Run the candidates of the pool to their ends, recording the steps, some ticks at a time, always with their atoms."""
         self._check(has_digests=has_digests)
         num_ended = num_waiting = 0
         waiting: list[TakenSteps] = []
@@ -109,17 +109,17 @@ class StageTicks:
         is_open = bool((self._derivations.outcome == OPEN).any())
         while is_open:
             waiting.append(self._take_recorded_tick_())
-            num_waiting += len(waiting[-1].place)
+            num_waiting += len(waiting[-1].pool_index)
             self._recycle_()
             is_open = bool((self._derivations.outcome == OPEN).any())
             if num_waiting >= _READ_AT_ONCE or not is_open:
                 chunk = read_steps(waiting)
                 num_ended += int((chunk.steps.outcome != OPEN).sum())
-                yield num_ended, Sent(chunk)
+                yield num_ended, PendingCopy(chunk)
                 waiting, num_waiting = [], 0
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
+        """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
         self._check(has_digests=has_digests)
         return self._loop.run()
 
@@ -131,9 +131,9 @@ class StageTicks:
                 fix="use --mode fused, or record the steps",
             )
 
-    def send_digests(self, num: int) -> Sent[StepDigests]:
-        """None are taken."""
-        raise InternalError("digests cannot be had")
+    def send_digests(self, num: int) -> PendingCopy[StepDigests]:
+        """Raise InternalError: digests are not taken here."""
+        raise InternalError("ticks of stages take no digests")
 
     def _recycle_(self) -> None:
         self._begin_replay()
@@ -142,7 +142,7 @@ class StageTicks:
         copy_buffers_(self._derivations, derivations)
 
     def _take_tick_(self) -> None:
-        derivations, work, pool, num_open, gaps = self._run_unseen(
+        derivations, work, pool, num_open, gaps = self._run_unrecorded(
             self._tables, self._parameters, self._derivations, self._work, self._pool
         )
         copy_buffers_(self._derivations, derivations)
@@ -154,32 +154,27 @@ class StageTicks:
         torch.minimum(self._gaps.smallest, gaps.smallest, out=self._gaps.smallest)
 
     def _look(self) -> Tensor:
-        return torch.stack(((self._num_open == 0).long(), self._pool.next_place))
+        return torch.stack(((self._num_open == 0).long(), self._pool.next_index))
 
     def take_gaps(self) -> tuple[int, int, float]:
-        """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
+        """Return and reset the number of choices, the number made again, and the smallest gap."""
         counts = int(self._gaps.num_choices), int(self._gaps.num_rescored), float(self._gaps.smallest)
         self.clear_gaps()
         return counts
 
     def clear_gaps(self) -> None:
-        """Count choices anew."""
+        """Reset the counts of choices."""
         copy_buffers_(self._gaps, empty_gaps(self._num_open.device))
 
     def _begin_replay(self) -> None:
-        """What the last captured graph gave out may be overwritten; without graphs nothing need be said."""
+        """Allow the outputs of the last captured graph to be overwritten."""
         if self._marks_replays:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
-def captures_graphs(mode: str, device: torch.device) -> bool:
-    """Whether ticks are captured in CUDA graphs in this mode."""
-    return device.type == "cuda" and mode not in ("eager", "default")
-
-
-def empty_gaps(device: torch.device) -> Gaps:
-    """Of no choice."""
-    return Gaps(
+def empty_gaps(device: torch.device) -> TickGaps:
+    """Return the gaps of no choice."""
+    return TickGaps(
         torch.zeros((), dtype=torch.int64, device=device),
         torch.zeros((), dtype=torch.int64, device=device),
         torch.full((), torch.inf, device=device),

@@ -1,4 +1,4 @@
-"""From the taken steps of each tick to ragged columns on the host."""
+"""The taken steps of ticks, turned into ragged columns on the host."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.host_copy import Sent
+from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.state import GOAL, PAD, StepRecord
 from kgverify.program.outcomes import Origin
 from kgverify.trace.model.columns import (
@@ -25,20 +25,20 @@ from kgverify.trace.model.columns import (
 
 
 class Chunk(NamedTuple):
-    """The steps of some ticks: the candidate's place of each, and its step and resolvent columns; each candidate's in order."""
+    """The steps of some ticks: the pool index of each one's candidate, steps and resolvents; each candidate's in order."""
 
-    place: NDArray[np.int64]
+    pool_index: NDArray[np.int64]
     steps: Steps
     resolvents: Resolvents
 
 
 class TakenSteps(NamedTuple):
-    """The steps of one tick, n of them, still padded and on the device: a copy of what its record says of their slots.
+    """The n steps of one tick, still padded and on the device: a copy of its record, for their slots.
 
-    atoms: int32 [r, A, 3]  of the resolvents that have some, in order; the others as in `StepRecord`
+    atoms: int32 [r, A, 3]  of the resolvents that have some, in order; the other fields as in `StepRecord`
     """
 
-    place: Tensor
+    pool_index: Tensor
     depth: Tensor
     outcome: Tensor
     goal: Tensor
@@ -56,7 +56,7 @@ class TakenSteps(NamedTuple):
 
 
 def take_steps(record: StepRecord) -> TakenSteps:
-    """Copy what a tick did in the slots that took a step."""
+    """Copy the record of the slots that took a step."""
     taken = torch.nonzero(record.is_taken).squeeze(1)
     work, choices, rows = record.work, record.choices, record.rows
 
@@ -64,7 +64,7 @@ def take_steps(record: StepRecord) -> TakenSteps:
         return tensor.index_select(0, taken)
 
     return TakenSteps(
-        place=take(record.place),
+        pool_index=take(record.pool_index),
         depth=take(record.depth),
         outcome=take(record.outcome),
         goal=take(record.goal),
@@ -78,14 +78,14 @@ def take_steps(record: StepRecord) -> TakenSteps:
         true_origin=take(work.true_origin),
         origin_kind=take(work.origin_kind),
         origin=take(work.origin),
-        # The live rows are the resolvents of the slots in order, but for what stands alone, which has no atoms. A slot whose
+        # The live rows are the resolvents of the slots in order, except TRUE and FALSE, which have no atoms. A slot whose
         # close scores wait for a later tick has rows as well, and takes no step.
         atoms=rows.atoms[rows.is_live & record.is_taken[rows.slot]],
     )
 
 
 def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
-    """Bring the steps of some ticks, one after the other, to the host and drop their padding."""
+    """Copy the steps of some ticks, one after the other, to the host and drop their padding."""
     columns = (column[0] if len(ticks) == 1 else torch.cat(column) for column in zip(*ticks, strict=True))
     taken = TakenSteps(*columns)
 
@@ -109,7 +109,7 @@ def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
     num_atoms = np.zeros(len(kinds), np.uint16)
     num_atoms[kinds == GOAL] = is_atom.sum(1)
     return Chunk(
-        fetch(taken.place),
+        fetch(taken.pool_index),
         Steps(
             depth=fetch(taken.depth).astype(np.uint16),
             num_atoms=is_goal_atom.sum(1).astype(np.uint16),
@@ -132,7 +132,7 @@ def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
 
 
 class Results(NamedTuple):
-    """How each candidate ended: outcome int32 [N], is_limited bool [N], log_probability float64 [N]."""
+    """The ends of candidates: outcome int32 [N], is_limited bool [N], log_probability float64 [N]."""
 
     outcome: NDArray[np.int32]
     is_limited: NDArray[np.bool_]
@@ -147,12 +147,14 @@ class StepDigests(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """How each candidate ended, and how close the choices were where they are made again in a higher precision.
+    """The ends of candidates, and the closeness of choices that may be made again in a higher precision.
 
-    num_choices: between two resolvents or more; num_rescored: of these, made again; smallest_gap: between the two highest
-    scores (in fused ticks, of different resolvents), in nats, inf where there was no choice. In float32 ticks of stages measure
-    none of the three (0, 0, inf).
-    digests: where they were asked for
+    num_choices:  choices between two resolvents or more
+    num_rescored: those of them made again
+    smallest_gap: between the two highest scores (in fused ticks, of different resolvents), nats; inf without a choice
+    digests:      None unless requested
+
+    In float32, ticks of stages measure no gaps (0, 0, inf).
     """
 
     results: Results
@@ -163,18 +165,18 @@ class Evaluation(NamedTuple):
 
 
 def no_results() -> Results:
-    """Of no candidates."""
+    """Return the results of no candidates."""
     return Results(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.float64))
 
 
 def no_digests() -> StepDigests:
-    """Of no candidates."""
+    """Return the digests of no candidates."""
     nothing = np.zeros(0, np.uint64)
     return StepDigests(np.zeros(0, np.uint32), Digests(nothing, nothing, nothing))
 
 
 def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
-    """Those of some candidates after those of others."""
+    """Concatenate the digests of some candidates after others."""
     if len(parts) == 1:
         return parts[0]
     counts = np.concatenate([part.num_steps for part in parts])
@@ -182,19 +184,19 @@ def join_digests(parts: Sequence[StepDigests]) -> StepDigests:
 
 
 class Recorded:
-    """Candidates proved with all their steps, on their way to the host. chunks: None where the steps have digests alone"""
+    """Candidates proved with all their steps, being copied to the host. chunks: None where only digests were taken."""
 
     def __init__(
         self,
         candidates: CandidateSet,
-        chunks: Sequence[Sent[Chunk]] | None,
-        results: Sent[Results],
-        digests: Sent[StepDigests] | None,
+        chunks: Sequence[PendingCopy[Chunk]] | None,
+        results: PendingCopy[Results],
+        digests: PendingCopy[StepDigests] | None,
     ) -> None:
         self._candidates, self._chunks, self._results, self._digests = candidates, chunks, results, digests
 
     def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
-        """The candidates with their steps, in the order given, and the digest of each step where they were noted."""
+        """Return the candidates with their steps, in the order given, and the digest of each step if digests were taken."""
         digests = None if self._digests is None else self._digests.wait()
         sequence = None if digests is None else digests.digests.sequence
         results = self._results.wait()
@@ -210,12 +212,12 @@ class Recorded:
 def collect_columns(candidates: CandidateSet, chunks: list[Chunk], results: Results) -> Columns:
     """Order the steps of all ticks by candidate; ticks are in time order, so each candidate's steps stay in theirs."""
     empty = empty_columns(np.float32)
-    place = np.concatenate([np.zeros(0, np.int64), *(chunk.place for chunk in chunks)])
+    pool_index = np.concatenate([np.zeros(0, np.int64), *(chunk.pool_index for chunk in chunks)])
     parts = [Columns(empty.candidates, chunk.steps, chunk.resolvents) for chunk in chunks]
     in_time = parts[0] if len(parts) == 1 else concatenate([empty, *parts])
-    is_ordered = bool((np.diff(place) >= 0).all())
-    ordered = in_time if is_ordered else select_steps(in_time, np.argsort(place, kind="stable"))
-    num_steps = np.bincount(place, minlength=len(candidates.query)).astype(np.uint32)
+    is_ordered = bool((np.diff(pool_index) >= 0).all())
+    ordered = in_time if is_ordered else select_steps(in_time, np.argsort(pool_index, kind="stable"))
+    num_steps = np.bincount(pool_index, minlength=len(candidates.query)).astype(np.uint32)
     return ordered._replace(candidates=_ended(candidates, num_steps, results))
 
 

@@ -1,11 +1,11 @@
-"""One tick: a window of clauses is tried for all slots, and every slot whose step is complete takes it.
+"""The tick: a window of clauses is tried for all slots, and every slot whose step is complete takes it.
 
 A tick has fixed shapes and no host synchronisation, however many clauses match. A slot with more clauses than fit stays
 in the middle of its step until later ticks have tried them all: there is no cap. Which tick a step is completed in
 changes nothing in it.
 
-Records are built field by field here and in the stages, since on torch 2.11 a chain of `_replace` comes out of a
-compiled function with fields missing.
+Records are built field by field here and in the stages, since on torch 2.11 a compiled function returns a chain of
+`_replace` with fields missing.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from kgverify.program.limits import Limits
 
 
 class Setting(NamedTuple):
-    """What is fixed when a tick is compiled. rescoring: how close choices are made, where scores are of a fast precision"""
+    """The settings fixed when a tick is compiled. rescoring: for close choices, where scores are of a fast precision."""
 
     stages: Stages
     limits: Limits
@@ -67,7 +67,7 @@ def tick(
     after = stages.advance(derivations, work, rows, choices, is_taken)
     outcome = stages.finish(after.depth, derivations.outcome, kind, is_taken, setting.limits.max_depth)
     record = StepRecord(
-        is_taken, derivations.place, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
+        is_taken, derivations.pool_index, derivations.goal, derivations.depth, outcome, work, rows, choices, gaps
     )
     return with_outcome(after, outcome), begin_step(work, is_taken), record
 
@@ -81,7 +81,7 @@ def try_clauses(
     segments: Segments,
     is_running: Tensor,
 ) -> tuple[Work, Tensor]:
-    """From clauses to resolvents kept, for one window; and which slots have no clause left to try, bool [B]."""
+    """Turn one window of clauses into kept resolvents; also return which slots have no clause left to try, bool [B]."""
     stages, limits, layout = setting.stages, setting.limits, setting.layout
     items, held = gather_items(tables, derivations, work, selected, segments, is_running, layout.match_window)
     matches, num_atoms, is_new = try_items(setting, tables, derivations, items)
@@ -115,10 +115,10 @@ def try_clauses(
 def try_items(
     setting: Setting, tables: Tables, derivations: Derivations, items: Items
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """From `match_rules` to `revisit`, for each clause.
+    """Apply the stages from `match_rules` to `revisit` to each clause.
 
-    Whether it matches bool [C], the atoms left of its resolvent int64 [C], and whether that is new bool [C]; the last two
-    are unspecified where it does not match.
+    Returns whether it matches, bool [C], the atoms left of its resolvent, int64 [C], and whether that is new, bool [C]; the
+    last two are unspecified where it does not match.
     """
     stages, exclude_query = setting.stages, setting.limits.exclude_query
     head = clause_heads(tables, items, 2 * setting.layout.atoms)
@@ -128,14 +128,14 @@ def try_items(
         stages.match_facts(tables, items, head, exclude_query),
     )
     atoms, num_atoms = _resolve(setting, tables, derivations, items, head)
-    # What the padding cuts off is longer than every goal visited; the atoms that are left of it tell nothing.
+    # A resolvent that the padding cuts off is longer than every goal visited, so its remaining atoms must not be compared.
     is_cut = num_atoms > setting.layout.atoms
     is_new = is_cut | ~stages.revisit(tables, atoms, derivations.visited, items.slot, derivations.depth)
     return matches, num_atoms, is_new
 
 
 def form_atoms(setting: Setting, tables: Tables, derivations: Derivations, items: Items) -> Tensor:
-    """The resolvents of clauses that match, int32 [C, A, 3], free rows PAD; all PAD where an item is not live."""
+    """Return the resolvents of clauses that match, int32 [C, A, 3], free rows PAD; all PAD where an item is not live."""
     head = clause_heads(tables, items, 2 * setting.layout.atoms)
     atoms, _ = _resolve(setting, tables, derivations, items, head)
     return torch.where(items.is_live[:, None, None], atoms, PAD)
@@ -151,7 +151,7 @@ def _resolve(
 
 
 def stand_alone(work: Work, kind: Tensor) -> Work:
-    """Where TRUE stands alone, `limit` has dropped nothing."""
+    """Clear the counts of dropped atoms and resolvents where TRUE stands alone."""
     is_true = kind == TRUE
     return Work(
         cursor=work.cursor,
@@ -175,7 +175,7 @@ def form_rows(
     kind: Tensor,
     is_tried: Tensor,
 ) -> tuple[Rows, Tensor]:
-    """The resolvents of as many complete slots as the score window holds; and which slots, bool [B]."""
+    """Return the resolvents of as many complete slots as the score window holds, and which slots, bool [B]."""
     layout = setting.layout
     num_rows = torch.where(is_tried & (kind == GOAL), work.num_kept, 0)
     ends = num_rows.cumsum(0)
@@ -190,7 +190,7 @@ def form_rows(
 
 
 def score_rows(setting: Setting, parameters: Parameters, derivations: Derivations, rows: Rows, kind: Tensor) -> Tensor:
-    """Scores [B, S], -inf in free rows."""
+    """Return the scores [B, S], -inf in free rows."""
     layout = setting.layout
     values = setting.stages.score(parameters, derivations.goal, rows.atoms, rows.slot)
     row = torch.where(rows.is_live, torch.arange(layout.score_window, device=values.device) - rows.first[rows.slot], -1)
@@ -202,9 +202,9 @@ def score_rows(setting: Setting, parameters: Parameters, derivations: Derivation
 
 
 def with_outcome(derivations: Derivations, outcome: Tensor) -> Derivations:
-    """The derivations with their outcomes, int32 [B], after the step."""
+    """Return the derivations with their outcomes, int32 [B], after the step."""
     return Derivations(
-        place=derivations.place,
+        pool_index=derivations.pool_index,
         query=derivations.query,
         goal=derivations.goal,
         depth=derivations.depth,

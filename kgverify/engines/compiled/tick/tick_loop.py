@@ -1,4 +1,4 @@
-"""Ticks one after the other, in buffers at fixed addresses, without a look from the host in between."""
+"""Ticks run one after the other in buffers at fixed addresses, without synchronising with the host in between."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -6,62 +6,62 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.host_copy import Sent
-from kgverify.engines.compiled.state import Derivations, Gaps, Pool, Work
+from kgverify.engines.compiled.execution.host_copy import PendingCopy
+from kgverify.engines.compiled.state import Derivations, Pool, TickGaps, Work
 from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests
 
 TICKS_PER_REPLAY: Final = 4
-"""Ticks of a captured graph: so many at most are run in vain at the end of a pool."""
+"""Ticks of a captured graph. At most this number run in vain at the end of a pool."""
 
 
 class Ticks(Protocol):
-    """What moves all slots on, in the engine's buffers."""
+    """The protocol of whatever advances all slots, in the engine's buffers."""
 
     def begin(self) -> None:
-        """Take up what has been put into the buffers."""
+        """Start from the contents of the buffers."""
         ...
 
     def record_tick(self) -> Chunk | None:
-        """One tick without recycling, and the steps it took, if any."""
+        """Run one tick without recycling; return the steps it took, if any."""
         ...
 
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Iterator[tuple[int, Sent[Chunk] | None]]:
-        """Run the candidates of the pool to their ends; the steps, each candidate's in their order.
+    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
+        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
 
-        Now and then: how many candidates have been given to slots, and steps on their way to the host, if any.
+        Yields from time to time the number of candidates given to slots, and pending copies of steps, if any.
         has_atoms:   with the atoms of goals and resolvents
-        has_digests: so that `send_digests` has them; UserError where they cannot be had
+        has_digests: also take digests for `send_digests`; UserError where they are not supported
         """
         ...
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; now and then, how many have been given to slots.
+        """Run the candidates of the pool to their ends; yield from time to time the number given to slots.
 
-        UserError where digests are asked for and cannot be had.
+        UserError where digests are requested and not supported.
         """
         ...
 
-    def send_digests(self, num: int) -> Sent[StepDigests]:
-        """The digests of the first candidates of the pool, which has run with digests, on their way to the host."""
+    def send_digests(self, num: int) -> PendingCopy[StepDigests]:
+        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host."""
         ...
 
     def clear_gaps(self) -> None:
-        """Count choices anew."""
+        """Reset the counts of choices."""
         ...
 
     def take_gaps(self) -> tuple[int, int, float]:
-        """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
+        """Return and reset the number of choices, the number made again, and the smallest gap."""
         ...
 
 
 class TickLoop:
-    """Runs the candidates of a pool to their ends.
+    """A loop that runs the candidates of a pool to their ends.
 
-    take_tick_:  a tick and recycling
-    look:        int64 [2]: whether all candidates of the pool have ended, and how many were given to slots
-    is_captured: whether several ticks are one graph of CUDA
+    take_tick_:  runs a tick and recycling
+    look:        returns int64 [2]: whether all candidates of the pool have ended, and the number given to slots
+    is_captured: whether several ticks are captured in one CUDA graph
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TickLoop:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def run(self) -> Iterator[int]:
-        """Take all steps of the candidates in the pool; yields, now and then, how many have been given to slots."""
+        """Take all steps of the candidates in the pool; yield from time to time the number given to slots."""
         if self._is_captured:
             yield from self._replay()
             return
@@ -83,7 +83,7 @@ class TickLoop:
             yield num_given
 
     def _replay(self) -> Iterator[int]:
-        """Each look at the device is at what the replay before the last one left, so that the device need not wait."""
+        """Replay the captured ticks. Each look at the device reads the state before the last replay, so it never waits."""
         graph = self._graph or self._capture()
         seen = [torch.zeros(2, dtype=torch.int64, pin_memory=True) for _ in range(2)]
         events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
@@ -103,9 +103,9 @@ class TickLoop:
             yield num_given
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Capture some ticks; in warming up and in capture they are run, or not, on an empty pool, where they do nothing."""
+        """Capture some ticks. The pool is empty meanwhile, so that the ticks of warm-up and capture do nothing."""
         pool = self._pool
-        size, place = pool.size.clone(), pool.next_place.clone()
+        size, next_index = pool.size.clone(), pool.next_index.clone()
         pool.size.zero_()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -118,14 +118,14 @@ class TickLoop:
             for _ in range(TICKS_PER_REPLAY):
                 self._take_tick_()
         pool.size.copy_(size)
-        pool.next_place.copy_(place)
-        # Only now: a capture that failed, for want of memory, is tried anew.
+        pool.next_index.copy_(next_index)
+        # Only now, so that a capture that failed for want of memory is retried.
         self._graph = graph
         return graph
 
 
-def copy_buffers_(buffers: Derivations | Work | Pool | Gaps, values: Derivations | Work | Pool | Gaps) -> None:
-    """Copy values into buffers, in place; eager, outside of every compiled graph."""
+def copy_buffers_(buffers: Derivations | Work | Pool | TickGaps, values: Derivations | Work | Pool | TickGaps) -> None:
+    """Copy values into buffers, in place; eagerly, outside of every compiled graph."""
     for buffer, value in zip(buffers, values, strict=True):
         if buffer is not value:
             buffer.copy_(value)

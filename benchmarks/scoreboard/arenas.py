@@ -1,6 +1,6 @@
-"""How well faults are found: each fault in each arena, judged by the truth of instrumented replacement.
+"""Arenas in which faults are planted, and the report on each fault scored against the ground truth.
 
-An arena is a graph with the sizes that make faults show: fewer slots than candidates, limits that are met.
+An arena is a graph with sizes that make faults manifest: fewer slots than candidates, limits that are met.
 """
 
 import random
@@ -15,7 +15,6 @@ from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults
-from kgverify.faults.truth import Truth, differing_ranks, find_truth
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
@@ -25,9 +24,11 @@ from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.verify import Verification, verify
 
+from .truth import Truth, differing_ranks, find_truth
+
 
 class Arena(msgspec.Struct, frozen=True, kw_only=True):
-    """Where faults are planted: a run of one graph, small, and the slots that the evaluator has."""
+    """A small run of one graph in which faults are planted, and the number of slots of the evaluator."""
 
     graph: str
     name: str = "plain"
@@ -39,7 +40,7 @@ class Arena(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 16
 
     def run(self) -> Run:
-        """The run. UserError for a graph that is not found."""
+        """Return the run. UserError for a graph that is not found."""
         graph = load_graph(self.graph)
         policy = SHORTEST if self.policy == "shortest" else load_policy(self.policy, graph, self.limits, self.seed)
         return Run(
@@ -56,7 +57,7 @@ TIGHT: Final = Limits(max_depth=5, max_atoms=3, max_resolvents=4)
 
 
 def arenas_of(graph: str) -> tuple[Arena, ...]:
-    """The arenas of a graph: as it comes, with limits that are met in many steps, and with scores of weights."""
+    """Return the arenas of a graph: with default limits, with limits that many steps meet, and with a policy of weights."""
     return (
         Arena(graph=graph),
         Arena(graph=graph, name="tight limits", limits=TIGHT, num_queries=10, num_corruptions=3, slots=5),
@@ -65,7 +66,7 @@ def arenas_of(graph: str) -> tuple[Arena, ...]:
 
 
 def sound_arenas(graphs: Sequence[str], num: int, seed: int = 0) -> Iterator[Arena]:
-    """Configurations to try without a fault: so many, the graphs in turn, everything else drawn from the seed."""
+    """Generate configurations to try without a fault: the graphs in turn, everything else drawn from the seed."""
     rng = random.Random(seed)
     for i in range(num):
         weighted = rng.random() < 0.4
@@ -87,15 +88,16 @@ def sound_arenas(graphs: Sequence[str], num: int, seed: int = 0) -> Iterator[Are
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of faults in an arena.
+    """The result of planting faults in an arena.
 
-    faults:      what was planted; nothing for the evaluator as it is
-    stages, kinds: of each fault, what the report should name
+    faults:      the faults planted; none for the unchanged evaluator
+    stages, kinds: the stage and class of each fault, which the report should name
     is_manifest: whether the faults did anything, by the truth
     is_same:     whether both traces have one root digest and one ranking: the proof where nothing manifests
-    num_places:  candidates (or ranks) wrong by the truth or in the report
-    num_steps:   those of which truth and report name the same first step
-    num_divergences, num_stages, num_kinds: of the report, and how many of them have a planted stage, and also its class
+    num_wrong:   candidates (or ranks) wrong by the truth or in the report
+    num_steps:   those for which truth and report name the same first step
+    num_divergences, num_stages, num_kinds: the divergences of the report, those with a planted stage, and those also with
+                 its class
     found:       (stage, class) of the report's causes, largest first
     """
 
@@ -107,7 +109,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     is_manifest: bool
     is_same: bool
-    num_places: int
+    num_wrong: int
     num_steps: int
     num_divergences: int
     num_stages: int
@@ -116,7 +118,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """What lockstep says of two faults at once.
+    """The result of lockstep for two faults at once.
 
     is_visible: whether taking either away changes anything that the evaluator does
     is_listed:  whether both are among the causes, with stage and class
@@ -132,7 +134,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stand:
-    """An arena made ready: its graph loaded, and what the reference did remembered."""
+    """A prepared arena: its graph loaded, and the results of the reference remembered."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
@@ -141,14 +143,14 @@ class Stand:
         self._expected = Pipeline(_Remembering(sound.engine), sound.draw, sound.rank)
 
     def verify(self, faults: Sequence[str], *, lockstep: bool = False) -> Verification:
-        """The reference against the evaluator with the faults."""
+        """Verify the evaluator with the faults against the reference."""
         return verify(self._run, self._expected, self._judged(faults), check_determinism=False, lockstep=lockstep)
 
     def _judged(self, faults: Sequence[str]) -> Pipeline:
         return compiled_pipeline_with_faults(self._run, faults, mode="eager", device="cpu", slots=self.arena.slots)
 
     def try_faults(self, faults: Sequence[str]) -> Trial:
-        """Plant the faults, ask the truth and the report, and compare the two."""
+        """Plant the faults, and compare the report with the ground truth."""
         truth = find_truth(self._run, faults, slots=self.arena.slots)
         return judge(self.arena, faults, truth, self.verify(faults))
 
@@ -167,7 +169,7 @@ class Stand:
         )
 
     def _do(self, faults: Sequence[str]) -> bytes:
-        """Everything that the evaluator does with the faults in it, ranks included."""
+        """Return the bytes of everything that the evaluator with the faults computes, ranks included."""
         run, judged = self._run, self._judged(faults)
         columns = judged.engine.prove(judged.draw_for(run))
         ranks = judged.rank_finite(run, columns.candidates) or ()
@@ -176,10 +178,10 @@ class Stand:
 
 
 def judge(arena: Arena, names: Sequence[str], truth: Truth, verification: Verification) -> Trial:
-    """Compare what the report says with the truth."""
+    """Compare the report with the ground truth."""
     faults = find_faults(names)
     report = verification.report
-    wanted, found = _places_of(truth), dict(map(_place_of, report.divergences))
+    wanted, found = _wrong_by_truth(truth), dict(map(_locate, report.divergences))
     planted = {fault.stage.value for fault in faults}
     kinds = {(fault.stage.value, fault.expected_kind.value) for fault in faults}
     return Trial(
@@ -191,8 +193,8 @@ def judge(arena: Arena, names: Sequence[str], truth: Truth, verification: Verifi
         verdict=report.verdict.value,
         is_manifest=truth.has_manifested,
         is_same=_is_same(verification),
-        num_places=len(wanted.keys() | found.keys()),
-        num_steps=sum(place in found and found[place] == step for place, step in wanted.items()),
+        num_wrong=len(wanted.keys() | found.keys()),
+        num_steps=sum(location in found and found[location] == step for location, step in wanted.items()),
         num_divergences=len(report.divergences),
         num_stages=sum(each.stage in planted for each in report.divergences),
         num_kinds=sum((each.stage, each.kind.value) in kinds for each in report.divergences),
@@ -204,10 +206,10 @@ def _causes_of(verification: Verification) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys((cause.stage, cause.kind.value) for cause in verification.report.causes))
 
 
-Place = tuple[str, int, int]
+Location = tuple[str, int, int]
 
 
-def _places_of(truth: Truth) -> dict[Place, int]:
+def _wrong_by_truth(truth: Truth) -> dict[Location, int]:
     return {
         **{("candidate", row, 0): step for row, step in truth.first_step.items()},
         **{("missing", row, 0): -1 for row in truth.missing},
@@ -216,7 +218,7 @@ def _places_of(truth: Truth) -> dict[Place, int]:
     }
 
 
-def _place_of(divergence: Divergence) -> tuple[Place, int]:
+def _locate(divergence: Divergence) -> tuple[Location, int]:
     if divergence.stage == Stage.RANK:
         return ("rank", divergence.query, Side[divergence.side.upper()]), -1
     if divergence.field == "candidates.atom":

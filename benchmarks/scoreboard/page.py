@@ -1,62 +1,63 @@
-"""The scoreboard as figures against their goals, and as a table of faults by graphs."""
+"""The scoreboard as figures with their targets, and as a table of faults by graphs."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Verdict
 from kgverify.faults.catalogue import FAULTS
-from kgverify.faults.score_run import Scores
-from kgverify.faults.scoreboard import Trial
 
-CANNOT = "="
-"""In the table, of a fault that does nothing on a graph: both traces, and the ranks, are equal."""
+from .arenas import Trial
+from .trials import Scores
+
+INERT: Final = "="
+"""The cell of a fault that does nothing on a graph: both traces, and the ranks, are equal."""
 
 
 INTRODUCTION: Final = """\
-Every fault of the catalogue, planted in the compiled evaluator on {graphs}, and what `kgverify diff`
-makes of it. Made by `kgverify faults score`. The truth is not the differ's: the faulty evaluator runs tick by tick, and
-the sound functions are given the very same input.
+Every fault of the catalogue is planted in the compiled evaluator on {graphs},
+and the report of `kgverify diff` is scored. `python -m benchmarks.scoreboard` makes this page. The ground truth is computed
+without the differ: the faulty evaluator runs tick by tick, and the sound functions are given the very same input.
 """
 LEGEND: Final = f"""\
-Each graph is tried as it comes, with limits that many steps meet, and with a policy of weights. A cell counts the
-candidates that are wrong by the truth or by the report, and those of which both name the same first step; `stage` or
-`class` marks a cell in which some of them were given another one. `{CANNOT}`: the fault can do nothing on that graph; traces
-and ranks are equal.
+Each graph is tried with default limits, with limits that many steps meet, and with a policy of weights. A cell `n/m` counts
+the candidates that are wrong by the ground truth or by the report (`m`), and those for which both name the same first step
+(`n`). `stage` or `class` marks a cell in which the report gives some of them another stage or class. `{INERT}`: the fault has
+no effect on that graph; traces and ranks are equal.
 """
 PAIRS: Final = """\
 Pairs are drawn among the faults that manifest on a graph. In {num_hidden} of {num} pairs one fault hid the other
-altogether: taken away, it changed nothing that the evaluator did.
+completely: without it, the evaluator did exactly the same.
 """
 
 
 class Figure(NamedTuple):
-    """A measured share and what it should be at least; `num` of `of`."""
+    """A measured share, `num` of `of`, and its target."""
 
     name: str
     num: int
     of: int
-    goal: float
+    target: float
 
     @property
     def is_met(self) -> bool:
-        """Whether there was something to measure and the share reaches the goal."""
-        return self.of > 0 and self.num >= self.goal * self.of
+        """Whether something was measured and the share reaches the target."""
+        return self.of > 0 and self.num >= self.target * self.of
 
     @property
     def text(self) -> str:
-        """`7,099 of 7,101 (99.97 %)`; rounded down, so that 100 means all."""
+        """The share as text, `7,099 of 7,101 (99.97 %)`; rounded down, so that 100 means all."""
         return f"{self.num:,} of {self.of:,} ({int(self.num / max(1, self.of) * 10000) / 100:g} %)"
 
 
 def figures(scores: Scores) -> tuple[Figure, ...]:
-    """What the scoreboard measures."""
+    """Compute the figures of the scoreboard."""
     manifest = [trial for trial in scores.trials if trial.is_manifest]
     silent = [trial for trial in scores.trials if not trial.is_manifest]
     visible = [pair for pair in scores.pairs if pair.is_visible]
     num_found = sum(trial.num_divergences for trial in manifest)
     listed = (
         Figure("faults that manifest: detected", sum(map(is_detected, manifest)), len(manifest), 1.0),
-        Figure("first divergent step exact", *_sums(manifest, "num_steps", "num_places"), 0.98),
+        Figure("first divergent step exact", *_sums(manifest, "num_steps", "num_wrong"), 0.98),
         Figure("stage exact", sum(trial.num_stages for trial in manifest), num_found, 0.95),
         Figure("stage of the largest cause", sum(map(_has_stage, manifest)), len(manifest), 0.95),
         Figure("class right", sum(trial.num_kinds for trial in manifest), num_found, 0.9),
@@ -69,7 +70,7 @@ def figures(scores: Scores) -> tuple[Figure, ...]:
 
 
 def is_detected(trial: Trial) -> bool:
-    """Whether the verdict is DIVERGE."""
+    """Return whether the verdict is DIVERGE."""
     return trial.verdict == Verdict.DIVERGE
 
 
@@ -87,12 +88,12 @@ def _has_kind(trial: Trial) -> bool:
 
 
 def _is_equal(trial: Trial) -> bool:
-    """Scores of weights may differ in bits, so that the digests do; then the comparison has to find nothing."""
+    """Return whether nothing was found. Scores of weights may differ in bits, so that equal digests are not required."""
     return trial.verdict == Verdict.AGREE and not trial.num_divergences
 
 
 def table(scores: Scores) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The heads and the rows of the table: for each fault and graph, candidates found with step and stage, of those wrong."""
+    """Return the heads and rows of the table: for each fault and graph, the candidates found, of those wrong."""
     graphs = tuple(dict.fromkeys(trial.graph for trial in scores.trials))
     rows = []
     for name in dict.fromkeys(trial.faults[0] for trial in scores.trials):
@@ -107,23 +108,23 @@ def table(scores: Scores) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 def _cell(trials: Sequence[Trial]) -> str:
     if not trials:
-        return CANNOT
-    num, of = _sums(trials, "num_steps", "num_places")
+        return INERT
+    num, of = _sums(trials, "num_steps", "num_wrong")
     is_exact = all(trial.num_stages == trial.num_divergences for trial in trials)
     is_right = all(trial.num_kinds == trial.num_divergences for trial in trials)
     return f"{num:,}/{of:,}{'' if is_exact else ' stage'}{'' if is_right else ' class'}"
 
 
 def render_page(scores: Scores) -> str:
-    """The scoreboard in Markdown."""
+    """Render the scoreboard in Markdown."""
     heads, rows = table(scores)
     lines = [
         "# Scoreboard",
         "",
         INTRODUCTION.format(graphs=", ".join(heads[3:])),
-        "| figure | measured | goal |",
+        "| figure | measured | target |",
         "|---|---|---|",
-        *(f"| {f.name} | {f.text} | {f.goal:.0%} |" for f in figures(scores)),
+        *(f"| {f.name} | {f.text} | {f.target:.0%} |" for f in figures(scores)),
         "",
         LEGEND,
         f"| {' | '.join(heads)} |",

@@ -1,14 +1,13 @@
-"""How large an evaluation's batch may be: what the memory holds, what sizes take of it, which sizes are taken."""
+"""The batch of an evaluation: the largest sizes that keep within the memory."""
 
-import os
-from pathlib import Path
 from typing import Final
 
 import torch
 
 from kgverify.engines.compiled.execution.compilation import FUSED
-from kgverify.engines.compiled.execution.layout import choose_layout
-from kgverify.engines.compiled.fused.obstacles import why_not_fused
+from kgverify.engines.compiled.execution.device import free_memory
+from kgverify.engines.compiled.execution_choice import why_not_fused
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import round_up
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
@@ -19,38 +18,21 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Program
 
 SHARE: Final = 0.5
-"""Of the free memory, where no budget is given."""
+"""The share of the free memory that is used where no budget is given."""
 
 MOST_SLOTS: Final = {"cuda": 65_536, "cpu": 512}
 WINDOWS: Final = {"cuda": (64, 32), "cpu": (16, 8)}
-"""Places of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
+"""Rows of the match window and of the score window for each slot; measured on family (docs/evaluating.md)."""
 
 POOL: Final = {"cuda": 1 << 20, "cpu": 1 << 14}
-"""Candidates handed to the device at once, at most."""
-
-_CGROUP: Final = Path("/sys/fs/cgroup")
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device; on a CPU, this process's share of what is free in the machine or the container."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        most, used = ((_CGROUP / f"memory.{of}").read_text().strip() for of in ("max", "current"))
-    except OSError:
-        most = used = ""
-    if most.isdecimal() and used.isdecimal():
-        free = min(free, int(most) - int(used))
-    return free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+"""The most candidates handed to the device at once."""
 
 
 def estimate_bytes(layout: Layout, limits: Limits, policy: Policy, *, is_fused: bool = False) -> int:
-    """What the buffers and the intermediate results of an evaluation take.
+    """Estimate the bytes of the buffers and intermediate results of an evaluation, program and policy excluded.
 
-    Of fused ticks: every buffer, with three precisions, and what filling them takes for a moment; not what is recorded, nor
-    digests. Of ticks of stages: run eagerly, with factors that were measured (float32, int64 intermediates); compiled, they
-    take less. Of neither the program and the policy.
+    For fused ticks: every buffer, with three precisions, and the temporaries of filling them; neither records nor digests.
+    For ticks of stages run eagerly, with measured factors (float32, int64 intermediates); compiled, they take less.
     """
     atoms, resolvents = layout.atoms, layout.resolvents
     has_products = policy.name != "shortest"
@@ -83,11 +65,13 @@ def choose_evaluation_layout(
     slots: int | None = None,
     mode: str = "auto",
 ) -> Layout:
-    """Sizes for so many candidates at once that keep within the memory, bytes; it changes nothing in any derivation.
+    """Choose sizes for a number of candidates that keep within the memory; they change nothing in any derivation.
 
-    memory: a share of what is free on the device if not given; slots: as many as the device makes use of if not given;
-    mode: of the engine.
-    UserError where the least sizes, or those for the slots given, take more.
+    memory: bytes; a share of the free memory if not given
+    slots:  as many as the device makes use of if not given
+    mode:   of the engine
+
+    UserError if the least sizes, or those for the given slots, take more.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     stages = build_stages(SCORES[policy.name])
@@ -116,21 +100,8 @@ def choose_evaluation_layout(
             return layout
         if num == 1 or slots is not None:
             raise UserError(
-                f"{num} slots take {needed / 2**20:,.0f} MiB, and there are {budget / 2**20:,.0f} MiB for them",
+                f"{num} slots need {needed / 2**20:,.0f} MiB, and {budget / 2**20:,.0f} MiB are available",
                 where="--memory",
                 fix="give more --memory, or lower --slots, --max-resolvents or --max-depth",
             )
         num = max(1, num // 2)
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, is an allocation that failed."""
-    while error is not None:
-        # torch's allocator for the CPU raises a plain RuntimeError, and CUDA's runtime another kind of it.
-        text = str(error).lower() if isinstance(error, RuntimeError) else ""
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
-            return True
-        if "can't allocate memory" in text or "cuda error: out of memory" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False

@@ -1,11 +1,13 @@
-"""Sizes of the batch. They change speed and memory, and nothing in any derivation."""
+"""The sizes of the batch. They change speed and memory, and nothing in any derivation."""
+
+from typing import Final
 
 from kgverify.engines.compiled.state import Layout
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 
-MEMORY_BUDGET = 8 << 30
-"""Most bytes that the buffers of an engine may take."""
+MEMORY_BUDGET: Final = 8 << 30
+"""The most bytes that the buffers of an engine may take."""
 
 
 def choose_layout(
@@ -18,7 +20,7 @@ def choose_layout(
     score_window: int | None = None,
     pool: int = 16384,
 ) -> Layout:
-    """A layout for the limits; sizes not given follow from them. UserError as of `check_layout`."""
+    """Return a layout for the limits; sizes not given follow from them. UserError as in `check_layout`."""
     layout = Layout(
         slots=slots,
         atoms=limits.max_atoms if atoms is None else atoms,
@@ -32,7 +34,7 @@ def choose_layout(
 
 
 def check_layout(layout: Layout, limits: Limits) -> None:
-    """UserError where a size cannot hold what the limits allow, or the buffers would take too much memory."""
+    """Raise UserError if a size is too small for the limits, or the buffers would take too much memory."""
     least = Layout(1, limits.max_atoms, limits.max_resolvents, 1, limits.max_resolvents, 1)
     for name, size, needed in zip(layout._fields, layout, least, strict=True):
         if size < needed:
@@ -41,7 +43,7 @@ def check_layout(layout: Layout, limits: Limits) -> None:
                 where=f"layout.{name}",
                 fix=f"choose {name} >= {needed}, or lower the limits",
             )
-    # Goals visited and clauses kept, and what a tick makes of them.
+    # Goals visited and clauses kept, twice: before and after a tick.
     num_bytes = 2 * layout.slots * (12 * layout.atoms * (limits.max_depth + 1) + 8 * (layout.resolvents + 1))
     if num_bytes > MEMORY_BUDGET:
         raise UserError(

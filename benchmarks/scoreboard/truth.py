@@ -1,9 +1,9 @@
-"""The ground truth of a fault, from instrumented replacement: no comparison of traces has a part in it.
+"""The ground truth of a fault, from instrumented replacement, without any comparison of traces.
 
 The faulty evaluator runs tick by tick, eagerly. For every step that it completes, and whenever slots are recycled, the
-sound functions are given the very same input, so that what differs is the fault's own doing and no consequence of an
-earlier difference.
-What is no function of slots (the draw, the results on their way out, the ranks) is compared as it is.
+sound functions are given the very same input, so that a difference is
+caused by the fault itself, and is not a consequence of an earlier difference. Draw, reported results and ranks, which are not
+functions of slots, are compared directly.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.layout import choose_layout
+from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.program.tables import Tables, build_tables
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import GOAL, NO_CANDIDATE, OPEN, PAD, TRUE, Derivations, Pool, StepRecord, Work
-from kgverify.engines.compiled.tick.pool import empty_derivations, empty_pool, empty_work
+from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.step_record import Results, collect_columns
 from kgverify.engines.compiled.tick.tick import Setting, tick
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.faults.catalogue import find_faults
-from kgverify.faults.plant import leave_as_it_is, plant_faults
+from kgverify.faults.fault import identity
+from kgverify.faults.plant import plant_faults
 from kgverify.faults.planted.match import match_nothing_for_padding
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
@@ -31,7 +32,7 @@ from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rank
 from kgverify.trace.model.header import EngineInfo
 
 SCORE_NOISE = 1e-5
-"""By so much, absolute, scores of weights may differ that were computed in batches of other sizes; no fault is so small."""
+"""The absolute difference allowed between scores of weights computed in batches of different sizes; every fault is larger."""
 
 OF_NO_STEP = -1
 """The step of what is wrong with a candidate as a whole: that it was drawn, or how it is reported to have ended."""
@@ -39,7 +40,7 @@ OF_NO_STEP = -1
 
 @dataclass(frozen=True)
 class Truth:
-    """What faults did in a run.
+    """The effect of faults in a run.
 
     first_step: for each candidate whose derivation a fault touched itself, by its row in the faulty evaluator's draw,
                 the first step whose record it made wrong, the goal that the step starts from included;
@@ -56,12 +57,12 @@ class Truth:
 
     @property
     def has_manifested(self) -> bool:
-        """Whether anything at all came out wrong."""
+        """Whether anything came out wrong."""
         return bool(self.first_step or self.missing or self.extra or self.rankings)
 
 
 def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
-    """What the named faults do in a run, with so many slots, on the CPU. UserError for an unknown name."""
+    """Find the effect of the named faults in a run with some slots, on the CPU. UserError for an unknown name."""
     plant = plant_faults(run, find_faults(names))
     expected = draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
     drawn = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
@@ -81,10 +82,10 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
     for begin in range(0, len(drawn.query), layout.pool):
         part = drawn.take(slice(begin, begin + layout.pool))
         touched, results = twin.run(part)
-        first_step |= {begin + place: step for place, step in touched.items()}
+        first_step |= {begin + candidate: step for candidate, step in touched.items()}
         proved.append(collect_columns(part, [], results))
     columns = concatenate(proved)
-    if plant.wrap_engine is not leave_as_it_is:
+    if plant.wrap_engine is not identity:
         columns = plant.wrap_engine(_Recorded(columns)).prove(drawn)
     missing, extra = _unpaired(expected, columns.candidates)
     right = rank_candidates(columns.candidates, run.triples, RANK_TOLERANCE)
@@ -94,7 +95,7 @@ def find_truth(run: Run, names: Sequence[str], *, slots: int) -> Truth:
 
 
 def _unpaired(expected: CandidateSet, reported: Candidates) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Rows that have no partner of the same query, side and atom on the other side."""
+    """List the rows without a partner of the same query, side and atom on the other side."""
     keys = [
         list(zip(each.query.tolist(), each.side.tolist(), map(tuple, each.atom.tolist()), strict=True))
         for each in (expected, reported)
@@ -116,7 +117,7 @@ def _unpaired(expected: CandidateSet, reported: Candidates) -> tuple[tuple[int, 
 
 
 def differing_ranks(right: Rankings, given: Rankings) -> tuple[tuple[int, int], ...]:
-    """(query, side) of the rows in which two rankings differ."""
+    """List (query, side) of the rows in which two rankings differ."""
     rows = [
         {(row[0], row[1]): row[2:] for row in zip(*(column.tolist() for column in r), strict=True)}
         for r in (right, given)
@@ -125,7 +126,7 @@ def differing_ranks(right: Rankings, given: Rankings) -> tuple[tuple[int, int], 
 
 
 class _Recorded:
-    """An engine that has proved already."""
+    """An engine that returns a recorded result."""
 
     info = EngineInfo("recorded")
 
@@ -136,11 +137,11 @@ class _Recorded:
         return self._columns
 
     def step(self, positions: Positions) -> Columns:
-        raise InternalError("what was recorded takes no further step")
+        raise InternalError("a recorded result takes no further step")
 
 
 class _Twin:
-    """The faulty evaluator with the sound one beside it."""
+    """The faulty evaluator and the sound one, run together."""
 
     def __init__(self, faulty: Setting, sound: Setting, tables: Tables, parameters: Parameters, noise: float) -> None:
         self._faulty = faulty
@@ -150,7 +151,7 @@ class _Twin:
         self._noise = noise
 
     def run(self, candidates: CandidateSet) -> tuple[dict[int, int], Results]:
-        """For each place of a pool that a fault touched, the first step that came out wrong; and what is reported."""
+        """Return the first wrong step of each pool index that a fault touched, and the reported results."""
         num, layout, cpu = len(candidates.query), self._faulty.layout, torch.device("cpu")
         pool = empty_pool(layout, cpu)
         pool.query[:num] = torch.as_tensor(candidates.atom)
@@ -175,17 +176,17 @@ class _Twin:
             (sound_pool.is_limited, faulty_pool.is_limited),
             (sound_pool.log_probability, faulty_pool.log_probability),
         ):
-            for place in _rows_that_differ(right[:num], given[:num]):
-                notes.note(place, is_of_step=not notes.has_ended[place])
-        # Where a slot takes another candidate than it should, or none, the results tell what was not run.
-        is_held = (sound.place == faulty.place) & (sound.place != NO_CANDIDATE)
+            for candidate in _rows_that_differ(right[:num], given[:num]):
+                notes.note(candidate, is_of_step=not notes.has_ended[candidate])
+        # Where a slot takes the wrong candidate, or none, the results show which candidates were not run.
+        is_held = (sound.pool_index == faulty.pool_index) & (sound.pool_index != NO_CANDIDATE)
         wrong = is_held & (_state_differs(sound, faulty) | (sound.outcome != faulty.outcome))
-        for place in sound.place[wrong].tolist():
-            notes.note(place, is_of_step=True)
+        for candidate in sound.pool_index[wrong].tolist():
+            notes.note(candidate, is_of_step=True)
         return faulty_pool, faulty
 
     def _tick(self, queries: Tensor, derivations: Derivations, work: Work, notes: "_Notes") -> tuple[Derivations, Work]:
-        """One tick of the faulty evaluator; the steps that it completes are taken by the sound one as well.
+        """Run one tick of the faulty evaluator, and take the steps that it completes with the sound one as well.
 
         queries: int32 [P, 3], the pool's candidates.
         """
@@ -198,23 +199,23 @@ class _Twin:
         starts_wrong = taken & ~wrong & _state_differs(sound, faulty)
         wrong_sum = _differs(sound.log_probability, faulty.log_probability, self._noise)
         wrong_sum = wrong_sum | (sound.is_limited != faulty.is_limited)
-        for place in derivations.place[wrong].tolist():
-            notes.note(place, is_of_step=True)
-        for place in derivations.place[taken & wrong_sum & ~wrong].tolist():
-            notes.note(place, is_of_step=False)
-        for place in derivations.place[taken].tolist():
-            notes.num_steps[place] += 1
-        for place in derivations.place[starts_wrong].tolist():
-            notes.note(place, is_of_step=True)
-        for place in derivations.place[taken & (faulty.outcome != OPEN)].tolist():
-            notes.has_ended[place] = True
+        for candidate in derivations.pool_index[wrong].tolist():
+            notes.note(candidate, is_of_step=True)
+        for candidate in derivations.pool_index[taken & wrong_sum & ~wrong].tolist():
+            notes.note(candidate, is_of_step=False)
+        for candidate in derivations.pool_index[taken].tolist():
+            notes.num_steps[candidate] += 1
+        for candidate in derivations.pool_index[starts_wrong].tolist():
+            notes.note(candidate, is_of_step=True)
+        for candidate in derivations.pool_index[taken & (faulty.outcome != OPEN)].tolist():
+            notes.has_ended[candidate] = True
         return faulty, next_work
 
     def _take_whole_steps(self, queries: Tensor, derivations: Derivations) -> tuple[Derivations, StepRecord]:
-        """The sound step of every running slot, in one tick: the windows are as wide as it takes."""
+        """Take the sound step of every running slot in one tick, with windows as wide as needed."""
         running = derivations.outcome == OPEN
-        # Which atom is excluded is no slot's business.
-        own = torch.where(running[:, None], queries[derivations.place.clamp(min=0)], derivations.query)
+        # The excluded atom belongs to the candidate, whatever the slot holds.
+        own = torch.where(running[:, None], queries[derivations.pool_index.clamp(min=0)], derivations.query)
         stages, limits, layout = self._sound.stages, self._sound.limits, self._sound.layout
         segments = stages.look_up(self._tables, stages.select(derivations.goal))
         num_clauses = int(torch.where(running, segments.num_rules + segments.num_facts, 0).sum())
@@ -232,23 +233,23 @@ class _Twin:
 
 
 class _Notes:
-    """What is known of each place: steps taken, whether it has ended, and the first step that came out wrong."""
+    """The state of each candidate of the pool: steps taken, whether it has ended, and its first wrong step."""
 
     def __init__(self, num: int) -> None:
         self.num_steps = [0] * num
         self.has_ended = [False] * num
         self.first_step: dict[int, int] = {}
 
-    def note(self, place: int, *, is_of_step: bool) -> None:
-        """Something is wrong with a place: with the step that it takes, or took last, or with the whole."""
+    def note(self, candidate: int, *, is_of_step: bool) -> None:
+        """Note that a candidate is wrong: in the step that it takes, or took last, or as a whole."""
         if not is_of_step:
-            self.first_step.setdefault(place, OF_NO_STEP)
-        elif self.first_step.get(place, OF_NO_STEP) == OF_NO_STEP:
-            self.first_step[place] = self.num_steps[place]
+            self.first_step.setdefault(candidate, OF_NO_STEP)
+        elif self.first_step.get(candidate, OF_NO_STEP) == OF_NO_STEP:
+            self.first_step[candidate] = self.num_steps[candidate]
 
 
 def _record_differs(right: StepRecord, given: StepRecord, noise: float) -> Tensor:
-    """bool [B]: whether what a recorder reads of a step differs."""
+    """Return whether the recorded fields of a step differ, bool [B]."""
     a, b = right.choices, given.choices
     differs = (right.outcome != given.outcome) | (a.kind != b.kind) | (a.num_resolvents != b.num_resolvents)
     differs = differs | (a.choice != b.choice)
@@ -270,7 +271,7 @@ def _record_differs(right: StepRecord, given: StepRecord, noise: float) -> Tenso
 
 
 def _padded_atoms(record: StepRecord, num: int) -> Tensor:
-    """int32 [B, num, A, 3]: the resolvents of each slot, free rows PAD."""
+    """Return the resolvents of each slot, int32 [B, num, A, 3], free rows PAD."""
     slot, is_live, atoms, first = record.rows
     row = torch.arange(len(slot)) - first[slot]
     padded = torch.full((len(first), num, *atoms.shape[1:]), PAD, dtype=atoms.dtype)
@@ -279,7 +280,7 @@ def _padded_atoms(record: StepRecord, num: int) -> Tensor:
 
 
 def _state_differs(right: Derivations, given: Derivations) -> Tensor:
-    """bool [B]: whether the next step starts from another goal, depth or set of visited goals."""
+    """Return whether the next step starts from another goal, depth or set of visited goals, bool [B]."""
     is_open = (right.outcome == OPEN) & (given.outcome == OPEN)
     turns = torch.arange(right.visited.shape[1])
     reached = turns <= torch.minimum(right.depth, given.depth)[:, None]
@@ -289,7 +290,7 @@ def _state_differs(right: Derivations, given: Derivations) -> Tensor:
 
 
 def _differs(right: Tensor, given: Tensor, noise: float = 0.0) -> Tensor:
-    """bool: elementwise, by more than the noise, NaN being equal to itself."""
+    """Compare elementwise, by more than the noise, NaN being equal to itself."""
     is_close = (right == given) | ((right - given).abs() <= noise)
     return ~is_close & ~(right.isnan() & given.isnan())
 

@@ -1,4 +1,4 @@
-"""An engine from a function, from some stages, or from whole steps: what is judged, and where a mistake is told to be."""
+"""Third-party engines from a function, from some stages, or from whole steps: what is checked, and how mistakes are located."""
 
 from itertools import islice
 from typing import ClassVar
@@ -98,7 +98,7 @@ def test_an_engine_of_one_stage_conforms():
         (PrefersTheLong, "score"),
     ],
 )
-def test_a_mistake_in_a_stage_of_ones_own_is_told_to_be_in_this_stage(engine, stage):
+def test_a_mistake_in_a_stage_is_attributed_to_this_stage(engine, stage):
     report = check_engine(engine, problems=PROBLEMS, laws=())
     assert report.failure is not None
     assert (report.failure.signature.stage, report.failure.signature.field) == (stage, f"stage.{stage}")
@@ -179,7 +179,7 @@ def test_a_function_is_an_engine_under_its_name():
         lambda clause: [Resolvent((), clause.origin_kind, clause.origin)],
     ],
 )
-def test_what_is_no_pair_of_a_clause_and_atoms_is_told_with_the_way_to_write_it(made):
+def test_an_invalid_pair_of_a_clause_and_atoms_is_an_error_that_shows_the_format(made):
     engine = engine_of(lambda goal, clauses: made(clauses[0]) if clauses else [])
     problem = next(each for each in PROBLEMS if each.facts and each.policy.name == "shortest")
     text = str(check_engine(engine, problems=[problem]))
@@ -197,7 +197,7 @@ def _stumble(clause):
 
 
 @pytest.mark.deep
-def test_an_exception_is_told_with_its_place_and_a_small_problem():
+def test_an_exception_is_reported_with_its_stack_frame_and_a_small_problem():
     report = check_engine(stumbles, problems=PROBLEMS)
     assert report.problem.size == 2
     assert not report.violations

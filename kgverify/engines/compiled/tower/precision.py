@@ -11,7 +11,6 @@ from kgverify.engines.compiled.stages.rescore import Rescoring
 from kgverify.engines.compiled.stages.stage_functions import Stages
 from kgverify.engines.compiled.state import PAD, Layout
 from kgverify.engines.policy import Policy
-from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 
 FLOAT32: Final = "float32"
@@ -24,35 +23,6 @@ RESCORED_SHARE: Final = 8
 NUM_SAMPLES: Final = {"cpu": 512, "cuda": 8192}
 SAFETY: Final = {"cpu": 8.0, "cuda": 4.0}
 """How many times the largest error seen in a sample the declared error is at least: the larger the sample, the less."""
-
-
-def resolve_precision(precision: str, policy: Policy, stages: Stages, device: torch.device) -> str:
-    """UserError for a precision that cannot be had. `shortest` has no products: its scores are exact in float32."""
-    if precision not in PRECISIONS:
-        raise UserError(
-            f"unknown precision {precision!r}", where="--precision", fix=f"choose one of {', '.join(PRECISIONS)}"
-        )
-    if precision == FLOAT32 or policy.name != "two_tower":
-        return FLOAT32
-    if device.type != "cuda":
-        raise UserError(
-            f"precision {precision!r} needs a CUDA device", where="--precision", fix=f"use --precision {FLOAT32}"
-        )
-    if stages.score is not score_two_tower:
-        raise UserError(
-            f"precision {precision!r} replaces the stage `score`, in which there is a fault",
-            where="--precision",
-            fix=f"use --precision {FLOAT32} with this fault",
-        )
-    from kgverify.engines.compiled.tower.launch import MOST_WIDE, can_run
-
-    if not can_run(policy):
-        raise UserError(
-            f"precision {precision!r} is to be had for hidden widths of at most {MOST_WIDE}",
-            where="--precision",
-            fix=f"use --precision {FLOAT32} with these weights",
-        )
-    return precision
 
 
 def with_precision(

@@ -42,7 +42,7 @@ def test_a_sound_evaluator_is_not_accused():
     assert ProblemStream(seed=1, max_examples=300).search(compiled_maker()) == Search(300, None)
 
 
-def test_a_hunt_ends_where_it_was_told_to():
+def test_a_search_ends_at_its_limit():
     assert ProblemStream(0, max_examples=3).search_fault("packed-fact-keys") == Search(3, None)
 
 

@@ -1,4 +1,4 @@
-"""Running the scoreboard: trials, pairs and sound configurations, side by side, into a log that can be gone on with."""
+"""The trials of the scoreboard, run in parallel; an interrupted run resumes from its log."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,21 +9,28 @@ from typing import Final
 import msgspec
 
 from kgverify.engines.protocol import Progress, no_progress
-from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
-from kgverify.faults.scoreboard import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
+from kgverify.runs.ledger import Ledger
 from kgverify.runs.workers import start_workers
+
+from .arenas import Arena, Pair, Stand, Trial, arenas_of, sound_arenas
 
 SOUND_BATCH: Final = 10
 """Sound configurations of one task."""
 
 
 class Scores(msgspec.Struct, kw_only=True):
-    """What the scoreboard rests on: trials with one fault, trials without, and pairs."""
+    """The results that the scoreboard is computed from: trials with one fault, trials without, and pairs."""
 
     trials: list[Trial] = []
     sound: list[Trial] = []
     pairs: list[Pair] = []
+
+
+class _Identity(msgspec.Struct):
+    """The first line of a log, which identifies it."""
+
+    content: str = "scoreboard"
 
 
 class _Entry(msgspec.Struct, kw_only=True):
@@ -34,7 +41,7 @@ class _Entry(msgspec.Struct, kw_only=True):
 
 
 Task = tuple[str, Callable[..., Scores], tuple[object, ...]]
-"""A name that says what it is, and the call."""
+"""A name that identifies the task, the function and its arguments."""
 
 
 def run_scoreboard(
@@ -48,12 +55,15 @@ def run_scoreboard(
     log: Path | None = None,
     progress: Progress = no_progress,
 ) -> Scores:
-    """Try the faults in the arenas of the graphs, the evaluator as it is in `num_sound` configurations, and pairs of faults.
+    """Try the faults in the arenas of the graphs, the unchanged evaluator in `num_sound` configurations, and pairs of faults.
 
-    log: where finished tasks are noted, a line each; those noted there already are not run again. progress is told of each
-    trial. UserError for a graph that is not found, or a log that cannot be used.
+    log:      a file of finished tasks, one on each line; those found there are not run again
+    progress: called after each trial
+
+    UserError for a graph that is not found, or a log that cannot be used.
     """
-    done = _read_log(log) if log else {}
+    ledger = Ledger(log, _Identity(), _Entry, title="log of a scoreboard") if log else None
+    done = {entry.task: entry.scores for entry in ledger.records} if ledger else {}
     with start_workers(jobs) as executor:
         arenas = [arena for graph in graphs for arena in arenas_of(graph)]
         tasks: list[Task] = [(f"trials {arena} {faults}", try_faults, (arena, tuple(faults))) for arena in arenas]
@@ -61,13 +71,13 @@ def run_scoreboard(
         for i in range(0, len(every), SOUND_BATCH):
             batch = tuple(every[i : i + SOUND_BATCH])
             tasks.append((f"sound {batch}", try_sound, (batch,)))
-        _run_tasks(executor, tasks, done, log, progress)
+        _run_tasks(executor, tasks, done, ledger, progress)
         trials = [trial for name, *_ in tasks for trial in done[name].trials]
         pairs = [
             (f"pairs {arena} {drawn}", try_pairs, (arena, tuple(drawn)))
             for arena, drawn in _draw_pairs(arenas, trials, num_pairs, seed)
         ]
-        _run_tasks(executor, pairs, done, log, progress)
+        _run_tasks(executor, pairs, done, ledger, progress)
     parts = [done[name] for name, *_ in (*tasks, *pairs)]
     return Scores(
         trials=trials,
@@ -77,23 +87,23 @@ def run_scoreboard(
 
 
 def num_trials(graphs: Sequence[str], faults: Sequence[str], num_sound: int, num_pairs: int) -> int:
-    """How many trials `run_scoreboard` takes."""
+    """Return the number of trials of `run_scoreboard`."""
     return len(graphs) * len(arenas_of("")) * len(faults) + num_sound + num_pairs
 
 
 def try_faults(arena: Arena, faults: Sequence[str]) -> Scores:
-    """Each fault in an arena."""
+    """Try each fault in an arena."""
     stand = Stand(arena)
     return Scores(trials=[stand.try_faults([fault]) for fault in faults])
 
 
 def try_sound(arenas: Sequence[Arena]) -> Scores:
-    """The evaluator as it is in each arena."""
+    """Try the unchanged evaluator in each arena."""
     return Scores(sound=[Stand(arena).try_faults([]) for arena in arenas])
 
 
 def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> Scores:
-    """Each pair of faults in an arena."""
+    """Try each pair of faults in an arena."""
     stand = Stand(arena)
     return Scores(pairs=[stand.try_pair(pair) for pair in pairs])
 
@@ -101,7 +111,7 @@ def try_pairs(arena: Arena, pairs: Sequence[tuple[str, str]]) -> Scores:
 def _draw_pairs(
     arenas: Sequence[Arena], trials: Sequence[Trial], num: int, seed: int
 ) -> list[tuple[Arena, list[tuple[str, str]]]]:
-    """Pairs of faults that manifest in one arena, spread evenly over the arenas."""
+    """Draw pairs of faults that manifest in one arena, spread evenly over the arenas."""
     rng = random.Random(seed)
     drawn = []
     for i, arena in enumerate(arenas):
@@ -118,7 +128,11 @@ def _draw_pairs(
 
 
 def _run_tasks(
-    executor: Executor, tasks: Sequence[Task], done: dict[str, Scores], log: Path | None, progress: Progress
+    executor: Executor,
+    tasks: Sequence[Task],
+    done: dict[str, Scores],
+    ledger: Ledger[_Entry] | None,
+    progress: Progress,
 ) -> None:
     def advance(scores: Scores) -> None:
         progress(len(scores.trials) + len(scores.sound) + len(scores.pairs))
@@ -133,30 +147,9 @@ def _run_tasks(
         for future in as_completed(futures):
             done[futures[future]] = future.result()
             advance(future.result())
-            if log:
-                with log.open("ab") as file:
-                    file.write(msgspec.json.encode(_Entry(task=futures[future], scores=future.result())) + b"\n")
+            if ledger:
+                ledger.add(_Entry(task=futures[future], scores=future.result()))
     except BaseException:
         for future in futures:
             future.cancel()
         raise
-
-
-def _read_log(log: Path) -> dict[str, Scores]:
-    if not log.exists():
-        try:
-            log.touch()
-        except OSError as error:
-            raise UserError(
-                f"cannot be written: {error.strerror}", where=str(log), fix="give a path in a folder that exists"
-            ) from None
-    entries = {}
-    for number, line in enumerate(log.read_bytes().splitlines(), 1):
-        try:
-            entry = msgspec.json.decode(line, type=_Entry)
-        except msgspec.MsgspecError as error:
-            raise UserError(
-                f"line {number} is no entry of a scoreboard's log: {error}", where=str(log), fix="give another path"
-            ) from None
-        entries[entry.task] = entry.scores
-    return entries

@@ -1,0 +1,98 @@
+"""Slots, pools and half-taken steps on the device: empty ones, and slots that start from given positions."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kgverify.engines.compiled.state import NO_CANDIDATE, OPEN, PAD, PROVED, Derivations, Layout, Pool, Work
+from kgverify.engines.protocol import Positions
+from kgverify.errors import InternalError
+from kgverify.program.limits import Limits
+from kgverify.trace.model.columns import starts_of
+
+
+def empty_derivations(layout: Layout, max_depth: int, device: torch.device) -> Derivations:
+    """Return slots that hold no derivation."""
+    b, a = layout.slots, layout.atoms
+
+    def full(shape: tuple[int, ...], value: int, dtype: torch.dtype) -> Tensor:
+        return torch.full(shape, value, dtype=dtype, device=device)
+
+    return Derivations(
+        pool_index=full((b,), NO_CANDIDATE, torch.int64),
+        query=full((b, 3), PAD, torch.int32),
+        goal=full((b, a, 3), PAD, torch.int32),
+        depth=full((b,), 0, torch.int32),
+        outcome=full((b,), PROVED, torch.int32),
+        is_limited=full((b,), 0, torch.bool),
+        log_probability=full((b,), 0, torch.float64),
+        visited=full((b, max_depth, a, 3), PAD, torch.int32),
+    )
+
+
+def empty_work(layout: Layout, device: torch.device) -> Work:
+    """Return the work of slots in which no step has begun."""
+    b, rows = layout.slots, layout.resolvents + 1
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return Work(
+        cursor=zeros(b),
+        num_survivors=zeros(b),
+        num_kept=zeros(b),
+        dropped_atoms=zeros(b),
+        dropped_resolvents=zeros(b),
+        true_origin_kind=zeros(b, dtype=torch.int32),
+        true_origin=zeros(b, dtype=torch.int32),
+        origin_kind=zeros(b, rows, dtype=torch.int32),
+        origin=zeros(b, rows, dtype=torch.int32),
+    )
+
+
+def empty_pool(layout: Layout, device: torch.device) -> Pool:
+    """Return a pool without candidates."""
+    p = layout.pool
+    return Pool(
+        query=torch.full((p, 3), PAD, dtype=torch.int32, device=device),
+        size=torch.zeros((), dtype=torch.int64, device=device),
+        next_index=torch.zeros((), dtype=torch.int64, device=device),
+        outcome=torch.full((p,), OPEN, dtype=torch.int32, device=device),
+        is_limited=torch.zeros(p, dtype=torch.bool, device=device),
+        log_probability=torch.zeros(p, dtype=torch.float64, device=device),
+    )
+
+
+def derivations_at(positions: Positions, layout: Layout, limits: Limits, device: torch.device) -> Derivations:
+    """Put each position into a slot. InternalError if one does not fit; there are at most as many positions as slots."""
+    num = len(positions.depth)
+    num_goals, num_atoms = positions.num_goals.astype(np.int64), positions.num_atoms.astype(np.int64)
+    if num_atoms.max(initial=0) > layout.atoms or num_goals.max(initial=0) > limits.max_depth:
+        raise InternalError("a position does not fit the limits under which the engine was built")
+    slot = np.repeat(np.arange(num), num_goals)
+    turn = np.arange(len(num_atoms)) - np.repeat(starts_of(num_goals)[:-1], num_goals)
+    visited = np.full((layout.slots, limits.max_depth, layout.atoms, 3), PAD, np.int32)
+    column = np.arange(int(num_atoms.sum())) - np.repeat(starts_of(num_atoms)[:-1], num_atoms)
+    visited[np.repeat(slot, num_atoms), np.repeat(turn, num_atoms), column] = positions.atoms
+
+    empty = empty_derivations(layout, limits.max_depth, device)
+    visited_tensor = torch.as_tensor(visited, device=device)
+    current = torch.as_tensor(num_goals - 1, device=device)
+
+    def first_slots(held: Tensor, values: NDArray[np.generic]) -> Tensor:
+        held = held.clone()
+        held[:num] = torch.as_tensor(values, device=device, dtype=held.dtype)
+        return held
+
+    is_used = torch.arange(layout.slots, device=device) < num
+    turns = torch.nn.functional.pad(current, (0, layout.slots - num))
+    slots = torch.arange(layout.slots, device=device)
+    return empty._replace(
+        pool_index=torch.where(is_used, slots, NO_CANDIDATE),
+        query=first_slots(empty.query, positions.candidates.atom),
+        goal=torch.where(is_used[:, None, None], visited_tensor[slots, turns], PAD),
+        depth=first_slots(empty.depth, positions.depth),
+        outcome=torch.where(is_used, OPEN, empty.outcome).int(),
+        visited=visited_tensor,
+    )
