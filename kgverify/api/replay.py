@@ -38,7 +38,7 @@ def replay(
 
     Example:
         >>> import kgverify as kv
-        >>> broken = kv.fuzz("compiled", faults="fact-cap", examples=60, corpus="corpus").new[0]
+        >>> broken = kv.fuzz("compiled", faults="last-fact-lost", examples=40, corpus="corpus").new[0]
         >>> kv.replay(broken.file).is_same
         True
         >>> kv.replay(broken.file, "compiled").verdict.value

@@ -7,7 +7,13 @@ import msgspec
 
 
 class Verdict(StrEnum):
-    """AGREE needs everything compared; INCONCLUSIVE says that the comparison could not decide."""
+    """The verdict of a comparison: AGREE if all was compared and is equal, INCONCLUSIVE if no decision was possible.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.verify("countries", "reference", queries=1, corruptions=1).verdict is kv.Verdict.AGREE
+        True
+    """
 
     AGREE = "AGREE"
     DIVERGE = "DIVERGE"

@@ -91,6 +91,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     command:     the command that made the report, less where it wrote it; empty where none did
     reasons_of_actual: why the actual engine ran on this device, in this mode and precision; empty where it does not say
     caches:      what of the actual engine came out of the compiler's caches; None where it does not say
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="fact-cap")
+        >>> print(repr(report).splitlines()[0])
+        DIVERGE   4 candidates, ...
+        >>> report.to_json("report.json").stat().st_size > 1000
+        True
     """
 
     verdict: Verdict
@@ -245,5 +253,9 @@ def encode_report(report: Report) -> bytes:
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
-    return msgspec.json.schema(Report)
+    """Return the JSON Schema of a report. Its descriptions are the docstrings, without their examples."""
+    schema = msgspec.json.schema(Report)
+    for definition in schema["$defs"].values():
+        if "description" in definition:
+            definition["description"] = definition["description"].split("\n\n    Example:")[0].rstrip()
+    return schema

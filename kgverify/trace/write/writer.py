@@ -104,6 +104,16 @@ class TraceWriter:
 
     An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
     with the candidates that are safe, and for a `<path>.partial` that exists without `resume`, or belongs to another run.
+
+    Example:
+        >>> import kgverify as kv
+        >>> _ = kv.record("countries", "mine.h5", "reference", queries=1, corruptions=2)
+        >>> trace = kv.open_trace("mine.h5").load()
+        >>> with kv.TraceWriter("copy.h5", trace.header, trace.symbols) as writer:
+        ...     writer.append(trace.columns)
+        ...     writer.set_rankings(trace.rankings)
+        >>> kv.compare("mine.h5", "copy.h5").verdict.value
+        'AGREE'
     """
 
     def __init__(
