@@ -17,7 +17,6 @@ def run_script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
     return run_python(f"{start}; runpy.run_path({words[0]!r}, run_name='__main__')", BENCHMARKS)
 
 
-@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("mode", ["eager", pytest.param("default", marks=pytest.mark.deep)])
 def test_argmax_takes_the_lowest_index_eager_and_compiled_and_topk_takes_any(mode: str):
