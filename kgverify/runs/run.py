@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify import __version__
-from kgverify.comparison.fields import column_names
+from kgverify.comparison.comparable import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest

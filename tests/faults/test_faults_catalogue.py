@@ -96,6 +96,7 @@ def test_without_a_fault_nothing_manifests(case: Case):
     assert find_truth(case.run(), [], slots=case.slots) == Truth({}, (), (), ())
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: str, truths: Truths):
     """A difference of a candidate begins at the step that the truth names: before it the two evaluators agree."""
@@ -162,6 +163,7 @@ def split_steps(columns: Columns) -> list[list[tuple[object, ...]]]:
     return found
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES])
 def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name: str, truths: Truths):
     """Where the step's goal is wrong already, the step before made it.
@@ -187,6 +189,7 @@ def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name:
     assert stages == {FAULTS[name].stage}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage is Stage.RECYCLE])
 def test_a_fault_of_the_pool_is_in_no_step_taken_alone(name: str, truths: Truths):
     case = case_of(name)
