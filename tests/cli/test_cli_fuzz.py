@@ -44,7 +44,7 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
     assert "no divergence exists in this scope" in proved.out
     assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["divergent"] == 0
     other = command("fuzz", "--exhaustive", "tiny", "--state", state, "--fault", "last-fact-lost")
-    assert (other.code, "of another engine" in other.err) == (2, True)
+    assert (other.code, "with another engine" in other.err) == (2, True)
     failed = command("fuzz", "--exhaustive", "tiny", "--fault", "last-fact-lost")
     assert (failed.code, "problems diverge" in failed.out) == (1, True)
 
