@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
+from kgverify.engines.protocol import (
+    CompilerCaches,
+    Engine,
+    ExplainedEngine,
+    ProbedEngine,
+    Progress,
+    RecordingEngine,
+    no_progress,
+    positions_of,
+    split_positions,
+)
 from kgverify.errors import UserError
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import choose_batch
@@ -17,9 +27,9 @@ from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.deep import prove_deep
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -51,12 +61,19 @@ APPEND_CORES: Final = 4
 
 @dataclass(frozen=True)
 class Recording:
-    """The size of a recording; `num_resumed` candidates had been recorded before."""
+    """A finished recording.
+
+    num_resumed: candidates that an earlier, interrupted recording had written
+    reasons:     why the engine ran on its device, in its mode and precision; empty where it does not say
+    caches:      what of the engine came out of the compiler's caches; None where it does not say
+    """
 
     path: Path
     num_candidates: int
     num_steps: int
     num_resumed: int
+    reasons: tuple[str, ...] = ()
+    caches: CompilerCaches | None = None
 
 
 def choose_recording_layout(
@@ -134,7 +151,15 @@ def record(
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    return Recording(path, len(candidates.query), num_steps, resumed)
+    explained = pipeline.engine if isinstance(pipeline.engine, ExplainedEngine) else None
+    return Recording(
+        path,
+        len(candidates.query),
+        num_steps,
+        resumed,
+        explained.reasons if explained is not None else (),
+        explained.caches if explained is not None else None,
+    )
 
 
 def _prove_parts(
@@ -155,6 +180,39 @@ def _prove_parts(
     for begin in range(0, len(candidates.query), size):
         columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
         yield partial(_pair, columns)
+
+
+def prove_deep(engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+    """Prove every candidate, then repeat each of its steps alone with the stages probed.
+
+    If other candidates of the batch changed a step, the output of its stages therefore differs from the recorded step.
+    UserError for an engine without `probe`, or a `probe` that returns something other than outputs of stages.
+    """
+    where = f"engine {engine.info.name}"
+    if not isinstance(engine, ProbedEngine):
+        raise UserError(
+            "level deep needs an engine that returns the outputs of its stages, and this one has no method `probe`",
+            where=where,
+            fix="implement kgverify.engines.protocol.ProbedEngine, or record at level steps",
+        )
+    columns = engine.prove(candidates)
+    positions = positions_of(columns)
+    steps_left = columns.candidates.num_steps.tolist()[::-1]
+    outputs = []
+    for position in split_positions(positions, 1):
+        outputs.append(engine.probe(position))
+        steps_left[-1] -= 1
+        while steps_left and not steps_left[-1]:
+            steps_left.pop()
+            progress(1)
+    try:
+        return columns._replace(stages=encode_stage_outputs(outputs))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"`probe` returned an invalid output of a stage: {error}",
+            where=where,
+            fix="return what kgverify.trace.model.stage_items.StageOutputs describes",
+        ) from error
 
 
 def _pair(columns: Columns) -> StepBatch:
