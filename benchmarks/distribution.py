@@ -13,7 +13,7 @@ from kgverify.testing.problems.problem import Problem
 
 @dataclass(frozen=True)
 class Distribution:
-    """How often each feature occurs, and how long and how wide derivations are.
+    """The frequency of each feature, and the length and width of derivations.
 
     problems:   feature to the number of problems in which it occurs; every feature is listed
     num_problems, num_candidates, num_steps, num_resolvents: totals

@@ -33,7 +33,7 @@ class Search(NamedTuple):
 
     @property
     def is_found(self) -> bool:
-        """Whether some problem fails."""
+        """True if some problem fails."""
         return self.failure is not None
 
 

@@ -1,10 +1,10 @@
-"""What generated problems exercise, and how many of them it takes to find each fault of the catalogue.
+"""Print what generated problems exercise, and how many of them it takes to find each fault of the catalogue.
 
     python benchmarks/fuzzing.py --distribution 10000
     python benchmarks/fuzzing.py --hunt 5
 
-The first form prints how often each feature occurs in so many problems of seed 0; the second, for each fault, how many
-problems are tried up to the first that fails, over so many seeds. Both counts depend on no clock.
+The first form prints how often each feature occurs in 10,000 problems of seed 0. The second prints, for each fault, the
+number of problems up to the first that fails, over 5 seeds. Neither depends on a clock.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Run every law on so many decoded problems, on the reference and the eager evaluator, and count the false alarms.
+"""Run every law on generated problems, on the reference and the eager evaluator, and count the false alarms.
 
     python benchmarks/laws.py --problems 100000 --engine eager
     python benchmarks/laws.py --faults --problems 2000
@@ -74,8 +74,8 @@ def count_alarms(make_pipeline: MakePipeline, laws: Sequence[Law], seed: int, fi
         print(f"{law.name:24}{done:10,}{alarms[law.name]:14,}{seconds[law.name]:10.1f}")
 
 
-def tell_power(laws: Sequence[Law], faults: Sequence[str], seed: int, num: int) -> None:
-    """Print, for each fault, the laws that catch it within so many problems."""
+def print_power(laws: Sequence[Law], faults: Sequence[str], seed: int, num: int) -> None:
+    """Print, for each fault, the laws that catch it within `num` problems."""
     caught = without_replica = 0
     for fault in faults:
         breakers = find_breakers(compiled_maker(faults=[fault]), laws, seed=seed, most_problems=num)
@@ -101,7 +101,7 @@ def main() -> None:
     torch.set_num_threads(1)
     laws = [find_law(name) for name in arguments.laws]
     if arguments.faults is not None:
-        tell_power(laws, arguments.faults or list(FAULTS), arguments.seed, arguments.problems)
+        print_power(laws, arguments.faults or list(FAULTS), arguments.seed, arguments.problems)
     else:
         make = make_reference if arguments.engine == "reference" else compiled_maker()
         count_alarms(make, laws, arguments.seed, arguments.first, arguments.problems)

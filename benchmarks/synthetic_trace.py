@@ -9,7 +9,7 @@ NUM_PREDICATES, NUM_CONSTANTS = 12, 3000
 
 
 def make_steps(num_steps: int, seed: int = 0, *, steps_per_candidate: int = 10) -> Columns:
-    """So many steps, of candidates of so many steps each; variables numbered by first appearance, as a prover does."""
+    """Make steps, in candidates of a given number of steps each; variables numbered by first appearance, as a prover does."""
     random = np.random.default_rng(seed)
     num_candidates = num_steps // steps_per_candidate
     num_steps = num_candidates * steps_per_candidate

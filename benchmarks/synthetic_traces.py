@@ -10,7 +10,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 NUM_PREDICATES: Final = 20
 NUM_CONSTANTS: Final = 2_000
@@ -21,7 +21,7 @@ HEADER: Final = Header(EngineInfo("synthetic", precision="float32"), Limits(), P
 
 
 def make_columns(seed: int, num_steps: int) -> Columns:
-    """Candidates with so many steps in all; two with one seed are equal."""
+    """Make candidates with this number of steps in total; the same seed gives the same candidates."""
     random = np.random.default_rng(seed)
 
     def atoms(num: int) -> NDArray[np.int32]:
@@ -69,8 +69,8 @@ def make_columns(seed: int, num_steps: int) -> Columns:
 
 
 def write_synthetic(path: Path, num_steps: int, *, shard_steps: int = 1_000_000, seed: int = 0) -> None:
-    """Write a trace of so many steps: shards of `shard_steps`, or one file where it is not larger than one."""
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=shard_steps) as writer:
+    """Write a trace of this number of steps: shards of `shard_steps`, or one file if one shard is enough."""
+    with TraceWriter(path, HEADER, SYMBOLS, storage=Storage(shard_steps=shard_steps)) as writer:
         for begin in range(0, num_steps, 250_000):
             writer.append(make_columns(seed + begin, min(250_000, num_steps - begin)))
             if num_steps > shard_steps and (begin + 250_000) % shard_steps == 0:

@@ -1,6 +1,6 @@
-"""What comparing recorded traces costs, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
+"""Measure the cost of comparing recorded traces, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
 
-FOLDER takes two synthetic traces of so many million steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
+FOLDER takes two synthetic traces of MILLIONS steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
 is of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
 """
 
@@ -20,10 +20,10 @@ from synthetic_traces import write_synthetic
 
 from kgverify.comparison.streaming.compare import compare_streams
 from kgverify.comparison.streaming.first_divergence import find_first_divergence, first_difference
-from kgverify.report.steps import MappedTraceView
+from kgverify.report.steps import LazyTraceView
 from kgverify.trace.model.columns import select_steps
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.trace_file import TraceFile
 
 REPEATS = 4
 
@@ -38,7 +38,7 @@ def best(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return min(seconds)
 
 
-def compare_arrays(expected: MappedTrace, actual: MappedTrace) -> None:
+def compare_arrays(expected: TraceFile, actual: TraceFile) -> None:
     """`numpy.array_equal` of every column, memory-mapped: the least that a comparison can read."""
     for left, right in zip(expected.files, actual.files, strict=True):
         for name, stored in left.stored.items():
@@ -73,7 +73,7 @@ def copy_in_chunks(source: Path, path: Path) -> None:
 def plant(source: Path, path: Path, seed: int) -> tuple[int, int]:
     """A copy with another choice in one random step, and what follows from it consistent; returns candidate and step."""
     shutil.copy(source, path)
-    trace = MappedTrace(source)
+    trace = TraceFile(source)
     row = random.Random(seed).randrange(trace.num_steps)
     candidate = trace.candidate_of("steps/num_atoms", row)
     file = trace.files[0]
@@ -110,7 +110,7 @@ def in_new_process(what: str, *arguments: str) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """Of this process, pages of mapped files included."""
+    """Return the resident memory of this process, pages of mapped files included."""
     # Not what getrusage says, which starts from the process that this one was made by.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
@@ -129,7 +129,7 @@ def time_show(path: str, candidate: str) -> dict[str, float]:
 
     begin = time.perf_counter()
     view = open_view(Path(path))
-    assert isinstance(view, MappedTraceView)
+    assert isinstance(view, LazyTraceView)
     view.step(int(candidate), 0)
     return {"seconds": time.perf_counter() - begin, "peak": peak_mb()}
 
@@ -164,7 +164,7 @@ def main() -> None:
         shutil.copytree(expected, actual)
     if not one.exists():
         write_synthetic(one, 1_000_000)
-    traces = MappedTrace(expected), MappedTrace(actual)
+    traces = TraceFile(expected), TraceFile(actual)
     pairs = [(a.path, b.path) for a, b in zip(traces[0].files, traces[1].files, strict=True)]
     num_bytes = sum(a.stat().st_size for a, _ in pairs)
     print(f"{millions} M steps, {num_bytes / millions / 1e6:.0f} bytes a step, {len(pairs)} files\n")

@@ -5,7 +5,7 @@
 
 Each file is read in a child process, so that a crash of the interpreter is counted and not suffered. A file that reads
 must be the very trace it was, since nothing is sealed again; where it is not, a comparison of the two may not say
-AGREE. It is read into memory, and mapped; both must come to the same. Prints a Markdown table; exit code 1 if anything
+AGREE. It is read into memory, and mapped; both must give the same result. Prints a Markdown table; exit code 1 if anything
 but refusals and true readings occurred.
 """
 
@@ -35,10 +35,9 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.read.verify_content import check_block, verify_content
-from kgverify.trace.write.writer import write_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Storage, write_trace
 
 SECONDS = 20.0
 """A file that takes longer to read counts as one that hangs."""
@@ -57,12 +56,20 @@ class Job(NamedTuple):
 def make_sources(folder: Path) -> list[Path]:
     """Good traces of every level, packed in every way, in both layouts of HDF5; and a folder of shards."""
     columns = make_columns(1, 12, has_stages=True)
-    program = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
+    clauses = Clauses(FACTS, FACT_LINES, RULES)
     sources = []
     for level in TraceLevel:
         for is_archived in (False, True):
             path = folder / f"{level.value}{'-archived' * is_archived}.h5"
-            write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, **program, level=level.value, is_archived=is_archived)
+            write_trace(
+                path,
+                HEADER,
+                SYMBOLS,
+                columns,
+                RANKINGS,
+                clauses=clauses,
+                storage=Storage(level.value, is_archived=is_archived),
+            )
             copy_as_plain_h5py(path, path.with_name(f"{path.stem}-plain.h5"))
             sources += [path, path.with_name(f"{path.stem}-plain.h5")]
     shards(folder / "shards")
@@ -112,7 +119,7 @@ WAYS: dict[str, Callable[[bytearray, np.random.Generator], bytearray]] = {"flip"
 
 
 def is_same(found: Trace, expected: Trace) -> bool:
-    """Whether two traces hold the same, but for what this schema does not know and for what nothing depends on."""
+    """Return whether two traces hold the same, but for what this schema does not know and for what nothing depends on."""
     pairs: list[tuple[Any, Any]] = [
         (a, b)
         for left, right in zip(found.columns, expected.columns, strict=True)
@@ -136,16 +143,18 @@ def is_same(found: Trace, expected: Trace) -> bool:
 
 def read_mapped(path: Path) -> Trace:
     """The trace as the mapped path has it, every value and digest verified."""
-    mapped = MappedTrace(path)
-    verify_content(mapped)
+    mapped = TraceFile(path)
+    mapped.verify_content()
     columns = mapped.read_candidates(0, mapped.num_candidates)
     parts = mapped.read_digests(0, mapped.num_candidates)
     stored = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
-    return replace(mapped.around(columns, check_block(mapped, columns, stored, str(path))), rankings=mapped.rankings)
+    return replace(
+        mapped.with_columns(columns, mapped.check_block(columns, stored, str(path))), rankings=mapped.rankings
+    )
 
 
 def judge(path: Path, expected: Trace) -> str:
-    """What becomes of one file: read into memory, and mapped; both must say the same."""
+    """Read one file into memory and mapped, and return the result; both must agree."""
     result, mapped = (_judge(path, expected, read) for read in (read_trace, read_mapped))
     return result if result == mapped else f"other when mapped: {mapped}, in memory {result}"
 
@@ -211,10 +220,10 @@ def run_jobs(jobs: list[Job], folder: Path) -> Iterator[tuple[Job, str]]:
 
 
 def try_constructs(folder: Path) -> tuple[Counter[str], dict[str, float], float]:
-    """What became of each hostile construct; what each refusal took, and reading the good file, in ms, best of five."""
+    """Return the result for each hostile construct, and the times of each refusal and of the good file, in ms, best of five."""
     columns = make_columns(1, 8)
-    program = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
-    write_trace(folder / "good.h5", HEADER, SYMBOLS, columns, RANKINGS, **program)
+    clauses = Clauses(FACTS, FACT_LINES, RULES)
+    write_trace(folder / "good.h5", HEADER, SYMBOLS, columns, RANKINGS, clauses=clauses)
     copy_as_plain_h5py(folder / "good.h5", folder / "plain.h5")
     expected = read_trace(folder / "good.h5")
     counts: Counter[str] = Counter()

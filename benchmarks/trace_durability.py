@@ -36,14 +36,14 @@ from synthetic_trace import make_steps
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
+from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
-from kgverify.trace.read.reader import partial_of, read_trace
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(12)), tuple(f"c{i}" for i in range(3000)))
@@ -56,7 +56,7 @@ NEED_ROOM = ("pwritev", "mkdir", "rename", "replace")
 
 @dataclass(frozen=True)
 class Work:
-    """What is recorded: in batches of so many candidates, shards of so many steps."""
+    """A recording: its columns, the candidates of a batch, the steps of a shard."""
 
     columns: Columns
     batch: int
@@ -68,7 +68,7 @@ class Work:
 
     @property
     def num_candidates(self) -> int:
-        """Of the whole."""
+        """The number of candidates."""
         return len(self.columns.candidates.query)
 
     def prefix(self, num: int) -> Columns:
@@ -81,16 +81,15 @@ class Work:
             path,
             HEADER,
             SYMBOLS,
-            shard_steps=self.shard_steps,
+            storage=Storage(shard_steps=self.shard_steps),
+            durability=Durability(self.journal_seconds, has_journal=self.has_journal),
             resume=True,
-            journal_seconds=self.journal_seconds,
-            has_journal=self.has_journal,
         ) as writer:
             begins = range(writer.num_appended, self.num_candidates, self.batch)
             if self.num_threads:
                 appended = writer.num_appended
-                for candidates in append_ahead(
-                    writer, [partial(self.read, begin) for begin in begins], self.num_threads
+                for candidates in writer.append_parts(
+                    [partial(self.read, begin) for begin in begins], self.num_threads
                 ):
                     appended += len(candidates.query)
                     confirm(appended)
@@ -108,7 +107,7 @@ class Work:
 
 @dataclass
 class Findings:
-    """What a campaign saw."""
+    """The findings of a campaign."""
 
     num_trials: int = 0
     num_lost: int = 0
@@ -176,7 +175,7 @@ def write_half(original: Callable[..., int], descriptor: int, buffers: list[Any]
 
 
 def run_child(body: Callable[[Callable[[int], Any]], None], seconds: float | None = None) -> tuple[int, int, str]:
-    """Run in a forked process, killed after so many seconds; the signal that ended it or 0, what it confirmed, its error."""
+    """Run in a forked process, killed after some seconds; the signal that ended it or 0, what it confirmed, its error."""
     with tempfile.TemporaryFile() as errors:
         ended, confirmed = fork(body, errors, seconds)
         errors.seek(0)
@@ -223,7 +222,7 @@ def is_same(found: Columns, expected: Columns) -> bool:
 
 
 def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str) -> None:
-    """Look at what a writer left, repair a copy, and go on with it."""
+    """Look at what a writer left, repair a copy, and resume it."""
     partial = partial_of(path)
     if path.exists() and not is_same(read_trace(path).columns, work.columns):
         findings.blame("num_wrong", f"{where}: what stands at the path is not the trace")
@@ -248,7 +247,7 @@ def judge(work: Work, path: Path, confirmed: int, findings: Findings, where: str
         work.record(path)
         columns = read_trace(path).columns
     except UserError as error:
-        findings.blame("num_lost", f"{where}: it cannot be gone on with: {error}")
+        findings.blame("num_lost", f"{where}: it cannot be resumed: {error}")
     else:
         if not is_same(columns, work.columns):
             findings.blame("num_wrong", f"{where}: resumed, it is another trace")
@@ -311,10 +310,10 @@ def fill_everywhere(work: Work, folder: Path, findings: Findings, numbers: Itera
 def judge_full(work: Work, path: Path, confirmed: int, error: str, findings: Findings, where: str) -> None:
     findings.num_trials += 1
     is_done = path.exists() and not partial_of(path).exists() and not error
-    is_told = "cannot be written: No space left on device" in error and "fix: make room" in error
-    if not is_told and not is_done:
+    is_reported = "cannot be written: No space left on device" in error and "fix: make room" in error
+    if not is_reported and not is_done:
         findings.blame("num_unreported", f"{where}: {error or 'no error'}")
-    if is_told and not path.exists():
+    if is_reported and not path.exists():
         told = re.search(r"the first ([\d,]+) candidates are safe", error)
         num_told = int(told[1].replace(",", "")) if told else 0
         # What no call has forced to disk is not called safe, where that can no longer be done.

@@ -1,4 +1,4 @@
-"""What recording costs the compiled evaluator: a trace of each level on disk, against the same run without one.
+"""Measure the cost of recording for the compiled evaluator: a trace of each level on disk, against the same run without one.
 
     python benchmarks/trace_recording.py --graph family --queries 1000 --device cuda --folder /tmp --threads 1 2 3
 
@@ -25,8 +25,7 @@ from kgverify.runs.run import Pipeline, Run, compiled_pipeline, load_policy, ref
 from kgverify.trace.model.columns import CandidateSet, Rankings
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.verify_content import stored_root
+from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.record import SHARD_STEPS, choose_recording_layout, record
 
 OFF = "off | "
@@ -85,8 +84,8 @@ def measure(run: Run, precision: str, options: argparse.Namespace) -> None:
                 )
                 seconds[side] = time.perf_counter() - began
                 if turn == 0:
-                    trace = MappedTrace(path)
-                    roots.add(stored_root(trace))
+                    trace = TraceFile(path)
+                    roots.add(trace.compute_root())
                     stored = np.concatenate([each["sequence"] for each in trace.read_digests(0, len(few.query))])
                     is_right = np.array_equal(stored, expected)
                     size = size_of(path)

@@ -26,9 +26,10 @@ from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.writer import write_trace
-from kgverify.verification.rebuild import try_rebuilding
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Storage, write_trace
+from kgverify.verification.rebuild import Rebuilder
 
 NUM_CONSTANTS, NUM_PREDICATES, NUM_FACTS, NUM_RULES = 3000, 12, 28_000, 48
 GOALS = {
@@ -171,11 +172,8 @@ def measure(trace: Trace, folder: Path, repeats: int) -> int:
                     trace.symbols,
                     trace.columns,
                     trace.rankings,
-                    facts=trace.facts,
-                    fact_lines=trace.fact_lines,
-                    rules=trace.rules,
-                    level=level.value,
-                    is_archived=is_archived,
+                    clauses=Clauses(trace.facts, trace.fact_lines, trace.rules),
+                    storage=Storage(level.value, is_archived=is_archived),
                 )
                 middle = time.perf_counter()
                 found = read_trace(path)
@@ -210,13 +208,12 @@ def main() -> int:
             trace.header,
             trace.symbols,
             trace.columns,
-            facts=trace.facts,
-            rules=trace.rules,
-            level="compact",
+            clauses=Clauses(trace.facts, rules=trace.rules),
+            storage=Storage("compact"),
         )
         low = read_trace(Path(name) / "compact.h5")
         begin = time.perf_counter()
-        rebuilt = try_rebuilding(low)
+        rebuilt = Rebuilder(low).try_rebuilding(low)
         seconds = time.perf_counter() - begin
         num_steps = len(rebuilt.differs)
         print(

@@ -1,10 +1,10 @@
-"""What a shard costs beyond its bytes: checks, digests, checksums and fsync, against a raw write of the same bytes.
+"""Measure the cost of a shard beyond its bytes: checks, digests, checksums and fsync, against a raw write of the same bytes.
 
     python benchmarks/trace_writing.py --steps 1000000 --folder /tmp --shards 4 --threads 1 2 3
 
 Best and median of several; both sides of each ratio take turns in one run. `given`: the digests come with the columns, as
 from a device that computed them; `computed`: they are computed here. `one append`: a batch that fills a shard; `shards`:
-so many of them, one after the other, as many threads as are told; each against as many raw writes.
+several shards, one after the other, by several threads; each against as many raw writes.
 """
 
 import argparse
@@ -28,8 +28,7 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.schema import SEQUENCE, encode_columns
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 
 HEADER = Header(EngineInfo("synthetic"), Limits(), PolicyInfo("none"), "")
 SYMBOLS = Symbols(tuple(f"p{i}" for i in range(NUM_PREDICATES)), tuple(f"c{i}" for i in range(NUM_CONSTANTS)))
@@ -50,15 +49,29 @@ def write_raw(path: Path, columns: Columns, sequence: Words) -> None:
 
 
 def write_shards(path: Path, batches: list[tuple[Columns, Words | None]], *, has_journal: bool) -> None:
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1 << 40, has_journal=has_journal, part=Part(0, 1)) as writer:
+    with TraceWriter(
+        path,
+        HEADER,
+        SYMBOLS,
+        storage=Storage(shard_steps=1 << 40),
+        durability=Durability(has_journal=has_journal),
+        part=Part(0, 1),
+    ) as writer:
         for columns, sequence in batches:
             writer.append(columns, sequence)
 
 
 def write_ahead(path: Path, parts: list[tuple[Columns, Words]], num_threads: int, level: str) -> None:
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=1, has_journal=False, part=Part(0, 1), level=level) as writer:
+    with TraceWriter(
+        path,
+        HEADER,
+        SYMBOLS,
+        storage=Storage(level, shard_steps=1),
+        durability=Durability(has_journal=False),
+        part=Part(0, 1),
+    ) as writer:
         if num_threads:
-            for _ in append_ahead(writer, [partial(tuple, part) for part in parts], num_threads):
+            for _ in writer.append_parts([partial(tuple, part) for part in parts], num_threads):
                 pass
         for columns, sequence in parts if not num_threads else []:
             writer.append(columns, sequence)
@@ -100,7 +113,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=65_536, help="steps in one append")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--shards", type=int, default=4, help="of so many steps each, by several threads")
+    parser.add_argument("--shards", type=int, default=4, help="shards of this size, written by several threads")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", default=None)
     options = parser.parse_args()
@@ -143,7 +156,7 @@ def main() -> None:
             for index in range(count):
                 paths.append(folder / f"part-{index}")
                 with TraceWriter(
-                    paths[-1], HEADER, SYMBOLS, shard_steps=options.steps // 8, part=Part(index, count)
+                    paths[-1], HEADER, SYMBOLS, storage=Storage(shard_steps=options.steps // 8), part=Part(index, count)
                 ) as writer:
                     for batch, sequence in given[index::count]:
                         writer.append(batch, sequence)

@@ -55,11 +55,11 @@ __all__ = [
 ]
 
 EXAMPLES: Final = 300
-"""Problems of a check unless another number is given."""
+"""The default number of problems of a check."""
 SECONDS: Final = 60.0
-"""Seconds after which no further part of a check is begun."""
+"""The default number of seconds after which no further round of a check begins."""
 FIRST_PART: Final = 16
-"""Problems of the first part; while a part is done within `PART_SECONDS`, the next one has twice as many."""
+"""Problems of the first round; the next one has twice as many if a round takes less than `PART_SECONDS`."""
 LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
 SHRINK_CALLS: Final = 600
@@ -69,13 +69,13 @@ SLOTS: Final = 64
 WIDTH: Final = 120
 """Columns of the report of a run on a graph."""
 MOST_FRAMES: Final = 4
-"""Places of a crash that a report names."""
+"""Stack frames of a crash that a report shows."""
 MOST_LINES: Final = 24
 """Lines of a problem that a report shows."""
 
 
 class NotConforming(AssertionError):
-    """An engine that differs from the reference, or breaks a law; its text is the report."""
+    """An error: an engine differs from the reference, or breaks a law. Its text is the report."""
 
     def __init__(self, report: "Conformance") -> None:
         self.report = report
@@ -84,14 +84,14 @@ class NotConforming(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance:
-    """What a check came to.
+    """The result of a check.
 
     num_problems: that were checked
-    num_skipped:  whose policy the engine does not know
+    num_skipped:  with a policy that the engine does not support
     laws:         names of the laws that were checked
-    failure:      the first problem on which the engine differs from the reference, made small
-    neighbour:    what to change in that problem so that both sides agree, or the law holds; empty where that is not known
-    exception:    what the engine raised on that problem, with its trace
+    failure:      the shrunk first problem on which the engine differs from the reference
+    neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
+    exception:    the engine's exception on that problem, with its traceback
     violations:   of laws, one for each that is broken
     """
 
@@ -117,12 +117,12 @@ class Conformance:
         return self.violations[0].problem if self.violations else None
 
     def raise_if_broken(self) -> None:
-        """NotConforming unless the engine conforms."""
+        """Raise NotConforming unless the engine conforms."""
         if not self.is_conforming:
             raise NotConforming(self) from self.exception
 
     def __str__(self) -> str:
-        """The first cause, the laws broken, and the problem that shows it."""
+        """Return the first cause, the laws broken, and the problem that shows it."""
         skipped = f", {self.num_skipped} skipped for their policy" if self.num_skipped else ""
         checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
         if self.is_conforming:
@@ -133,8 +133,8 @@ class Conformance:
         if self.failure is not None:
             lines += describe_failure(self.failure)
             if self.exception is not None:
-                places = _places_of(self.exception)[:MOST_FRAMES]
-                lines += [f"{'' if i else 'raised at:':<10} {place}" for i, place in enumerate(places)]
+                frames = _list_frames(self.exception)[:MOST_FRAMES]
+                lines += [f"{'' if i else 'raised at:':<10} {frame}" for i, frame in enumerate(frames)]
             if self.neighbour:
                 lines.append(f"agrees if: {self.neighbour}")
             if self.violations:
@@ -161,13 +161,14 @@ def check_engine(
     """Check an engine against the reference and against the laws, until something is wrong.
 
     factory:  (program, limits, policy) -> engine with `prove` and `step`; or (run, sizes) -> pipeline
-    problems: instead of so many decoded ones of the seed
+    examples: number of decoded problems of the seed
+    problems: replace the decoded ones
     first:    problems that are checked before them
     laws:     all unless some are given
-    seconds:  after which no further problems are begun; at least one part of them is checked
+    seconds:  after which no further round begins; at least one round is checked
 
-    UserError for a factory that makes no engine. An engine that raises UserError or NotImplementedError for a policy does
-    not know it, and problems with it are skipped.
+    UserError for a factory that makes no engine. If an engine raises UserError or NotImplementedError for a policy, problems
+    with that policy are skipped.
     """
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
@@ -189,7 +190,7 @@ def check_engine(
         failures = check_problems(part, make_pipeline, lockstep=lockstep, most=1)
         failure = replace(failures[0], index=done + failures[0].index) if failures else None
         if failure is None or failure.divergence is not None:
-            # What raises an exception breaks every law.
+            # An exception would break every law.
             violations = check_laws(make_pipeline, part, chosen, most=1, confirms=failure is None)
             violations = [replace(each, index=done + each.index) for each in violations]
         done += len(part)
@@ -237,7 +238,7 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
 
 
 def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None, run: Run | None = None) -> str:
-    """The report of an engine on a run, or on the first queries of a graph; empty if it agrees with the reference.
+    """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
 
     UserError unless one of graph and run is given.
     """
@@ -256,7 +257,7 @@ def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None
 
 
 def _shrink_violation(violation: Violation, laws: Sequence[Law], make_pipeline: MakePipeline) -> tuple[Violation, str]:
-    """The violation made small, and the nearest problem on which the law holds; as it is where it does not come again."""
+    """Return the shrunk violation, and the change after which the law holds; unchanged if it does not occur again."""
     law = next(law for law in laws if law.name == violation.law)
     try:
         shrunk, smaller = shrink_violation(
@@ -268,7 +269,7 @@ def _shrink_violation(violation: Violation, laws: Sequence[Law], make_pipeline: 
 
 
 def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tuple[Failure, str]:
-    """The failure made small, and the nearest problem that agrees; as it is where it does not come again."""
+    """Return the shrunk failure, and the change after which both sides agree; unchanged if it does not occur again."""
     try:
         shrunk = shrink(failure, make_pipeline, lockstep=lockstep, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS)
     except UserError:
@@ -277,7 +278,7 @@ def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tu
 
 
 def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseException | None:
-    """What the engine raises on the problem of a crash; None where it does not do so again."""
+    """Return the engine's exception on the problem of a crash; None if it does not occur again."""
     try:
         verify_problems(failure.group, make_pipeline, lockstep=True)
     except Exception as error:
@@ -286,7 +287,7 @@ def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseExcept
 
 
 def describe_failure(failure: Failure) -> list[str]:
-    """Lines that tell the first cause of a failure, both values in names, and the problem."""
+    """Return lines with the first cause of a failure, both values in names, and the problem."""
     divergence = failure.divergence
     if divergence is None:
         lines = [f"{failure.signature.kind}: {failure.signature.situation}"]
@@ -303,8 +304,8 @@ def describe_failure(failure: Failure) -> list[str]:
     return [*lines, "problem:", *problem_lines(failure.problem)]
 
 
-def _places_of(error: BaseException) -> list[str]:
-    """Where the engine raised an exception: the frames below the last one of kgverify, the innermost first."""
+def _list_frames(error: BaseException) -> list[str]:
+    """Return the stack frames of an exception below the last one of kgverify, the innermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).parent)
     first = max((i for i, frame in enumerate(frames) if frame.filename.startswith(ours)), default=-1)
@@ -312,7 +313,7 @@ def _places_of(error: BaseException) -> list[str]:
 
 
 def problem_lines(problem: Problem) -> list[str]:
-    """The problem as text, cut in the middle where it is long."""
+    """Return the problem as lines of text, cut in the middle if it is long."""
     lines = [f"   {line}" for line in str(problem).splitlines()]
     if len(lines) > MOST_LINES:
         half = MOST_LINES // 2

@@ -1,6 +1,6 @@
-"""The pytest plugin: test an engine of one's own against the reference and against the laws (docs/pytest.md).
+"""The pytest plugin: test an engine against the reference and against the laws (docs/pytest.md).
 
-Loaded with every pytest run of an environment that has kgverify, so that nothing heavy is imported before it is used.
+Every pytest run loads it in an environment that has kgverify, so nothing heavy is imported before it is used.
 """
 
 import importlib
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kgverify.testing.problems.problem import Problem
 
 FOLDER: Final = "kgverify-failures"
-"""Beside the test file: where failing problems are saved unless a corpus is given."""
+"""The folder beside the test file in which failing problems are saved unless a corpus is given."""
 
 _OPTIONS: Final = (
     ("engine", str, "", "the engine under test, as module:factory; or compiled, or reference"),
-    ("examples", int, "300", "problems that each check decodes"),
+    ("examples", int, "300", "number of generated problems in each check"),
     ("seed", int, "0", "seed of these problems"),
-    ("time", float, "60", "seconds after which a check begins no further problems"),
-    ("corpus", str, "", "folder of failing problems: those in it are checked first, and new ones are saved there"),
+    ("time", float, "60", "seconds after which no further problems are tried"),
+    ("corpus", str, "", "folder of failing problems, which are checked first; new ones are saved there"),
     ("mode", str, "eager", "mode of the engine `compiled`: eager, or a mode of torch.compile"),
 )
 _REPRODUCER: Final = pytest.StashKey[Path]()
@@ -33,7 +33,7 @@ _FIRST_CAUSE: Final = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Every option on the command line, and as an ini value of the same name with underscores."""
+    """Add every option to the command line, and as an ini value of the same name with underscores."""
     group = parser.getgroup("kgverify", "kgverify: provers checked against a reference and against laws")
     for name, _, default, text in _OPTIONS:
         group.addoption(f"--kgverify-{name}", default=None, help=text, metavar=name.upper())
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "kgverify(examples=..., seed=..., time=...): how much assert_equivalent checks in this test",
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = None) -> Any:
-    """The value of an option: of the command line, else of the marker, else of the ini file. UsageError for a wrong one."""
+    """Return an option from the command line, else the marker, else the ini file. UsageError for a wrong value."""
     kind = next(kind for each, kind, _, _ in _OPTIONS if each == name)
     value = config.getoption(f"--kgverify-{name}")
     if value is None and marker is not None:
@@ -65,7 +65,7 @@ def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = N
 
 @pytest.fixture(scope="session")
 def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
-    """The engine under test: a factory (program, limits, policy) -> engine. Override it in a conftest, or name one."""
+    """Return the factory of the engine under test. Override it in a conftest.py, or name an engine."""
     spec = read_option(pytestconfig, "engine")
     if not spec:
         raise pytest.UsageError(
@@ -76,7 +76,7 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
 
 
 def load_engine(spec: str, mode: str) -> Callable[..., Any]:
-    """The factory that `module:factory` names, or that of the engine `compiled` or `reference`. UsageError for none."""
+    """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for others."""
     if spec == "compiled":
         from kgverify.testing.checking.engine_makers import compiled_maker
 
@@ -100,11 +100,11 @@ def load_engine(spec: str, mode: str) -> Callable[..., Any]:
 
 @pytest.fixture
 def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conformance | None"]:
-    """A function that checks an engine, and raises an AssertionError whose text is the report.
+    """Return a function that checks an engine, and raises an AssertionError whose text is the report.
 
     assert_equivalent()                     the engine of the fixture `kgverify_engine`, on decoded problems
     assert_equivalent(engine)               another one: a factory of engines, or a maker of pipelines
-    assert_equivalent(problems=[...])       on problems of one's own
+    assert_equivalent(problems=[...])       on your own problems
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
     """
@@ -153,7 +153,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A section with the first cause, and where the problem was saved."""
+    """Add a section with the first cause, and with the file of the problem."""
     report = yield
     if report.when == "call" and report.failed and _FIRST_CAUSE in item.stash:
         lines = [item.stash[_FIRST_CAUSE]]
@@ -164,14 +164,14 @@ def pytest_runtest_makereport(
 
 
 def _first_line(text: str) -> str:
-    """The line of a report that names the first cause."""
+    """Return the line of a report that names the first cause."""
     causes = ("first divergence:", "law broken:", "crash:")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if line.startswith(causes)), lines[0])
 
 
 def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
-    """The problems that were saved in the corpus before."""
+    """Read the problems that were saved in the corpus before."""
     corpus = read_option(request.config, "corpus")
     if not corpus:
         return []

@@ -1,8 +1,7 @@
-"""Hypothesis strategies for everything a prover is given: symbols, atoms, programs, queries, limits, whole problems.
+"""Hypothesis strategies for a prover's input: symbols, atoms, programs, queries, limits, and whole problems.
 
 All are bounded: at most four predicates and eight constants, and a block of at most seventy facts. They need Hypothesis,
-which comes with `pip install 'kgverify[fuzz]'`. `problems` draws fast and broadly; `structured_problems` draws slower and
-shrinks to what a person would write.
+which `pip install 'kgverify[fuzz]'` installs.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
-from kgverify.ranking.corrupt import ALL
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
 from kgverify.testing.problems.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
@@ -65,7 +63,7 @@ AWKWARD_NAMES: Final = (
     "\x00",
     "~0",
 )
-"""Names that readers, writers and tables get wrong: signs of the formats, blanks, and Unicode that only looks alike."""
+"""Names that readers, writers and tables get wrong: signs of the formats, blanks, and similar Unicode characters."""
 
 VARIABLES: Final = tuple(map(Variable, ("X", "Y", "Z", "W", "V")))
 _BLOCKS: Final = ("single", "chain", "cycle", "fan out", "fan in", "loops", "complete", "scattered")
@@ -74,7 +72,7 @@ _BULKS: Final = ("bulk chain", "bulk fan out", "bulk fan in")
 
 @cache
 def names() -> SearchStrategy[str]:
-    """Names of one to six signs, any that a graph's files can hold; shrinks to letters."""
+    """Draw names of one to six characters, any that a graph's files can hold; they shrink to letters."""
     alphabet = st.characters(codec="utf-8", exclude_characters="\n\r\t")
     return st.one_of(
         st.sampled_from("abcdefgh"), st.sampled_from(AWKWARD_NAMES), st.text(alphabet, min_size=1, max_size=6)
@@ -83,7 +81,7 @@ def names() -> SearchStrategy[str]:
 
 @cache
 def symbols(*, awkward: bool = True) -> SearchStrategy[Symbols]:
-    """Two to four predicates and two to eight constants; without `awkward`, plain names."""
+    """Draw two to four predicates and two to eight constants; without `awkward`, plain names."""
 
     def some(prefix: str, most: int) -> SearchStrategy[tuple[str, ...]]:
         plain = st.integers(2, most).map(lambda count: tuple(f"{prefix}{i}" for i in range(count)))
@@ -96,7 +94,7 @@ def symbols(*, awkward: bool = True) -> SearchStrategy[Symbols]:
 
 @lru_cache(maxsize=256)
 def atoms(known: Symbols, *, variables: tuple[Variable, ...] = VARIABLES) -> SearchStrategy[NamedAtom]:
-    """Atoms over the symbols; an argument is a variable twice as often as a constant."""
+    """Draw atoms over the symbols; an argument is a variable twice as often as a constant."""
     constants: SearchStrategy[Term] = st.sampled_from(known.constants)
     terms = st.one_of(st.sampled_from(variables), st.sampled_from(variables), constants) if variables else constants
     return _call(NamedAtom, st.sampled_from(known.predicates), terms, terms)
@@ -104,7 +102,7 @@ def atoms(known: Symbols, *, variables: tuple[Variable, ...] = VARIABLES) -> Sea
 
 @lru_cache(maxsize=256)
 def facts(known: Symbols) -> SearchStrategy[tuple[NamedAtom, ...]]:
-    """A block of facts: single, chain, cycle, fan, loops, scattered, or more of one predicate than a cap of 50.
+    """Draw a block of facts: single, chain, cycle, fan, loops, scattered, or more of one predicate than a cap of 50.
 
     A bulk block brings further constants, `m0` to `m69`.
     """
@@ -126,9 +124,9 @@ def facts(known: Symbols) -> SearchStrategy[tuple[NamedAtom, ...]]:
 
 @lru_cache(maxsize=256)
 def rules(known: Symbols) -> SearchStrategy[tuple[NamedRule, ...]]:
-    """One to three rules that belong together: a known trap with its holes filled, or any rule of one to five body atoms.
+    """Draw one to three related rules: a known trap with its holes filled, or any rule of one to five body atoms.
 
-    Among them chains, inverses, mutual recursion, repeated variables, constants, variables of head or body alone.
+    Among them are chains, inverses, mutual recursion, repeated variables, constants, variables of head or body alone.
     """
     anything = _call(NamedRule, atoms(known), st.lists(atoms(known), min_size=1, max_size=5).map(tuple))
     names_of_holes = st.tuples(*[st.sampled_from(known.predicates)] * 4)
@@ -139,7 +137,7 @@ def rules(known: Symbols) -> SearchStrategy[tuple[NamedRule, ...]]:
 
 @st.composite
 def programs(draw: DrawFn, known: Symbols | None = None) -> Program:
-    """Up to four blocks of facts and up to four groups of rules, in any order, some of them twice."""
+    """Draw up to four blocks of facts and up to four groups of rules, in any order, some of them twice."""
     over = known or draw(symbols())
     blocks = draw(st.lists(facts(over), max_size=4))
     groups = draw(st.lists(rules(over), max_size=4))
@@ -150,9 +148,9 @@ def programs(draw: DrawFn, known: Symbols | None = None) -> Program:
 
 @st.composite
 def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedAtom, ...]]:
-    """A ground query and facts from which it follows by a rule of the program; without rules, a fact and itself.
+    """Draw a ground query and facts from which it follows by a rule; without rules, a fact and itself.
 
-    Derivable by construction: of queries drawn uniformly four in five fail.
+    Of queries drawn uniformly four in five fail.
     """
     constants = st.sampled_from(program.symbols.constants)
     if not program.named_rules:
@@ -169,7 +167,7 @@ def derivations(draw: DrawFn, program: Program) -> tuple[NamedAtom, tuple[NamedA
 
 
 def queries(program: Program, *, ground: bool = False) -> SearchStrategy[NamedAtom]:
-    """Heads of rules, facts and any atoms of the program; with variables as well, unless `ground`."""
+    """Draw heads of rules, facts and any atoms of the program; with variables as well, unless `ground`."""
     constants: SearchStrategy[Term] = st.sampled_from(program.symbols.constants)
     heads = _predicates(program)
     anything = _call(NamedAtom, heads, constants, constants)
@@ -187,7 +185,7 @@ def queries(program: Program, *, ground: bool = False) -> SearchStrategy[NamedAt
 
 
 def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[CandidateSet]:
-    """Candidates outside of a ranking, each the query of its own number, repetitions included.
+    """Draw candidates outside of a ranking, each the query of its own number, repetitions included.
 
     They are over the symbols that the program has. UserError for a program without predicates.
     """
@@ -205,7 +203,7 @@ def candidate_sets(program: Program, *, max_size: int = 12) -> SearchStrategy[Ca
 
 @cache
 def limits() -> SearchStrategy[Limits]:
-    """Small limits, which many steps meet or just exceed, and at times those of the defaults."""
+    """Draw small limits, which many steps meet or just exceed, and sometimes the defaults."""
     return st.builds(
         Limits,
         max_depth=st.sampled_from((*range(1, 10), 20)),
@@ -217,7 +215,7 @@ def limits() -> SearchStrategy[Limits]:
 
 @cache
 def policies() -> SearchStrategy[PolicySpec]:
-    """`shortest`, whose scores often tie, and small random `two_tower`s."""
+    """Draw `shortest`, whose scores often tie, and small random `two_tower`s."""
     return st.just(PolicySpec()) | st.builds(
         PolicySpec,
         st.just("two_tower"),
@@ -230,13 +228,13 @@ def policies() -> SearchStrategy[PolicySpec]:
 
 @cache
 def slot_counts() -> SearchStrategy[int]:
-    """Derivations in flight: fewer than most problems have candidates."""
+    """Draw numbers of slots, mostly less than the number of candidates."""
     return st.integers(1, 6)
 
 
 @cache
 def layouts() -> SearchStrategy[Sizes]:
-    """Slots, paddings, windows and pools; some steps do not fit a window, some problems not a pool."""
+    """Draw slots, paddings, windows and pools; some steps exceed a window, and some problems a pool."""
     return st.builds(
         Sizes,
         slots=slot_counts(),
@@ -250,14 +248,14 @@ def layouts() -> SearchStrategy[Sizes]:
 
 @cache
 def spreads() -> SearchStrategy[Spread]:
-    """Mostly none; else unused symbols that push ids past 8 bits, after the first facts."""
+    """Draw mostly no spread; else unused symbols that push ids past 8 bits, after the first facts."""
     some = st.builds(Spread, st.sampled_from((1, 254, 255, 256)), st.sampled_from((0, 1, 256)), st.integers(0, 3))
     return st.just(Spread()) | some
 
 
 @st.composite
 def graphs(draw: DrawFn) -> KnowledgeGraph:
-    """A program as a graph, with one to six test triples, some of them derivable, some of them facts."""
+    """Draw a program as a graph, with one to six test triples, some of them derivable, some of them facts."""
     program = draw(programs())
     derived = draw(st.lists(derivations(program), max_size=3))
     others = draw(st.lists(queries(program, ground=True), min_size=1, max_size=3))
@@ -270,44 +268,17 @@ def graphs(draw: DrawFn) -> KnowledgeGraph:
 
 
 def problems() -> SearchStrategy[Problem]:
-    """Whole problems, decoded from bytes: the fastest to draw, and those that find faults in the fewest examples."""
+    """Draw whole problems, decoded from bytes: they are fast to draw and find faults in the fewest examples."""
     return st.binary(min_size=SIZE, max_size=SIZE).map(decode_problem)
 
 
-@st.composite
-def structured_problems(draw: DrawFn) -> Problem:
-    """Whole problems, drawn part by part: any limits, names and layouts; these shrink to what is needed."""
-    program = draw(programs())
-    derived = draw(st.lists(derivations(program), max_size=1))
-    ranked = draw(st.lists(queries(program, ground=True), max_size=1))
-    unranked = draw(st.lists(queries(program), min_size=not (derived or ranked), max_size=2))
-    is_small = len(program.symbols.constants) <= BULK
-    return Problem(
-        facts=(*program.named_facts, *(fact for _, proof in derived for fact in proof)),
-        rules=program.named_rules,
-        queries=(*(query for query, _ in derived), *ranked),
-        unranked=tuple(unranked),
-        constants=draw(_some(program.symbols.constants)),
-        limits=draw(limits()),
-        policy=draw(policies()),
-        num_corruptions=draw(st.sampled_from((0, 1, 2, 5, ALL) if is_small else (0, 1, 2))),
-        seed=draw(st.sampled_from((0, 1, 2**64 - 1))),
-        sizes=draw(layouts()),
-        spread=draw(spreads()),
-    )
-
-
 def _call(make: Callable[..., T], *arguments: SearchStrategy[Any]) -> SearchStrategy[T]:
-    """As `st.builds`, without the search for types that it does for every strategy built."""
+    """Build a strategy like `st.builds`, without its search for types."""
     return st.tuples(*arguments).map(lambda drawn: make(*drawn))
 
 
 def _predicates(program: Program) -> SearchStrategy[str]:
-    """Predicates of heads rather than any; where the program has none, some name."""
+    """Draw predicates of rule heads or, less often, any; some name if the program has none."""
     heads = tuple(dict.fromkeys(rule.clause_head.predicate for rule in program.named_rules))
     ways: list[Any] = [st.sampled_from(each) for each in (heads, program.symbols.predicates) if each]
     return st.one_of(ways) if ways else st.just("p")
-
-
-def _some(values: tuple[T, ...]) -> SearchStrategy[tuple[T, ...]]:
-    return st.just(()) | st.lists(st.sampled_from(values), max_size=3, unique=True).map(tuple)

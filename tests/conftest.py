@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 MOST_PROCESSES = 4
 """Each process imports torch and makes the fixtures of its modules."""
@@ -33,7 +35,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session, its worker processes included, one new cache of compiled code."""
+    """Give the session, its worker processes included, one new cache of compiled code, and Hypothesis no deadlines."""
+    any_speed = settings(settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("any-speed", any_speed)
+    settings.load_profile("any-speed")
     if hasattr(config, "workerinput"):
         return
     folder = tempfile.mkdtemp(prefix="kgverify-inductor-")
@@ -47,6 +52,32 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if folder is not None:
         os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put evenly spaced cases of each `sample` test into the default and the deep tier, the others into the next one.
+
+    `@pytest.mark.sample(4)` leaves 4 cases in the default tier and marks the others deep; with `deep=16`, of the others 16
+    are deep and the rest exhaustive.
+    """
+    grids = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            grids[item.nodeid.partition("[")[0]].append(item)
+    for cases in grids.values():
+        mark = cases[0].get_closest_marker("sample")
+        assert mark is not None
+        others = _leave_out_every_nth(cases, *mark.args)
+        rest = _leave_out_every_nth(others, mark.kwargs.get("deep", len(others)))
+        for item in others:
+            item.add_marker("exhaustive" if item in rest else "deep")
+
+
+def _leave_out_every_nth(cases: list[pytest.Item], num: int) -> list[pytest.Item]:
+    """Return the cases without `num` of them, which are evenly spaced."""
+    left_out = {index * len(cases) // num for index in range(min(num, len(cases)))}
+    return [case for index, case in enumerate(cases) if index not in left_out]
 
 
 def pytest_collection_finish() -> None:
@@ -67,10 +98,11 @@ def single_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def heeds_ctrl_c() -> Iterator[None]:
-    """Let the processes that a test starts receive SIGINT, which a background job ignores and passes on ignored."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def heeds_signals() -> Iterator[None]:
+    """Let the processes that a test starts receive signals that a background job ignores, and has its children ignore."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)

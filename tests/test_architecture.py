@@ -53,6 +53,9 @@ ROOTS_WITH_TORCH = (
     "kgverify/training",
     "kgverify/audit",
     "kgverify/bench",
+    # Inside of functions only.
+    "kgverify/runs/machine.py",
+    "kgverify/runs/profiling.py",
 )
 
 
@@ -127,8 +130,9 @@ def test_importing_kgverify_loads_neither_torch_nor_h5py():
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_one_module_knows_h5py():
-    assert [name_of(path) for path in MODULES if "h5py" in imports_of(path)] == ["kgverify/trace/hdf5/datasets.py"]
+def test_one_folder_knows_h5py():
+    found = [name_of(path) for path in MODULES if "h5py" in imports_of(path)]
+    assert found == ["kgverify/trace/hdf5/reading.py", "kgverify/trace/hdf5/writing.py"]
 
 
 def test_torch_is_imported_by_the_compiled_engine_and_its_faults_alone():

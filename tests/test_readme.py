@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from warm_commands import run_shell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,7 @@ def test_the_divergence_shown_is_the_one_that_the_command_finds(tmp_path):
         assert squash(block["text"]) in printed
 
 
+@pytest.mark.deep
 def test_the_first_command_sets_everything_up_and_ends_in_agreement(tmp_path):
     commands = [block["text"].strip() for block in BLOCKS if block["text"].startswith("python3 -m venv")]
     assert len(commands) == 2
@@ -49,6 +51,7 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert len(re.findall(r"^python3 -m venv .*pytest.*$", README, re.MULTILINE)) == 1
 
 
+@pytest.mark.deep
 def test_the_other_commands_run_one_after_the_other(tmp_path):
     commands = [
         block["text"]

@@ -1,7 +1,7 @@
-"""Commands of the documentation, run by a process that has imported everything and forks for each.
+"""A fork server for commands: one process imports everything, and forks for each command.
 
-A page holds many commands, and a new process takes seconds to import torch. What runs is what the installed command runs,
-`kgverify.cli.main`, with the folder, the environment, the input and the outputs of a process of its own.
+A new interpreter takes seconds to import torch. A forked command calls `kgverify.cli.main`, as the installed one does, in its
+own process with its own folder, environment, input and outputs.
 """
 
 import atexit
@@ -31,10 +31,10 @@ IMPORTED = (
     "kgverify.evaluation.evaluate",
     "kgverify.verification.verify",
 )
-"""What the commands import, each when it needs it."""
+"""The modules that commands import when they need them."""
 
 CAN_FORK = sys.platform.startswith("linux")
-"""Elsewhere what was imported may not survive it."""
+"""Libraries may not survive a fork on other systems."""
 
 KINDS = ("kgverify", "python-block")
 CLIENT = """#!{python} -IS
@@ -45,12 +45,12 @@ request = json.dumps([{kind!r}, sys.argv, os.getcwd(), dict(os.environ)]).encode
 socket.send_fds(channel, [len(request).to_bytes(8, "big")], [0, 1, 2])
 channel.sendall(request)
 answer = channel.recv(1)
-sys.exit(answer[0] if answer else "the process that was asked is gone")
+sys.exit(answer[0] if answer else "the server has exited")
 """
 
 
 def run_shell(block: str, folder: Path, *, is_warm: bool = True) -> subprocess.CompletedProcess[str]:
-    """What bash makes of a block of commands; `kgverify` in it is forked, unless it is to be the one installed."""
+    """Run a block of commands in bash. `kgverify` in it is forked, or with `is_warm=False` the installed command."""
     if os.name == "nt" or shutil.which("bash") is None:
         pytest.skip("the commands are for a POSIX shell")
     binaries = [str(Path(sys.executable).parent), os.environ["PATH"]]
@@ -63,14 +63,21 @@ def run_shell(block: str, folder: Path, *, is_warm: bool = True) -> subprocess.C
 
 
 def run_python(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What Python makes of a block."""
+    """Run a block of Python in a forked process."""
     python = str(warm_binaries() / "python-block") if CAN_FORK else sys.executable
     return subprocess.run([python, "-c", block], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+def run_script(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a forked process."""
+    words = [str(script), *arguments]
+    start = f"import runpy, sys; sys.argv = {words!r}; sys.path[0] = {str(script.parent)!r}"
+    return run_python(f"{start}; runpy.run_path({str(script)!r}, run_name='__main__')", script.parent)
+
+
 @cache
 def warm_binaries() -> Path:
-    """A folder with commands that ask the process that forks. It is started here, and ends when this process does."""
+    """Start the server, which ends with this process, and return a folder with commands that ask it to fork."""
     folder = Path(tempfile.mkdtemp(prefix="kgverify-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = str(folder / "socket")
@@ -82,7 +89,7 @@ def warm_binaries() -> Path:
         listening.bind(path)
         listening.listen()
         descriptor = listening.fileno()
-        # Nothing is ever written to it: it is there to be closed.
+        # Nothing is ever written to its input, whose end tells it to exit.
         _process.append(
             subprocess.Popen(
                 [sys.executable, __file__, str(descriptor)],
@@ -125,15 +132,15 @@ def serve(listening: socket.socket) -> None:
 
 
 def answer(channel: socket.socket) -> NoReturn:
-    """Do what is asked in a process of its own, and say how it ended."""
+    """Run a request in a new process and send its exit code."""
     head, descriptors, _, _ = socket.recv_fds(channel, 8, 3)
     with channel.makefile("rb") as stream:
         kind, argv, folder, environment = json.loads(stream.read(int.from_bytes(head, "big")))
     child = os.fork()
     if not child:
         channel.close()
-        for place, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, place)
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
             os.close(descriptor)
         os.chdir(folder)
         os.environ.clear()
@@ -147,8 +154,8 @@ def answer(channel: socket.socket) -> NoReturn:
 
 
 def become(kind: str, argv: list[str]) -> NoReturn:
-    """Be the command, or the block of Python, from its first line to its last."""
-    # They stay open until the process ends, and are no files of its own.
+    """Run the command or the block of Python, and exit."""
+    # The descriptors stay open until the process ends.
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     code = 0
@@ -174,7 +181,7 @@ def become(kind: str, argv: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Of a command, this folder is not on the path.
+    # A command does not have this folder on its path.
     del sys.path[0]
     atexit.unregister(_end)
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""What a campaign is doing, redrawn in place on a terminal: how far it is, what it exercised, and what failed."""
+"""The dashboard of a campaign, redrawn on a terminal: its progress, the features exercised, and the failures."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from kgverify.testing.campaigns.result import Tally, Watch
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
 
 REDRAWN: Final = 4
-"""Times a second."""
+"""Redraws per second."""
 MOST_FAILURES: Final = 12
 """Signatures that are listed, the most frequent first."""
 LINES_WITHOUT_FAILURES: Final = 14
@@ -25,13 +25,13 @@ _PHASES: Final = {
     "start": "starting",
     "replay": "replaying the corpus",
     "try": "trying problems",
-    "shrink": "shrinking what is new",
+    "shrink": "shrinking new divergences",
 }
 
 
 @contextmanager
 def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
-    """What is being done and was found; on a terminal only, and gone when it ends."""
+    """Show the progress and the findings, on a terminal only; the dashboard disappears at the end."""
     console = make_error_console()
     if not console.is_terminal:
         yield lambda tally: None
@@ -42,29 +42,29 @@ def show_dashboard(campaign: Campaign) -> Iterator[Watch]:
 
 
 class Dashboard:
-    """The last tally of a campaign, drawn with the time that has passed since."""
+    """The last tally of a campaign, drawn with the time since."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
         self._began = time.monotonic()
         self._tally = Tally("start")
-        self._told = self._began
+        self._updated = self._began
 
     def watch(self, tally: Tally) -> None:
-        """Draw this from now on."""
-        self._tally, self._told = tally, time.monotonic()
+        """Draw this tally from now on."""
+        self._tally, self._updated = tally, time.monotonic()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As many signatures as the terminal has lines for."""
+        """Draw as many signatures as the terminal has lines for."""
         tally = self._tally
-        seconds = tally.seconds + time.monotonic() - self._told
+        seconds = tally.seconds + time.monotonic() - self._updated
         num_failures = max(1, options.size.height - LINES_WITHOUT_FAILURES)
         table = draw(self._campaign, tally._replace(seconds=seconds), num_failures)
         yield from console.render(table, options.update_width(max(1, options.max_width - ECHOED)))
 
 
 def draw(campaign: Campaign, tally: Tally, num_failures: int = MOST_FAILURES) -> Table:
-    """The dashboard: a line for each thing that is told, cut where the terminal is too narrow."""
+    """Return the dashboard, a line for each item, cut at the width of the terminal."""
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -114,7 +114,7 @@ def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:
 
 def _phase(campaign: Campaign, tally: Tally) -> str:
     if tally.is_ending:
-        return "ending with what was begun; Ctrl-C again ends at once"
+        return "finishing blocks in progress; Ctrl-C again ends at once"
     what = _PHASES[tally.phase]
     if tally.phase == "start":
         return what + (f" {campaign.jobs} processes" if campaign.jobs > 1 else "")
@@ -122,7 +122,7 @@ def _phase(campaign: Campaign, tally: Tally) -> str:
 
 
 def _share(campaign: Campaign, tally: Tally) -> float | None:
-    """The part of the budget that is spent; None where there is none."""
+    """Return the share of the budget that is spent; None without a budget."""
     shares = [(tally.done / tally.total) if tally.total else 0.0]
     if tally.phase == "try" and campaign.seconds:
         shares.append(tally.seconds / campaign.seconds)
@@ -130,7 +130,7 @@ def _share(campaign: Campaign, tally: Tally) -> float | None:
 
 
 def _time(campaign: Campaign, tally: Tally) -> str:
-    """How long it has taken, and how long it will take."""
+    """Return the time spent, and the time left."""
     spent = _clock(tally.seconds)
     if tally.phase != "try" or tally.is_ending:
         return spent
@@ -140,11 +140,11 @@ def _time(campaign: Campaign, tally: Tally) -> str:
         spent = f"{spent} of {_clock(campaign.seconds)}"
     if not left:
         return spent
-    return f"{spent}, {_clock(min(left))} left" if min(left) > 0 else f"{spent}, and what was begun"
+    return f"{spent}, {_clock(min(left))} left" if min(left) > 0 else f"{spent}, finishing blocks in progress"
 
 
 def _rate(tally: Tally) -> float:
-    """Problems a second in this campaign; 0 where it is not known yet."""
+    """Return the problems per second in this campaign; 0 if it is unknown."""
     num_new = tally.done - tally.resumed
     return num_new / tally.seconds if num_new > 0 and tally.seconds > 0 else 0.0
 

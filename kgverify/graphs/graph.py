@@ -1,4 +1,4 @@
-"""A knowledge graph as it was read: triples of three splits, rules, domains, and where each came from."""
+"""A knowledge graph: triples of three splits, rules, domains and their sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Split: TypeAlias = Literal["train", "valid", "test"]
 
 
 class GraphFile(NamedTuple):
-    """A file the graph was read from: its name without its folder, and the sha256 of its bytes."""
+    """A source file of the graph: its name without its folder, and the sha256 of its bytes."""
 
     name: str
     sha256: str
@@ -29,9 +29,9 @@ class KnowledgeGraph:
 
     train, valid, test: ground atoms in file order, repetitions included
     domains:            the constants of each declared domain
-    files:              what was read, in the order train, valid, test, rules, domains
+    files:              the files that were read, in the order train, valid, test, rules, domains
     fact_lines:         the line of each train atom in `facts_file`
-    warnings:           what looks like a mistake but stops nothing
+    warnings:           likely mistakes that do not prevent loading
     """
 
     name: str
@@ -58,7 +58,7 @@ class KnowledgeGraph:
         )
 
     def queries(self, split: str) -> NDArray[np.int32]:
-        """Return the triples of a split in file order: int32 [n, 3] predicate, head, tail. UserError if none."""
+        """Return the triples of a split in file order: int32 [n, 3] predicate, head, tail. UserError if it has none."""
         if split not in get_args(Split):
             raise UserError(
                 f"expected train, valid or test, found {split!r}",
@@ -70,7 +70,7 @@ class KnowledgeGraph:
             raise UserError(
                 f"expected {split} triples, found none",
                 where=self.name,
-                fix=f"add a {split} file to the graph's folder, or name one with {split}",
+                fix=f"add a {split} file to the graph's folder, or give one with {split}",
             )
         return rows
 
@@ -82,11 +82,10 @@ class KnowledgeGraph:
         return known
 
     def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
-        """Return the constants that may stand in an argument of a predicate: int32 [n], ascending.
+        """Return the constants that may be an argument of a predicate: int32 [n], ascending.
 
-        It is the union of the declared domains that hold a constant seen there in train, valid or test; all
-        constants where no domains are declared or where some seen constant is in none. Source:
-        docs/semantics.md, corrupt.
+        They are the union of the declared domains that hold a constant seen there in train, valid or test; all constants if
+        no domain is declared or some seen constant is in no domain. Source: docs/semantics.md, corrupt.
         """
         if side not in (Side.HEAD, Side.TAIL):
             raise ValueError(f"expected Side.HEAD or Side.TAIL, found {side!r}")

@@ -1,4 +1,4 @@
-"""Load a knowledge graph by name or path.
+"""The loading of a knowledge graph by name or path.
 
 A graph is a folder with files `train` (or `facts`), `valid`, `test`, `rules` and `domains` (or any name that
 begins with `domain`), each with extension .txt, .tsv, .pl or none; or a single file of triples, which is then
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from kgverify.errors import UserError, suggest
-from kgverify.graphs import lint as oddities
-from kgverify.graphs.domains import parse_domains
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
-from kgverify.graphs.random_graph import PREFIX, parse_seed, random_graph
+from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
 from kgverify.graphs.rules import parse_rules
-from kgverify.graphs.text_file import TextFile, read_text
+from kgverify.graphs.text_file import TextFile, is_skipped, line_error, read_text, split_lines
 from kgverify.graphs.triples import Triples, parse_triples
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.program import NamedRule, Source
 
 DATA_VARIABLE: Final = "KGVERIFY_DATA"
 
@@ -31,7 +31,7 @@ _STEMS = {
     "rules": ("rules",),
     "domains": (),  # any that begins with `domain`
 }
-_MOST_LISTED = 12
+_MAX_LISTED = 12
 
 
 def load_graph(
@@ -46,27 +46,27 @@ def load_graph(
 
     spec: the name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or of
         a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
-    rules, valid, test, domains: files to take instead of those of the folder
+    rules, valid, test, domains: files that replace those of the folder
 
-    UserError for a graph that is not found, for a folder without train or with two files for one purpose, for
-    an empty train and for a line that cannot be read.
+    UserError for a graph that is not found, a folder without train or with two files for one purpose, an empty train, or
+    a line that cannot be read.
     """
     given = {"valid": valid, "test": test, "rules": rules, "domains": domains}
     explicit = {role: Path(file) for role, file in given.items() if file is not None}
     if isinstance(spec, str) and spec.startswith(PREFIX):
         seed = parse_seed(spec)
         if explicit:
-            raise UserError(f"has its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
-        return random_graph(seed)
-    place = _locate(spec)
-    found = _list_files(place, str(spec), [role for role in _STEMS if role not in explicit]) | explicit
+            raise UserError(f"includes its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
+        return draw_graph(seed)
+    location = _locate(spec)
+    found = _list_files(location, str(spec), [role for role in _STEMS if role not in explicit]) | explicit
     texts = {role: read_text(found[role]) for role in _STEMS if role in found}
-    name = os.path.basename(os.path.abspath(place)) if isinstance(place, Path) else place.name
-    return _build(name if place.is_dir() else Path(name).stem, texts)
+    name = os.path.basename(os.path.abspath(location)) if isinstance(location, Path) else location.name
+    return _build(name if location.is_dir() else Path(name).stem, texts)
 
 
-def embedded_names() -> tuple[str, ...]:
-    """Return the names of the graphs that come with kgverify."""
+def list_embedded() -> tuple[str, ...]:
+    """List the names of the graphs that come with kgverify."""
     root = resources.files("kgverify.graphs.embedded")
     return tuple(sorted(entry.name for entry in root.iterdir() if entry.joinpath("train.txt").is_file()))
 
@@ -95,13 +95,15 @@ def _build(name: str, texts: dict[str, TextFile]) -> KnowledgeGraph:
     )
 
     def find_warnings() -> Iterator[str]:
-        yield from oddities.find_repeated_facts(train, texts["train"].name)
-        yield from oddities.find_unprovable_body_atoms(rules, {atom.predicate for atom in train.atoms})
-        yield from oddities.find_unknown_rule_constants(rules, declared)
-        if "domains" in texts:
-            yield from oddities.find_domain_strangers(domains, constants, texts["domains"].name)
-        if "test" in texts:
-            yield from oddities.find_leaks(train.atoms, test.atoms, texts["test"].name)
+        yield from _find_repeated_facts(train, texts["train"].name)
+        yield from _find_unprovable_body_atoms(rules, {atom.predicate for atom in train.atoms})
+        yield from _find_unknown_rule_constants(rules, declared)
+        strangers = {name for names in domains.values() for name in names} - constants
+        if strangers:
+            number = _count(len(strangers), "constant")
+            yield f"{texts['domains'].name}: {number} that no triple has, such as {min(strangers)!r}"
+        if leaks := set(test.atoms) & set(train.atoms):
+            yield f"{texts['test'].name}: {_count(len(leaks), 'triple')} also in train"
 
     return KnowledgeGraph(
         name=name,
@@ -117,6 +119,67 @@ def _build(name: str, texts: dict[str, TextFile]) -> KnowledgeGraph:
     )
 
 
+def parse_domains(text: str, file: str) -> dict[str, tuple[str, ...]]:
+    """Parse the constants of each domain, in file order, without repetitions. UserError at an empty domain.
+
+    A line is `domain constant constant ...`, separated by spaces, or by tabs if it has one, so that names with spaces
+    survive. A further line that begins with the same name continues a domain.
+    """
+    domains: dict[str, dict[str, None]] = {}
+    for number, line in split_lines(text):
+        if is_skipped(line):
+            continue
+        first, *others = line.split("\t") if "\t" in line else line.lstrip(" ").split(" ")
+        constants = [constant for constant in others if constant]
+        if not first or not constants:
+            raise line_error(
+                Source(file, number),
+                "domain constant constant ...",
+                f"the domain {first!r} without constants" if first else "no domain name",
+                "list the domain's constants after its name, on the same line",
+            )
+        domains.setdefault(first, {}).update(dict.fromkeys(constants))
+    return {name: tuple(constants) for name, constants in domains.items()}
+
+
+def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
+    """Warn about facts that occur in their file more than once."""
+    if num_repeated := len(facts.atoms) - len(set(facts.atoms)):
+        seen: set[NamedAtom] = set()
+        for atom, line in zip(facts.atoms, facts.lines, strict=True):
+            if atom in seen:
+                yield f"{file}:{line}: {_count(num_repeated, 'repeated fact')}, the first on this line"
+                return
+            seen.add(atom)
+
+
+def _find_unprovable_body_atoms(rules: Sequence[NamedRule], fact_predicates: set[str]) -> Iterator[str]:
+    """Warn about predicates of a rule's body that no fact and no rule's head has."""
+    known = fact_predicates | {rule.clause_head.predicate for rule in rules}
+    for rule in rules:
+        for predicate in dict.fromkeys(atom.predicate for atom in rule.body):
+            if predicate not in known:
+                name = f"rule {rule.name!r}" if rule.name else "the rule"
+                hint = suggest(predicate, known)
+                yield (
+                    f"{rule.source}: {name} can never apply: no fact and no rule's head has predicate "
+                    f"{predicate!r}{'; ' + hint if hint else ''}"
+                )
+
+
+def _find_unknown_rule_constants(rules: Sequence[NamedRule], constants: set[str]) -> Iterator[str]:
+    """Warn about constants of rules that no triple and no domain has."""
+    for rule in rules:
+        terms = [term for atom in (rule.clause_head, *rule.body) for term in (atom.first, atom.second)]
+        for term in dict.fromkeys(terms):
+            if not isinstance(term, Variable) and term not in constants:
+                yield f"{rule.source}: no triple and no domain has the constant {term!r}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _locate(spec: str | Path) -> Traversable:
     path = Path(spec)
     is_path = isinstance(spec, Path) or any(sign in spec for sign in (os.sep, os.altsep or os.sep))
@@ -129,7 +192,7 @@ def _locate(spec: str | Path) -> Traversable:
             fix=suggest(path.name, _list_names(path.parent)) or "check the path",
         )
     name = str(spec)
-    if name in embedded_names():
+    if name in list_embedded():
         return resources.files("kgverify.graphs.embedded").joinpath(name)
     data = os.environ.get(DATA_VARIABLE, "")
     if name and data and Path(data, name).exists():
@@ -137,21 +200,21 @@ def _locate(spec: str | Path) -> Traversable:
     if name and path.exists():
         return path
     under_data = _list_names(Path(data)) if data else []
-    there = _render_list(under_data) if data else "not set"
+    in_data = _render_list(under_data) if data else "not set"
     raise UserError(
-        "no such graph: looked among the embedded graphs "
-        f"({', '.join(embedded_names())}), under ${DATA_VARIABLE} ({there}) and in the current folder",
+        "no such graph: searched the embedded graphs "
+        f"({', '.join(list_embedded())}), under ${DATA_VARIABLE} ({in_data}) and in the current folder",
         where=name or "graph",
-        fix=suggest(name, [*embedded_names(), *under_data])
-        or f"name one of these, give a path, or set {DATA_VARIABLE} to the folder that holds the graph",
+        fix=suggest(name, [*list_embedded(), *under_data])
+        or f"give one of these names, give a path, or set {DATA_VARIABLE} to the folder that holds the graph",
     )
 
 
-def _list_files(place: Traversable, shown: str, roles: Sequence[str]) -> dict[str, Traversable]:
-    """Return the file of each of the roles that has one; of a file that is the graph itself, only train."""
-    if not place.is_dir():
-        return {"train": place}
-    files = sorted((entry for entry in place.iterdir() if entry.is_file()), key=lambda entry: entry.name)
+def _list_files(location: Traversable, shown: str, roles: Sequence[str]) -> dict[str, Traversable]:
+    """Find the file of each role; a graph that is a single file has only train."""
+    if not location.is_dir():
+        return {"train": location}
+    files = sorted((entry for entry in location.iterdir() if entry.is_file()), key=lambda entry: entry.name)
     found: dict[str, Traversable] = {}
     for role in roles:
         matching = [file for file in files if _has_role(file.name, role)]
@@ -182,7 +245,7 @@ def _has_role(file_name: str, role: str) -> bool:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """Return the visible names in a folder; none if it is no folder."""
+    """List the visible names in a folder; none if it is not a folder."""
     return sorted(e.name for e in folder.iterdir() if not e.name.startswith(".")) if folder.is_dir() else []
 
 
@@ -193,6 +256,6 @@ def _describe_parent(path: Path) -> str:
 
 
 def _render_list(names: list[str]) -> str:
-    if len(names) > _MOST_LISTED:
-        return f"{', '.join(names[:_MOST_LISTED])} and {len(names) - _MOST_LISTED} more"
+    if len(names) > _MAX_LISTED:
+        return f"{', '.join(names[:_MAX_LISTED])} and {len(names) - _MAX_LISTED} more"
     return ", ".join(names) or "nothing"

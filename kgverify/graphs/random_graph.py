@@ -1,7 +1,7 @@
-"""Graphs drawn from a seed, `random:SEED`: small, recursive, and with everything that a prover gets wrong.
+"""Graphs drawn from a seed, `random:SEED`: small, recursive, and with everything that provers get wrong.
 
-Some predicate has more facts than plausible caps, and some constant many facts of one predicate; rules repeat variables,
-hold constants, lead back to their heads and have long bodies. Test triples are drawn from what follows from train.
+One predicate has more facts than plausible caps, and one constant many facts of the same predicate. Rules repeat variables,
+hold constants, lead back to their heads and have long bodies. Test triples are drawn from the consequences of train.
 """
 
 import random
@@ -17,7 +17,7 @@ from kgverify.program.program import NamedRule
 PREFIX: Final = "random:"
 
 NUM_CONSTANTS: Final = 280
-"""More than 8 bits number."""
+"""More constants than 8 bits can number."""
 
 CHAINS: Final = (
     "p(X,Z) q(X,Y) p(Y,Z)",
@@ -44,7 +44,7 @@ SHAPES: Final = (
     "p(X,Y) q(X,U) q(U,V) r(V,W) p(W,Y)",
     "p(X,Y) q(Y,V) r(V,V) p(V,X) r(W,a)",
 )
-"""Head and body; the letters of predicates and constants are holes."""
+"""Shapes of rules, head and body; the letters of predicates and constants are placeholders."""
 
 GADGETS: Final = (
     # A selected atom, its first argument free, meets a head that repeats its variable.
@@ -54,21 +54,23 @@ GADGETS: Final = (
     # A selected atom repeats its variable.
     ("g6(X,Y) e0(Z,Z)",),
 )
-"""Rules that leave no choice: what random ones hardly ever lead to. The query is of the first rule's head."""
+"""Rules that force situations that random rules rarely reach. The query has the predicate of the first rule's head."""
 
 
 def parse_seed(spec: str) -> int:
-    """Return the seed of `random:SEED`. UserError if it is none."""
+    """Parse the seed of `random:SEED`. UserError if it is not a number."""
     text = spec.removeprefix(PREFIX)
     if not text.isdecimal():
         raise UserError(
-            f"expected a seed, a number from 0, found {text!r}", where=spec, fix=f"write it as {PREFIX}7, for example"
+            f"expected a seed, a number of 0 or more, found {text!r}",
+            where=spec,
+            fix=f"write it as {PREFIX}7, for example",
         )
     return int(text)
 
 
-def random_graph(seed: int) -> KnowledgeGraph:
-    """Return the graph of a seed, the same on every machine."""
+def draw_graph(seed: int) -> KnowledgeGraph:
+    """Draw the graph of a seed, the same on every machine."""
     rng = random.Random(seed)
     constants = [f"c{i}" for i in range(NUM_CONSTANTS)]
     few = constants[:12]
@@ -118,7 +120,7 @@ def _rule_of(text: str, names: dict[str, str | Variable]) -> NamedRule:
 
 
 def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedRule]) -> list[NamedAtom]:
-    """Atoms that follow, some from what followed before."""
+    """Draw atoms that follow from train, some of them from atoms drawn before."""
     known = dict.fromkeys(train)
     drawn: dict[NamedAtom, None] = {}
     for _ in range(4000):
@@ -132,7 +134,7 @@ def _draw_queries(rng: random.Random, train: list[NamedAtom], rules: list[NamedR
 
 
 def _apply(rng: random.Random, rule: NamedRule, known: list[NamedAtom]) -> NamedAtom | None:
-    """Return the head of a rule whose body is matched, atom by atom, by known atoms drawn at random; None if that fails."""
+    """Match a rule's body, atom by atom, with random known atoms; return its head, or None if that fails."""
     bindings: dict[Variable, str] = {}
     for atom in rule.body:
         wanted = [bindings.get(t, t) if isinstance(t, Variable) else t for t in (atom.first, atom.second)]

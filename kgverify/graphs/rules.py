@@ -1,33 +1,21 @@
-"""Read rules in the arrow, Prolog, AnyBURL and AMIE formats, told apart by content, file by file.
+"""Read rules in the arrow, Prolog, AnyBURL and AMIE formats, file by file.
 
-The first line that bears the sign of a format (`->`, `:-`, three tabs and `<=`, `=>`) decides for the whole
+The first line that contains the sign of a format (`->`, `:-`, three tabs and `<=`, `=>`) determines the format of the whole
 file. Comments are lines that begin with `%` or `#` and hold no tab.
 """
 
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
-from kgverify.graphs.rule_formats.amie import ARROW, parse_amie
-from kgverify.graphs.rule_formats.anyburl import parse_anyburl
-from kgverify.graphs.rule_formats.arrow import parse_arrow
-from kgverify.graphs.rule_formats.build import OPERATORS, Vocabulary
-from kgverify.graphs.rule_formats.prolog import parse_prolog
-from kgverify.graphs.scanner import quote_name
+from kgverify.errors import UserError, suggest
+from kgverify.graphs.scanner import RawAtom, RawTerm, Scanner
 from kgverify.graphs.text_file import Line, is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule, Source
 
-_Parser: TypeAlias = Callable[[Sequence[Line], str, Vocabulary], list[NamedRule]]
-
-_SIGNS: Final[tuple[tuple[re.Pattern[str], _Parser], ...]] = (
-    (re.compile(r"^[^\t]*\t[^\t]*\t[^\t]*\t.*<="), parse_anyburl),
-    (ARROW, parse_amie),
-    (re.compile(r"\)\s*:-"), parse_prolog),
-    (re.compile(r"->"), parse_arrow),
-)
-_PLAIN_PREDICATE = re.compile(r"[^\s()'\",:%#\\][^()'\",:\\]*")
-_VARIABLE = re.compile(r"\?\w+")
+OPERATORS: Final = ("->", ":-", "<=", "=>")
 
 
 def parse_rules(
@@ -37,11 +25,11 @@ def parse_rules(
     constants: Collection[str] = frozenset(),
     predicates: Collection[str] = frozenset(),
 ) -> tuple[NamedRule, ...]:
-    """Return the rules of a text, in order, each with `file` and its line.
+    """Parse the rules of a text, in order, each with `file` and its line.
 
-    constants, predicates: the names of the graph, by which the arrow format tells a constant from a variable
+    constants, predicates: the names of the graph, by which the arrow format distinguishes a constant from a variable
         and a predicate with colons from a rule's name
-    UserError, with file and line, at the first line that is no rule of the file's format.
+    UserError, with file and line, at the first line that is not a rule of the file's format.
     """
     lines = [line for line in split_lines(text) if not is_skipped(line.text)]
     if not lines:
@@ -49,7 +37,7 @@ def parse_rules(
     for line in lines:
         for sign, parse in _SIGNS:
             if sign.search(line.text):
-                return tuple(parse(lines, file, Vocabulary(constants, predicates)))
+                return tuple(parse(lines, file, _Vocabulary(constants, predicates)))
     raise line_error(
         Source(file, lines[0].number),
         "a rule in the arrow, Prolog, AnyBURL or AMIE format",
@@ -58,39 +46,344 @@ def parse_rules(
     )
 
 
-def render_rules(rules: Iterable[NamedRule]) -> str:
-    """Rules in the arrow format, one a line; they read back as the same clauses whatever the graph holds.
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
-    Variables are written with `?`, constants in quotes.
+
+class _Vocabulary(NamedTuple):
+    """The names that the triples and the domains of the graph hold."""
+
+    constants: Collection[str] = frozenset()
+    predicates: Collection[str] = frozenset()
+
+
+def _build_rule(
+    clause_head: RawAtom,
+    body: Sequence[RawAtom],
+    *,
+    is_variable: Callable[[str], bool],
+    vocabulary: _Vocabulary,
+    source: Source,
+    name: str = "",
+    confidence: float | None = None,
+) -> NamedRule:
+    """Build a rule; `is_variable` decides which bare names are variables.
+
+    Each bare `_` that is a variable is a different one. UserError for a bare constant that looks like a compound term.
     """
-    return "".join(_render_rule(rule) + "\n" for rule in rules)
+    written = {term.text for atom in (clause_head, *body) for term in (atom.first, atom.second)}
+    num_anonymous = 0
+
+    def read(term: RawTerm) -> Term:
+        nonlocal num_anonymous
+        if term.is_quoted:
+            return term.text
+        if "(" in term.text and term.text not in vocabulary.constants:
+            raise line_error(
+                source,
+                "a constant or a variable",
+                f"the compound term {show(term.text)}",
+                "rewrite the rule without functions; quote the name if it is a constant",
+            )
+        if "(" not in term.text and is_variable(term.text):
+            if term.text != "_":
+                return Variable(term.text)
+            num_anonymous += 1
+            while f"_{num_anonymous}" in written:
+                num_anonymous += 1
+            return Variable(f"_{num_anonymous}")
+        return term.text
+
+    def read_atom(atom: RawAtom) -> NamedAtom:
+        return NamedAtom(atom.predicate, read(atom.first), read(atom.second))
+
+    return NamedRule(read_atom(clause_head), tuple(map(read_atom, body)), name, confidence, source)
 
 
-def _render_rule(rule: NamedRule) -> str:
-    atoms = (rule.clause_head, *rule.body)
-    terms = (term for atom in atoms for term in (atom.first, atom.second))
-    variables = dict.fromkeys(term.name for term in terms if isinstance(term, Variable))
-    shown = {name: "?" + name.removeprefix("?") for name in variables}
-    is_clear = len(set(shown.values())) == len(shown) and all(map(_VARIABLE.fullmatch, shown.values()))
-    if not is_clear:
-        shown = {name: f"?v{i}" for i, name in enumerate(variables)}
-
-    def render_term(term: Term) -> str:
-        return shown[term.name] if isinstance(term, Variable) else quote_name(term)
-
-    def render_atom(atom: NamedAtom) -> str:
-        return f"{_render_predicate(atom.predicate)}({render_term(atom.first)},{render_term(atom.second)})"
-
-    clause_head, *body = map(render_atom, atoms)
-    name = re.sub(r"[:('\"\t\n%#]", "_", rule.name)
-    confidence = "" if rule.confidence is None else repr(float(rule.confidence))
-    return f"{name}:{confidence}:{', '.join(body)} -> {clause_head}"
+def _parse_number(text: str) -> float | None:
+    """Parse a finite decimal number; return None for any other text."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
-def _render_predicate(predicate: str) -> str:
-    is_plain = (
-        _PLAIN_PREDICATE.fullmatch(predicate)
-        and predicate == predicate.strip()
-        and not any(operator in predicate for operator in OPERATORS)
+def _read_confidence(text: str, source: Source) -> float:
+    """Parse the confidence of a rule's line. UserError if it is not a number."""
+    number = _parse_number(text.strip())
+    if number is None:
+        raise line_error(source, "a number as confidence", show(text.strip()), "write a number such as 0.8")
+    return number
+
+
+def _check_end(scanner: Scanner, source: Source) -> None:
+    """Raise UserError unless the rest of the line is empty or a final dot."""
+    scanner.take(".")
+    if rest := scanner.rest:
+        raise line_error(source, "the end of the rule", show(rest), "write one rule a line")
+
+
+def _empty_body(source: Source) -> UserError:
+    """Return the error of a rule without body."""
+    return line_error(
+        source,
+        "at least one body atom",
+        "an empty body",
+        "move the atom to the facts, or give the rule a body",
     )
-    return predicate if is_plain else quote_name(predicate)
+
+
+_LETTER_AND_DIGITS = re.compile(r"[a-z][0-9]*")
+_COLON_FIELD = re.compile(r"([^:('\"]*):")
+
+
+def _parse_arrow(lines: Sequence[Line], file: str, vocabulary: _Vocabulary) -> list[NamedRule]:
+    """Parse arrow rules: `name:confidence:b1(X,Z), b2(Z,Y) -> h(X,Y)`.
+
+    Name and confidence may be missing, each with its colon. A bare argument is
+
+    - a variable if it begins with `?` or `_`, or is a lower-case letter a to z, alone or followed by digits;
+    - if it begins with an upper-case letter: a constant if it has several characters and the graph has that constant
+      (`Germany`), else a variable;
+    - a constant if the graph has it; anything else is an error, since a misspelt constant would silently prove nothing.
+
+    A quoted name is a constant. UserError at the first line that is not an arrow rule.
+    """
+    return [_parse_arrow_line(text, Source(file, number), vocabulary) for number, text in lines]
+
+
+def _parse_arrow_line(text: str, source: Source, vocabulary: _Vocabulary) -> NamedRule:
+    name, confidence, clause = _split_prefix(text, source, vocabulary)
+    scanner = Scanner(clause, source, OPERATORS)
+    if scanner.take("->"):
+        raise _empty_body(source)
+    body = scanner.take_atoms()
+    if not scanner.take("->"):
+        found = show(scanner.rest) if scanner.rest else "the end of the line"
+        raise line_error(source, "',' or '->' after an atom", found, "write b1(X,Z), b2(Z,Y) -> h(X,Y)")
+    clause_head = scanner.take_atom()
+    _check_end(scanner, source)
+
+    def is_variable(term: str) -> bool:
+        if term.startswith(("?", "_")) or _LETTER_AND_DIGITS.fullmatch(term):
+            return True
+        is_known = term in vocabulary.constants
+        if term[0].isupper():
+            return len(term) == 1 or not is_known
+        if is_known:
+            return False
+        raise line_error(
+            source,
+            "a variable (X, ?x, x1) or a constant of the graph",
+            show(term),
+            suggest(term, vocabulary.constants)
+            or f"write ?{term} for a variable, '{term}' in quotes for a constant that the graph lacks",
+        )
+
+    return _build_rule(
+        clause_head,
+        body,
+        is_variable=is_variable,
+        vocabulary=vocabulary,
+        source=source,
+        name=name,
+        confidence=confidence,
+    )
+
+
+def _split_prefix(text: str, source: Source, vocabulary: _Vocabulary) -> tuple[str, float | None, str]:
+    """Split a line into name, confidence and clause. A predicate may hold colons itself: in doubt the graph decides."""
+    text = text.strip(" \t")
+    if not (first := _COLON_FIELD.match(text)) or _begins_with(text, vocabulary.predicates):
+        return "", None, text
+    name, after_name = first[1].strip(), text[first.end() :]
+    if second := _COLON_FIELD.match(after_name):
+        field, after_field = second[1].strip(), after_name[second.end() :]
+        if not field:
+            return name, None, after_field
+        if _parse_number(field) is not None:
+            return name, _parse_number(field), after_field
+    if _parse_number(name) is not None:
+        return "", _parse_number(name), after_name
+    if second and not _begins_with(after_name, vocabulary.predicates):
+        _read_confidence(second[1], source)
+    return name, None, after_name
+
+
+def _begins_with(clause: str, predicates: Collection[str]) -> bool:
+    predicate, parenthesis, _ = clause.partition("(")
+    return bool(parenthesis) and predicate.strip(" \t") in predicates
+
+
+_PROLOG_END = re.compile(r"\.?[ \t]*(?:%.*)?")
+_PROLOG_FIX = "write h(X,Y) :- b1(X,Z), b2(Z,Y)."
+
+
+def _parse_prolog(lines: Sequence[Line], file: str, vocabulary: _Vocabulary) -> list[NamedRule]:
+    """Parse Prolog rules: `h(X,Y) :- b1(X,Z), b2(Z,Y).`, one a clause.
+
+    A bare argument that begins with an upper-case letter or `_` is a variable, and each `_` a different one; everything else
+    is a constant. The final dot may be missing. A line that ends in `:-` or `,` continues in the next one. UserError at the
+    first clause that is not a rule.
+    """
+    return [_parse_prolog_clause(text, Source(file, number), vocabulary) for number, text in _join_lines(lines)]
+
+
+def _join_lines(lines: Sequence[Line]) -> Iterator[Line]:
+    number, clause = 0, ""
+    for line in lines:
+        number, clause = (number, f"{clause} {line.text}") if clause else line
+        if not clause.rstrip().endswith((":-", ",")):
+            yield Line(number, clause)
+            clause = ""
+    if clause:
+        yield Line(number, clause)
+
+
+def _parse_prolog_clause(text: str, source: Source, vocabulary: _Vocabulary) -> NamedRule:
+    scanner = Scanner(text, source, OPERATORS)
+    clause_head = scanner.take_atom()
+    if _PROLOG_END.fullmatch(scanner.rest):
+        raise _empty_body(source)
+    if not scanner.take(":-"):
+        raise line_error(source, "':-' after the rule's head", show(scanner.rest), _PROLOG_FIX)
+    if _PROLOG_END.fullmatch(scanner.rest):
+        raise _empty_body(source)
+    body = scanner.take_atoms()
+    if not _PROLOG_END.fullmatch(scanner.rest):
+        raise line_error(source, "',' or the end of the rule after an atom", show(scanner.rest), _PROLOG_FIX)
+    return _build_rule(
+        clause_head,
+        body,
+        is_variable=lambda term: term[0].isupper() or term[0] == "_",
+        vocabulary=vocabulary,
+        source=source,
+    )
+
+
+_ANYBURL_VARIABLE = re.compile(r"[A-Z][0-9]*")
+_ANYBURL_FORMAT = "predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)"
+
+
+def _parse_anyburl(lines: Sequence[Line], file: str, vocabulary: _Vocabulary) -> list[NamedRule]:
+    """Parse AnyBURL rules: `predicted<TAB>support<TAB>confidence<TAB>h(X,Y) <= b1(X,A), b2(A,Y)`.
+
+    A bare argument is a variable if it is one upper-case letter A to Z, alone or followed by digits; else it is a constant.
+    UserError at the first line that is not an AnyBURL rule.
+    """
+    return [_parse_anyburl_line(text, Source(file, number), vocabulary) for number, text in lines]
+
+
+def _parse_anyburl_line(text: str, source: Source, vocabulary: _Vocabulary) -> NamedRule:
+    fields = text.split("\t")
+    if len(fields) != 4:
+        found = f"{len(fields)} field{'s' * (len(fields) != 1)} in {show(text)}"
+        raise line_error(source, _ANYBURL_FORMAT, found, "separate four fields by single tabs")
+    scanner = Scanner(fields[3], source, OPERATORS)
+    clause_head = scanner.take_atom()
+    if not scanner.take("<="):
+        found = show(scanner.rest) if scanner.rest else "the end of the line"
+        raise line_error(source, "'<=' after the rule's head", found, f"write {_ANYBURL_FORMAT}")
+    if not scanner.rest.rstrip("."):
+        raise _empty_body(source)
+    body = scanner.take_atoms()
+    _check_end(scanner, source)
+    return _build_rule(
+        clause_head,
+        body,
+        is_variable=lambda term: bool(_ANYBURL_VARIABLE.fullmatch(term)),
+        vocabulary=vocabulary,
+        source=source,
+        confidence=_read_confidence(fields[2], source),
+    )
+
+
+_AMIE_ARROW = re.compile(r"(?:^|\s)=>(?:\s|$)")
+
+_SPACES = re.compile(r" {2,}")
+_AMIE_FORMAT = "?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c"
+
+
+def _parse_amie(lines: Sequence[Line], file: str, vocabulary: _Vocabulary) -> list[NamedRule]:
+    """Parse AMIE rules: `?a  rel  ?b   ?b  rel2  ?c   => ?a  head  ?c`, then the metrics, separated by tabs.
+
+    A name that begins with `?` is a variable, any other a constant. Atoms are separated by two or more spaces, so that
+    names may hold single ones; if a rule has none, single spaces separate. The confidence is the column `Std Confidence` of
+    the header; without a header the second metric, or the only one. Lines with neither `=>` nor `?`, which AMIE writes before
+    and after the rules, are skipped. UserError at the first line with `?` or `=>` that is not an AMIE rule.
+    """
+    rules = []
+    header: list[str] = []
+    for number, text in lines:
+        if "?" in text or _AMIE_ARROW.search(text):
+            rules.append(_parse_amie_line(text, Source(file, number), vocabulary, header))
+        elif "\t" in text and not header:
+            header = [column.strip().lower() for column in text.split("\t")]
+    return rules
+
+
+def _parse_amie_line(text: str, source: Source, vocabulary: _Vocabulary, header: Sequence[str]) -> NamedRule:
+    clause, *metrics = text.split("\t")
+    sides = _AMIE_ARROW.split(clause)
+    if len(sides) != 2:
+        raise line_error(source, _AMIE_FORMAT, show(clause), f"write {_AMIE_FORMAT}")
+    if not sides[0].strip():
+        raise _empty_body(source)
+    body = _parse_amie_atoms(sides[0], source)
+    clause_heads = _parse_amie_atoms(sides[1], source)
+    if len(clause_heads) != 1:
+        raise line_error(
+            source,
+            "one atom after '=>'",
+            f"{len(clause_heads)} in {show(sides[1].strip())}",
+            f"write {_AMIE_FORMAT}",
+        )
+    return _build_rule(
+        clause_heads[0],
+        body,
+        is_variable=lambda _: True,
+        vocabulary=vocabulary,
+        source=source,
+        confidence=_pick_confidence(metrics, header, source),
+    )
+
+
+def _parse_amie_atoms(text: str, source: Source) -> list[RawAtom]:
+    text = text.strip()
+    names = _SPACES.split(text)
+    if len(names) % 3 or any(name.startswith("?") and " " in name for name in names):
+        names = text.split()
+    if not names or len(names) % 3 or any(name.startswith("?") for name in names[1::3]):
+        raise line_error(
+            source,
+            "atoms of three names, such as ?a  rel  ?b",
+            f"{len(names)} names in {show(text)}",
+            f"write {_AMIE_FORMAT}",
+        )
+    return [
+        RawAtom(relation, _amie_term(first), _amie_term(second))
+        for first, relation, second in zip(names[::3], names[1::3], names[2::3], strict=True)
+    ]
+
+
+def _amie_term(name: str) -> RawTerm:
+    return RawTerm(name, not name.startswith("?"))
+
+
+def _pick_confidence(metrics: Sequence[str], header: Sequence[str], source: Source) -> float | None:
+    if "std confidence" in header:
+        column = header.index("std confidence") - 1
+    else:
+        column = min(1, len(metrics) - 1)
+    if not 0 <= column < len(metrics):
+        return None
+    return _read_confidence(metrics[column].replace(",", "."), source)
+
+
+_Parser: TypeAlias = Callable[[Sequence[Line], str, _Vocabulary], list[NamedRule]]
+
+_SIGNS: Final[tuple[tuple[re.Pattern[str], _Parser], ...]] = (
+    (re.compile(r"^[^\t]*\t[^\t]*\t[^\t]*\t.*<="), _parse_anyburl),
+    (_AMIE_ARROW, _parse_amie),
+    (re.compile(r"\)\s*:-"), _parse_prolog),
+    (re.compile(r"->"), _parse_arrow),
+)

@@ -1,8 +1,8 @@
-"""Scan atoms `predicate(first, second)` out of a line.
+"""A scanner for atoms `predicate(first, second)` in a line.
 
-A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes a backslash before a quote or a backslash, and a quote
-written twice, stand for the sign itself. A bare argument ends at a comma or at the closing parenthesis; it
-may hold balanced parentheses. Blanks around a bare name do not belong to it.
+A name is quoted (`'a b'`, `"a, b"`) or bare. In quotes, a backslash before a quote or a backslash, and a doubled quote, stand
+for the character itself. A bare argument ends at a comma or at the closing parenthesis; it may hold balanced parentheses. A
+bare name does not include the blanks around it.
 """
 
 from typing import NamedTuple
@@ -13,19 +13,18 @@ from kgverify.program.program import Source
 
 _BLANKS = " \t"
 _QUOTES = "'\""
-_NEEDS_QUOTES = frozenset("()'\",\\")
 _ATOM = "predicate(first,second)"
 
 
 class RawTerm(NamedTuple):
-    """An argument as it was written; in quotes it is a constant whatever it looks like."""
+    """An argument as written; a quoted one is a constant."""
 
     text: str
     is_quoted: bool
 
 
 class RawAtom(NamedTuple):
-    """A predicate with its two arguments as they were written."""
+    """A predicate with its two arguments as written."""
 
     predicate: str
     first: RawTerm
@@ -33,9 +32,9 @@ class RawAtom(NamedTuple):
 
 
 class Scanner:
-    """A position in a line; every method that takes something moves it forward.
+    """A position in a line, which every method that takes something advances.
 
-    operators: signs that a bare predicate may not hold, such as `->`; in quotes it may
+    operators: text that a bare predicate must not contain, such as `->`; a quoted one may
     """
 
     def __init__(self, text: str, source: Source, operators: tuple[str, ...] = ()) -> None:
@@ -46,11 +45,11 @@ class Scanner:
 
     @property
     def rest(self) -> str:
-        """What is left of the line, without blanks around it."""
+        """The rest of the line, without the blanks around it."""
         return self._text[self._position :].strip(_BLANKS)
 
     def take(self, sign: str) -> bool:
-        """Take a sign if it comes next."""
+        """Take a text if it comes next; return whether it did."""
         self._skip_blanks()
         if not self._text.startswith(sign, self._position):
             return False
@@ -58,7 +57,7 @@ class Scanner:
         return True
 
     def take_atom(self) -> RawAtom:
-        """Take an atom. UserError if none comes next or if it has not two arguments."""
+        """Take an atom. UserError if the next text is not an atom with two arguments."""
         predicate = self._take_predicate()
         terms = [self._take_term(predicate)]
         while self.take(","):
@@ -70,7 +69,7 @@ class Scanner:
             raise self._error(
                 "two arguments",
                 f"{len(terms)} in {predicate!r}",
-                "write every atom with two arguments; quote a name that holds a comma",
+                "write every atom with two arguments; quote a name that contains a comma",
             )
         return RawAtom(predicate, *terms)
 
@@ -101,7 +100,7 @@ class Scanner:
             raise self._error(
                 _ATOM,
                 found,
-                "write every atom as predicate(first,second); quote a predicate with unusual signs",
+                "write every atom as predicate(first,second); quote a predicate with unusual characters",
             )
         self._position = end + 1
         return predicate
@@ -142,20 +141,3 @@ class Scanner:
 
     def _error(self, expected: str, found: str, fix: str) -> UserError:
         return line_error(self._source, expected, found, fix)
-
-
-def quote_name(name: str) -> str:
-    """Return a name in single quotes, as `Scanner` reads it."""
-    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def render_name(name: str) -> str:
-    """Return a name for an atom of a fact: bare where it reads back as itself, else in quotes."""
-    is_bare = (
-        name
-        and not _NEEDS_QUOTES.intersection(name)
-        and name == name.strip(_BLANKS)
-        and not name.startswith(("%", "#", "\ufeff"))
-    )
-    return name if is_bare else quote_name(name)

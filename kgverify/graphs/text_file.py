@@ -1,4 +1,4 @@
-"""Text files as the readers see them: bytes with a digest, numbered lines, errors that name a line."""
+"""Text files for the readers: bytes with a digest, numbered lines, and errors that name a line."""
 
 import hashlib
 from importlib.resources.abc import Traversable
@@ -47,26 +47,26 @@ def read_text(file: Traversable) -> TextFile:
 
 
 def split_lines(text: str) -> list[Line]:
-    """Return the lines of a text, ended by LF or CRLF and by nothing else: names may hold any other separator."""
+    """Split a text at LF and CRLF, and at nothing else, since names may hold any other separator."""
     return [Line(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
 
 
 def is_comment(line: str) -> bool:
-    """Return whether a line is a comment: its first sign is `%` or `#`, and no tab makes it a row of a table."""
+    """Return whether a line is a comment: it begins with `%` or `#`, and has no tab, which would make it a row of a table."""
     return line.lstrip(" ").startswith(("%", "#")) and "\t" not in line
 
 
 def is_skipped(line: str) -> bool:
-    """Return whether a line says nothing: only white space, without a tab, or a comment."""
+    """Return whether a line is empty, white space without a tab, or a comment."""
     return "\t" not in line and (not line.strip() or is_comment(line))
 
 
 def line_error(source: Source, expected: str, found: str, fix: str) -> UserError:
-    """Return the error of a line: what was expected there, what was found and how to fix it."""
+    """Return the error for a line, with what was expected and found there and how to fix it."""
     return UserError(f"expected {expected}, found {found}", where=str(source), fix=fix)
 
 
 def show(text: str) -> str:
-    """Return a piece of text in quotes, cut to a length that an error message bears."""
+    """Return a text in quotes, cut to a length that fits an error message."""
     text = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
     return repr(text)

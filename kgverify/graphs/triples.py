@@ -1,17 +1,16 @@
-"""Read triples: `head<TAB>relation<TAB>tail` or `relation(head,tail).`, whichever the file holds.
+"""Read triples: `head<TAB>relation<TAB>tail` or `relation(head,tail).`, in one of the two formats.
 
-The format is told by the first line that is neither blank nor a comment, and is the same for the whole file.
-Names survive exactly. In the tabular format that includes blanks at their ends; in the functional one a name
-with commas, a quote in front or unbalanced parentheses needs quotes, which do not belong to it. Every
-argument is a constant, whatever its case. Comments are lines that begin with `%` or `#`; in the tabular
-format such a line is a row if it holds a tab.
+The first line that is neither blank nor a comment determines the format of the whole file. Names survive exactly. In the
+tabular format that includes blanks at their ends; in the functional one a name with commas, a leading quote or unbalanced
+parentheses needs quotes, which are not part of it. Every argument is a constant, whatever its case. Comments are lines that
+begin with `%` or `#`; in the tabular format such a line is a row if it holds a tab.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kgverify.graphs.scanner import Scanner, render_name
+from kgverify.graphs.scanner import Scanner
 from kgverify.graphs.text_file import Line, is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
@@ -33,24 +32,19 @@ class Triples(NamedTuple):
 
 
 def parse_triples(text: str, file: str) -> Triples:
-    """Return the triples of a text. UserError, with `file` and line, at the first line that is no triple."""
+    """Parse the triples of a text. UserError, with `file` and line, at the first line that is not a triple."""
     lines = split_lines(text)
     parse = _parse_tabular if _is_tabular(lines) else _parse_functional
     found = list(parse(lines, file))
     return Triples(tuple(atom for _, atom in found), tuple(number for number, _ in found))
 
 
-def render_triples(atoms: Iterable[NamedAtom]) -> str:
-    """Ground atoms in the functional format, one a line; names get quotes where they need them."""
-    return "".join(f"{render_name(p)}({render_name(str(a))},{render_name(str(b))}).\n" for p, a, b in atoms)
-
-
 def _is_tabular(lines: Sequence[Line]) -> bool:
     rows = [text for _, text in lines if "\t" in text or not is_skipped(text)]
-    telling = next((text for text in rows if not text.lstrip(" ").startswith(("%", "#"))), "")
-    if not telling:
+    first = next((text for text in rows if not text.lstrip(" ").startswith(("%", "#"))), "")
+    if not first:
         return bool(rows)
-    return telling.count("\t") >= 2 or ("\t" in telling and not _PLAIN.fullmatch(telling))
+    return first.count("\t") >= 2 or ("\t" in first and not _PLAIN.fullmatch(first))
 
 
 def _parse_tabular(lines: Sequence[Line], file: str) -> Iterable[tuple[int, NamedAtom]]:
@@ -85,7 +79,7 @@ def _parse_atom(text: str, source: Source) -> NamedAtom:
             source,
             f"{_TABULAR} or {_FUNCTIONAL}",
             show(text),
-            "write one triple a line, in one of the two formats for the whole file",
+            "write one triple a line, in the same format for the whole file",
         )
     scanner = Scanner(text, source)
     predicate, first, second = scanner.take_atom()

@@ -1,4 +1,4 @@
-"""A case: problems in one run, and what the pipeline under test did with them; made once, whatever laws look at it."""
+"""A case: problems in one run, and the results of the pipeline under test, computed once for all laws."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from kgverify.trace.model.validate import check_columns
 
 
 def read_steps(columns: Columns) -> list[StepView]:
-    """The steps in their order."""
+    """Return the steps in order, as views."""
     steps, resolvents = columns.steps, columns.resolvents
     atoms = [Atom(*row) for row in resolvents.atoms.tolist()]
     every = [
@@ -60,13 +60,13 @@ def read_steps(columns: Columns) -> list[StepView]:
 
 
 class Finding(NamedTuple):
-    """Something that breaks a law.
+    """A violation of a law in a case.
 
-    candidate: its row in the columns of the case; -1 where the finding is of none
-    step:      in its derivation; -1 where the finding is of none
+    candidate: its row in the columns of the case; -1 if the finding is not about one
+    step:      in its derivation; -1 if the finding is not about one
     stage:     the stage that the law is about
-    field:     what differs from what the law says
-    query:     of the run, where there is no candidate
+    field:     the value that differs
+    query:     of the run, if the finding is not about a candidate
     """
 
     candidate: int
@@ -87,7 +87,7 @@ class Case:
 
     @classmethod
     def of(cls, problems: Sequence[Problem], make_pipeline: MakePipeline) -> "Case":
-        """The case of problems that can share a run. UserError if they cannot."""
+        """Return the case of problems that can share a run. UserError if they cannot."""
         return cls(merge(problems), make_pipeline)
 
     @property
@@ -112,7 +112,7 @@ class Case:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """What is under test."""
+        """The pipeline under test."""
         return self.make_pipeline(self.run, self.sizes)
 
     @property
@@ -126,7 +126,7 @@ class Case:
         return [query for query in self.run.queries if self.merged.is_ranked[query]]
 
     def draw(self, queries: Sequence[int], num_corruptions: int | None = None) -> CandidateSet:
-        """What the pipeline draws for these queries."""
+        """Draw the corruptions of these queries with the pipeline under test."""
         num = self.run.num_corruptions if num_corruptions is None else num_corruptions
         return self.pipeline.draw(self.run.graph, self.run.split, queries, num, self.run.seed)
 
@@ -138,11 +138,11 @@ class Case:
 
     @cached_property
     def columns(self) -> Columns:
-        """What the engine reports of the candidates. UserError if the columns are inconsistent."""
+        """The engine's results for the candidates. UserError if the columns are inconsistent."""
         return self.checked(self.engine.prove(self.candidates), self.engine)
 
     def checked(self, columns: Columns, engine: Engine) -> Columns:
-        """The columns. UserError if they are inconsistent."""
+        """Return the columns. UserError if they are inconsistent."""
         check_columns(
             columns,
             self.program.symbols,
@@ -164,7 +164,7 @@ class Case:
 
     @cached_property
     def rankings(self) -> Rankings | None:
-        """The pipeline's ranks of what it reports; None where a log-probability is no number."""
+        """The pipeline's ranks of the results; None if a log-probability is not finite."""
         if not np.isfinite(self.columns.candidates.log_probability).all():
             return None
         return rank(self.pipeline, self.columns.candidates, self.run)
@@ -176,23 +176,23 @@ class Case:
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:
-        """int64 [T]: the candidate's row of each step."""
+        """The candidate's row of each step, int64 [T]."""
         num_steps = self.columns.candidates.num_steps
         return np.repeat(np.arange(len(num_steps)), num_steps)
 
     @cached_property
     def first_step(self) -> NDArray[np.int64]:
-        """int64 [N + 1]: where the steps of each candidate begin."""
+        """The index at which the steps of each candidate begin, int64 [N + 1]."""
         return starts_of(self.columns.candidates.num_steps)
 
     @cached_property
     def first_resolvent(self) -> NDArray[np.int64]:
-        """int64 [T + 1]: where the resolvents of each step begin."""
+        """The index at which the resolvents of each step begin, int64 [T + 1]."""
         return starts_of(self.columns.steps.num_resolvents)
 
     @cached_property
     def clauses(self) -> Clauses:
-        """The program as the plain resolution of the laws reads it."""
+        """The program in the form of the plain resolution of the laws."""
         return Clauses(self.program, exclude_query=self.limits.exclude_query)
 
     @cached_property
@@ -202,7 +202,7 @@ class Case:
 
     @cached_property
     def names(self) -> Names:
-        """Renders ids in names."""
+        """The renderer of ids in names."""
         columns = empty_columns()
         return Names(
             Trace(
@@ -220,22 +220,22 @@ class Case:
         )
 
     def vary(self, *, limits: Limits | None = None, policy: Policy | None = None, sizes: Sizes | None = None) -> Engine:
-        """The engine made again, under other limits or with other sizes of the batch."""
+        """Make the engine again, with other limits or other sizes of the batch."""
         run = replace(self.run, limits=limits or self.limits, policy=policy or self.run.policy)
         return self.make_pipeline(run, sizes or self.sizes).engine
 
     def atom_name(self, atom: Sequence[int]) -> str:
-        """An atom in names."""
+        """Render an atom in names."""
         predicate, first, second = map(int, atom)
         return self.names.atom((predicate, first, second))
 
     def of_step(self, row: int | np.integer, stage: Stage, field: str, expected: object, actual: object) -> Finding:
-        """A finding about a row of the steps."""
+        """Return a finding about a row of the steps."""
         candidate = int(self.owner[row])
         return Finding(candidate, int(row) - int(self.first_step[candidate]), stage, field, str(expected), str(actual))
 
     def problem_of(self, finding: Finding) -> int:
-        """The place of the problem that a finding is about; the last one's where it is of none."""
+        """Return the index of the problem that a finding is about; the last one's if it is about none."""
         query = finding.query
         if 0 <= finding.candidate < len(self.columns.candidates.query):
             query = int(self.columns.candidates.query[finding.candidate])
@@ -243,7 +243,7 @@ class Case:
 
 
 def rank(pipeline: Pipeline, candidates: Candidates, run: Run) -> Rankings:
-    """The pipeline's ranks of the candidates that are in a ranking."""
+    """Rank the candidates that are in a ranking with the pipeline."""
     from kgverify.ranking.rank import RANK_TOLERANCE
 
     rows = np.flatnonzero(candidates.side != Side.NONE)
@@ -251,18 +251,18 @@ def rank(pipeline: Pipeline, candidates: Candidates, run: Run) -> Rankings:
 
 
 def take_candidates(candidates: Candidates, rows: NDArray[np.integer]) -> Candidates:
-    """The candidates in these rows."""
+    """Return the candidates in these rows."""
     columns: Any = [column[rows] for column in candidates]
     return Candidates(*columns)
 
 
 def has_same_candidates(given: CandidateSet, reported: Candidates) -> bool:
-    """True if each given candidate is reported once, in the order given."""
-    told = CandidateSet(reported.query, reported.side, reported.atom)
-    return is_same_set(given, told)
+    """Return whether each given candidate is reported once, in the order given."""
+    listed = CandidateSet(reported.query, reported.side, reported.atom)
+    return is_same_set(given, listed)
 
 
 def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:
-    """True if two sets hold the same candidates in the same order."""
+    """Return whether two sets hold the same candidates in the same order."""
     pairs: Any = zip(one, other, strict=True)
     return all(np.array_equal(left, right) for left, right in pairs)

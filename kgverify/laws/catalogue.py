@@ -25,7 +25,7 @@ LAWS: dict[str, Law] = {
 
 
 def find_law(name: str) -> Law:
-    """The law of a name. UserError for an unknown one."""
+    """Return the law of a name. UserError for an unknown one."""
     if name not in LAWS:
         raise UserError(
             f"unknown law {name!r}", where="law", fix=suggest(name, LAWS) or f"choose one of {', '.join(LAWS)}"

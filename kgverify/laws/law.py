@@ -1,29 +1,30 @@
-"""What a law is, what breaks one, and checking laws over many problems."""
+"""Laws and their violations, and the check of laws on many problems."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
+from kgverify.runs.delta_debugging import halve
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
 
 MOST_VIOLATIONS = 10
-"""Violations of one law that are confirmed unless another number is told."""
+"""The default number of violations of one law that are confirmed."""
 
 Find: TypeAlias = Callable[[Case], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
 class Law:
-    """A statement that holds of every prover of the semantics.
+    """A statement that holds for every prover of the semantics.
 
-    statement:  what holds
-    find:       what breaks it in a case
+    statement:  the law in words
+    find:       yields the violations in a case
     has_steps:  whether the engine must take single steps
-    needs_rows: whether nothing is said where candidates are lost or doubled
+    needs_rows: whether the law is not checked if candidates are lost or doubled
     judges:     `engine`, `draw` or `rank`: the part of a pipeline that it is about
     is_replica: whether it computes resolvents or scores again, as another prover would
     """
@@ -39,8 +40,16 @@ class Law:
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
     ) -> list["Violation"]:
-        """Where the pipeline under test breaks this law."""
+        """Return where the pipeline under test breaks this law."""
         return check_laws(make_pipeline, problems, [self], most=most)
+
+
+def law(statement: str, **options: Any) -> Callable[[Find], Law]:
+    """Return a decorator that makes a law of a function: `_fact_order` finds the violations of `fact-order`.
+
+    options: fields of the law
+    """
+    return lambda find: Law(find.__name__.strip("_").replace("_", "-"), statement, find, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +58,12 @@ class Violation:
 
     law:     its name
     stage:   the stage that the law is about; empty for an exception
-    index:   place of the problem among those checked
-    problem: what breaks the law
-    group: the problems, this one among them, in whose common run it does; itself alone if it does so alone
-    candidate, goal: in names; empty where the violation is of none
-    step:    -1 where the violation is of none
-    field, expected, actual: what the law says, and what there is
+    index:   of the problem among those checked
+    problem: that breaks the law
+    group:   the problems, this one among them, that break it in one run; the problem itself if it does so alone
+    candidate, goal: in names; empty if the violation is not about one
+    step:    -1 if the violation is not about one
+    field, expected, actual: the value that differs, by the law and as found
     """
 
     law: str
@@ -71,7 +80,7 @@ class Violation:
     actual: str
 
     def __str__(self) -> str:
-        """What a person reads: the law, where it is broken, the two values and the problem."""
+        """Return the law, the step that breaks it, the two values and the problem as text."""
         at = f" at step {self.step}" if self.step >= 0 else ""
         lines = [f"law broken: {self.law} ({self.stage or 'exception'}{at})", f"   {self.statement}"]
         lines += [f"   candidate   {self.candidate}"] if self.candidate else []
@@ -90,30 +99,30 @@ def check_laws(
     most: int = MOST_VIOLATIONS,
     confirms: bool = True,
 ) -> list[Violation]:
-    """Where the pipeline under test breaks one of the laws.
+    """Return where the pipeline under test breaks one of the laws.
 
-    The problems share as few runs as may be. Of each law the first `most` problems that break it are told; unless
-    `confirms` is off, each is tried alone as well, so that what is told is as small as can be.
+    The problems share as few runs as possible. The first `most` violations of each law are returned. Unless `confirms` is
+    off, each problem is tried alone as well, so that it is as small as possible.
     """
     found: dict[str, list[Violation]] = {law.name: [] for law in laws}
-    for places in group_problems(problems):
-        for violation in find_violations(make_pipeline, [problems[i] for i in places], laws, places):
+    for indices in group_problems(problems):
+        for violation in find_violations(make_pipeline, [problems[i] for i in indices], laws, indices):
             found[violation.law].append(violation)
     law_of = {law.name: law for law in laws}
-    told: list[Violation] = []
+    confirmed: list[Violation] = []
     for name, violations in found.items():
         violations.sort(key=lambda each: each.index)
-        told += [
+        confirmed += [
             _confirm(law_of[name], each, make_pipeline) if confirms and len(each.group) > 1 else each
             for each in violations[:most]
         ]
-    return told
+    return confirmed
 
 
 def find_violations(
-    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], places: Sequence[int]
+    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], indices: Sequence[int]
 ) -> Iterator[Violation]:
-    """At most one violation of each law for each of the problems, which must be able to share a run."""
+    """Yield at most one violation of each law for each of the problems, which must be able to share a run."""
     case = Case.of(problems, make_pipeline)
     for law in laws:
         seen = set()
@@ -122,30 +131,30 @@ def find_violations(
             if law.needs_rows and not case.is_aligned:
                 continue
             for finding in law.find(case):
-                place = case.problem_of(finding)
-                if place not in seen:
-                    seen.add(place)
-                    yield _tell(law, case, finding, place, places)
+                member = case.problem_of(finding)
+                if member not in seen:
+                    seen.add(member)
+                    yield _describe(law, case, finding, member, indices)
         except InternalError:
             raise
         except Exception as error:
-            yield from _blame(law, error, make_pipeline, problems, places)
+            yield from _blame(law, error, make_pipeline, problems, indices)
 
 
 def _blame(
-    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], places: Sequence[int]
+    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
 ) -> Iterator[Violation]:
-    """An exception, told of the problems that make it."""
+    """Yield the violation of an exception, for each problem that causes it."""
     if len(problems) > 1:
         middle = len(problems) // 2
         for part in (slice(0, middle), slice(middle, None)):
-            yield from find_violations(make_pipeline, problems[part], [law], places[part])
+            yield from find_violations(make_pipeline, problems[part], [law], indices[part])
         return
     yield Violation(
         law=law.name,
         statement=law.statement,
         stage="",
-        index=places[0],
+        index=indices[0],
         problem=problems[0],
         group=tuple(problems),
         candidate="",
@@ -157,7 +166,7 @@ def _blame(
     )
 
 
-def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[int]) -> Violation:
+def _describe(law: Law, case: Case, finding: Finding, member: int, indices: Sequence[int]) -> Violation:
     candidates = case.columns.candidates
     candidate = goal = ""
     if 0 <= finding.candidate < len(candidates.query):
@@ -169,8 +178,8 @@ def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[i
         law=law.name,
         statement=law.statement,
         stage=finding.stage,
-        index=places[place],
-        problem=case.merged.problems[place],
+        index=indices[member],
+        problem=case.merged.problems[member],
         group=case.merged.problems,
         candidate=candidate,
         step=finding.step,
@@ -182,22 +191,13 @@ def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[i
 
 
 def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Violation:
-    """The violation of the problem alone, if it is one; else in the smallest group that halving finds."""
+    """Return the violation of the problem alone, if it occurs; else in the smallest group that halving finds."""
 
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)
 
-    best = attempt([violation.problem])
-    if best is not None:
-        return best
-    group = list(violation.group)
-    while len(group) > 1:
-        middle = len(group) // 2
-        for half in (group[:middle], group[middle:]):
-            smaller = attempt(half)
-            if smaller is not None:
-                group, best = half, smaller
-                break
-        else:
-            break
-    return best or violation
+    alone = attempt([violation.problem])
+    if alone is not None:
+        return alone
+    group = halve(violation.group, lambda half: attempt(half) is not None)
+    return attempt(group) or violation if len(group) < len(violation.group) else violation

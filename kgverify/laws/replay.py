@@ -1,4 +1,4 @@
-"""Replay reproducers: compare both sides again, and check the law again where one was broken."""
+"""Replay of reproducers: both sides are compared again, and so is the law that was broken, if any."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Replay:
 
     @property
     def verdict(self) -> Verdict:
-        """DIVERGE where the law is broken or the sides differ, INCONCLUSIVE where nothing could be compared, else AGREE."""
+        """The verdict: INCONCLUSIVE if nothing could be compared, DIVERGE if a law is broken or the sides differ."""
         if self.violation is not None:
             return Verdict.DIVERGE
         if self.failure is None:
@@ -43,7 +43,7 @@ class Replay:
         return self.failure is not None and fails_same_way(self.failure.signature, self.reproducer.signature)
 
     def __str__(self) -> str:
-        """The verdict with both values, as text."""
+        """Return the verdict with both values as text."""
         lines = self._law_lines() if self.reproducer.signature.kind == LAW else self._difference_lines()
         return "\n".join(lines)
 
@@ -83,9 +83,9 @@ class Replay:
 def replay(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipeline | None = None) -> Replay:
     """Run a reproducer, or the reproducer in a file, again.
 
-    engine: runs in place of the engine that the reproducer names
+    engine: replaces the engine that the reproducer names
 
-    UserError for a file that is no reproducer, an unknown law, or an engine that cannot be made.
+    UserError for a file that cannot be read as a reproducer, an unknown law, or an engine that cannot be made.
     """
     made = reproducer if isinstance(reproducer, Reproducer) else read_reproducer(Path(reproducer))
     if engine is None:

@@ -16,7 +16,7 @@ from kgverify.testing.shrinking.shrink import MAX_CALLS, MAX_SECONDS, Progress, 
 
 
 class ShrunkViolation(NamedTuple):
-    """What shrinking a violation came to; `violation` is that of the minimal problem."""
+    """The result of shrinking a violation; `violation` is that of the minimal problem."""
 
     shrunk: Shrunk
     violation: Violation
@@ -31,10 +31,11 @@ def shrink_violation(
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
 ) -> ShrunkViolation:
-    """A minimal problem that breaks the same law. Deterministic, unless the seconds run out.
+    """Return a minimal problem that breaks the same law. Deterministic, unless the seconds run out.
 
-    law: that of the violation, if it is not one of the catalogue
-    UserError where the law is not broken when the problem is run again.
+    law: that of the violation, if it is not in the catalogue
+
+    UserError if the law is not broken when the problem is run again.
     """
     oracle = LawOracle(law or find_law(violation.law), violation, make_pipeline, max_calls=max_calls, seconds=seconds)
     shrunk = shrink_with(oracle, make_failure(violation), progress)
@@ -42,12 +43,12 @@ def shrink_violation(
 
 
 def find_violation(problem: Problem, law: Law, make_pipeline: MakePipeline) -> Violation | None:
-    """How the pipeline under test breaks a law on a problem by itself; None if it does not."""
+    """Return how the pipeline under test breaks a law on a problem by itself; None if it does not."""
     return next(find_violations(make_pipeline, [problem], [law], [0]), None)
 
 
 def make_failure(violation: Violation) -> Failure:
-    """A violation as a failure, whose signature names the law."""
+    """Return a violation as a failure, whose signature names the law."""
     return Failure(
         index=violation.index,
         problem=violation.problem,
@@ -58,7 +59,7 @@ def make_failure(violation: Violation) -> Failure:
 
 
 class LawOracle(Oracle):
-    """Says of problems whether a law is broken on them; one check of the law is one call, however often it proves.
+    """Decides whether a law is broken on a problem; one check is one call, however many runs it takes.
 
     violations: of the problems judged alone so far
     """
@@ -73,11 +74,11 @@ class LawOracle(Oracle):
 
     @property
     def can_share(self) -> bool:
-        """True if problems can be told to break the law in a run with others: not if they decide over each other there."""
+        """True if violations can be recognized in a run with others: not if problems affect each other there."""
         return bool(self.signature.stage) and not self.needs_batch
 
     def judge_alone(self, problem: Problem) -> Failure | None:
-        """How the law is broken on a problem by itself."""
+        """Return how the law is broken on a problem by itself."""
         self.calls += 1
         violation = find_violation(problem, self._law, self._pipeline)
         if violation is None:
@@ -86,16 +87,16 @@ class LawOracle(Oracle):
         return make_failure(violation)
 
     def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
-        """The places of the problems on which the law is broken in a common run."""
+        """Return the indices of the problems on which the law is broken in a common run."""
         self.calls += 1
-        (places,) = group_problems(problems)
-        return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], places)}
+        (indices,) = group_problems(problems)
+        return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], indices)}
 
 
 def make_law_reproducer(
     violation: Violation, engine: EngineSpec = EAGER, *, neighbour: str = "", notes: tuple[str, ...] = ()
 ) -> Reproducer:
-    """The reproducer of a violation. One that takes group has a note of it: shrink it first."""
+    """Return the reproducer of a violation. A note says if it needs other problems in its run: shrink it first."""
     others = len(violation.group) - 1
     group = (f"only in one run with {others} other problems",) if others else ()
     return Reproducer(

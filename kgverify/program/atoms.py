@@ -25,7 +25,7 @@ class NamedAtom(NamedTuple):
 
     @property
     def is_ground(self) -> bool:
-        """Whether both arguments are constants."""
+        """True if both arguments are constants."""
         return not (isinstance(self.first, Variable) or isinstance(self.second, Variable))
 
 

@@ -18,8 +18,7 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import RECORD_AGAIN
 from kgverify.trace.model.stage_items import StageOutputs, StageReader, check_stage_items
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.verify_content import stored_root
+from kgverify.trace.read.trace_file import TraceFile
 
 MOST_CANDIDATES = 20
 MOST_RESOLVENTS = 40
@@ -136,16 +135,16 @@ class TraceView:
         }
 
 
-class MappedTraceView(TraceView):
+class LazyTraceView(TraceView):
     """Looks things up in a trace that stays on disk: reads what was asked for, and checks it by its digest."""
 
-    def __init__(self, trace: MappedTrace) -> None:
+    def __init__(self, trace: TraceFile) -> None:
         self._mapped = trace
 
     @cached_property
     def trace(self) -> Trace:  # type: ignore[override]
         """The trace but for its candidates."""
-        return self._mapped.look()
+        return self._mapped.metadata_only()
 
     @cached_property
     def names(self) -> Names:  # type: ignore[override]
@@ -159,7 +158,7 @@ class MappedTraceView(TraceView):
 
     def sizes(self) -> tuple[int, int, int]:
         """How many steps and resolvents were recorded, and the root digest of the stored digests."""
-        return self._mapped.num_steps, self._mapped.num_resolvents, stored_root(self._mapped)
+        return self._mapped.num_steps, self._mapped.num_resolvents, self._mapped.compute_root()
 
     def _find(self, candidate: int) -> tuple[Candidates, int]:
         return self._mapped.candidate_columns(candidate, candidate + 1), 0

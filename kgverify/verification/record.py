@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kgverify.engines.protocol import Engine, Progress, RecordingEngine, no_progress
+from kgverify.engines.protocol import (
+    Engine,
+    ProbedEngine,
+    Progress,
+    RecordingEngine,
+    no_progress,
+    positions_of,
+    split_positions,
+)
 from kgverify.errors import UserError
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.run import Pipeline, Run, build_header
-from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
+from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import partial_of
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.uncommitted import Given, join_candidates
-from kgverify.trace.write.writer import TraceWriter
-from kgverify.verification.deep import prove_deep
+from kgverify.trace.model.stage_items import encode_stage_outputs
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -113,13 +120,10 @@ def record(
         path,
         build_header(run, pipeline.engine, level),
         program.symbols,
-        facts=program.facts,
-        fact_lines=program.fact_lines,
-        shard_steps=shard_steps,
+        clauses=Clauses(program.facts, program.fact_lines, program.rules),
+        storage=Storage(is_archived=is_archived, shard_steps=shard_steps),
+        durability=Durability(journal_seconds),
         resume=resume,
-        journal_seconds=journal_seconds,
-        is_archived=is_archived,
-        rules=program.rules,
     ) as writer:
         resumed = writer.num_appended
         if resumed and level == TraceLevel.DIGESTS:
@@ -134,7 +138,7 @@ def record(
             progress(resumed)
         left = candidates.take(slice(resumed, None))
         parts = _prove_parts(pipeline.engine, left, writer.level, progress)
-        proved += append_ahead(writer, parts, append_threads or choose_append_threads(pipeline.engine))
+        proved += writer.append_parts(parts, append_threads or choose_append_threads(pipeline.engine))
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
@@ -143,7 +147,7 @@ def record(
 
 def _prove_parts(
     engine: Engine, candidates: CandidateSet, level: TraceLevel, progress: Progress
-) -> Iterator[Callable[[], Given]]:
+) -> Iterator[Callable[[], StepBatch]]:
     """Prove chunk by chunk; yield functions that read each chunk's columns and digests."""
     if level is TraceLevel.DEEP:
         for begin in range(0, len(candidates.query), DEEP_CHUNK):
@@ -161,7 +165,40 @@ def _prove_parts(
         yield partial(_pair, columns)
 
 
-def _pair(columns: Columns) -> Given:
+def prove_deep(engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+    """Prove every candidate, then repeat each of its steps alone with the stages probed.
+
+    If other candidates of the batch changed a step, the output of its stages therefore differs from the recorded step.
+    UserError for an engine without `probe`, or a `probe` that returns something other than outputs of stages.
+    """
+    where = f"engine {engine.info.name}"
+    if not isinstance(engine, ProbedEngine):
+        raise UserError(
+            "level deep needs an engine that returns the outputs of its stages, and this one has no method `probe`",
+            where=where,
+            fix="implement kgverify.engines.protocol.ProbedEngine, or record at level steps",
+        )
+    columns = engine.prove(candidates)
+    positions = positions_of(columns)
+    steps_left = columns.candidates.num_steps.tolist()[::-1]
+    outputs = []
+    for position in split_positions(positions, 1):
+        outputs.append(engine.probe(position))
+        steps_left[-1] -= 1
+        while steps_left and not steps_left[-1]:
+            steps_left.pop()
+            progress(1)
+    try:
+        return columns._replace(stages=encode_stage_outputs(outputs))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"`probe` returned an invalid output of a stage: {error}",
+            where=where,
+            fix="return what kgverify.trace.model.stage_items.StageOutputs describes",
+        ) from error
+
+
+def _pair(columns: Columns) -> StepBatch:
     return columns, None
 
 

@@ -9,8 +9,8 @@ from kgverify.errors import UserError
 from kgverify.report.report import Report, encode_report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.files.manifest import put_in_place, remove_trace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_for_comparison
 from kgverify.verification.verify import RecordedComparison, Verification
 

@@ -1,7 +1,5 @@
 """The verification of a pipeline against another on the same run, and the comparison of two recorded traces."""
 
-import os
-import platform
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +8,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.comparison.by_stages import StageNamer
 from kgverify.comparison.causes import group_causes
 from kgverify.comparison.classify import Surroundings, classify
@@ -26,13 +23,13 @@ from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
+from kgverify.runs.machine import read_machine
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.explain import Explainer
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
@@ -122,7 +119,7 @@ class RecordedComparison:
 
     stepped: Trace | None = None
 
-    def __init__(self, report: Report, traces: tuple[MappedTrace, MappedTrace], rebuilds: Rebuilds) -> None:
+    def __init__(self, report: Report, traces: tuple[TraceFile, TraceFile], rebuilds: Rebuilds) -> None:
         self.report = report
         self.traces = traces
         self._rebuilds = rebuilds
@@ -159,7 +156,7 @@ def compare_recorded(
 
     Compact traces that differ are compared goal by goal, where their clauses lead to the goals they had.
     """
-    mapped = MappedTrace(expected, tolerates_shards=True), MappedTrace(actual, tolerates_shards=True)
+    mapped = TraceFile(expected, tolerates_shards=True), TraceFile(actual, tolerates_shards=True)
     streamed = compare_streams(
         *mapped, verifies_content=verifies_content, kept=kept, rebuilding=Rebuilder, progress=progress
     )
@@ -202,7 +199,7 @@ def compare_loaded(expected: Trace, actual: Trace) -> Verification:
     return Verification(report, expected, actual)
 
 
-def _compare_recorded_rankings(comparison: Comparison, expected: MappedTrace, actual: MappedTrace) -> Comparison:
+def _compare_recorded_rankings(comparison: Comparison, expected: TraceFile, actual: TraceFile) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
@@ -225,13 +222,14 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
 
 
-def describe_environment(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Environment:
+def describe_environment(expected: Trace | TraceFile, actual: Trace | TraceFile) -> Environment:
     """Describe this machine and both engines."""
+    machine = read_machine()
     return Environment(
-        kgverify=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        num_cpus=os.cpu_count() or 1,
+        kgverify=machine.kgverify,
+        python=machine.python,
+        platform=machine.platform,
+        num_cpus=machine.num_cpus,
         expected=expected.header.engine,
         actual=actual.header.engine,
     )
@@ -247,7 +245,7 @@ def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
     return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
 
 
-def _count_mapped(trace: MappedTrace) -> dict[str, int]:
+def _count_mapped(trace: TraceFile) -> dict[str, int]:
     return _count(np.concatenate([file.read_all("candidates/outcome") for file in trace.files]))
 
 
@@ -299,7 +297,7 @@ def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comp
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *reasons))
 
 
-def _metrics(expected: Trace | MappedTrace, actual: Trace | MappedTrace) -> Metrics:
+def _metrics(expected: Trace | TraceFile, actual: Trace | TraceFile) -> Metrics:
     return Metrics(*(_metrics_of(trace.rankings) for trace in (expected, actual)))
 
 

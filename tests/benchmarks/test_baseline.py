@@ -22,6 +22,8 @@ from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.trace.model.columns import CandidateSet
 
+pytestmark = pytest.mark.deep
+
 
 def evaluate(program: Program, limits: Limits, policy: Policy, candidates: CandidateSet) -> Results:
     layout = choose_layout(limits, slots=64)

@@ -3,20 +3,21 @@
 import subprocess
 from pathlib import Path
 
-from warm_commands import run_python
+import pytest
+from warm_commands import run_script
+
+pytestmark = pytest.mark.deep
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "evaluator.py"
 
 
-def run_script(*options: str) -> subprocess.CompletedProcess[str]:
-    words = [str(SCRIPT), "--device", "cpu", "--mode", "eager", "--tiny", "--repeats", "1", *options]
-    start = f"import runpy, sys; sys.argv = {words!r}; sys.path[0] = {str(SCRIPT.parent)!r}"
-    return run_python(f"{start}; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')", SCRIPT.parent)
+def run_evaluator(*options: str) -> subprocess.CompletedProcess[str]:
+    return run_script(SCRIPT, "--device", "cpu", "--mode", "eager", "--tiny", "--repeats", "1", *options)
 
 
 def test_each_section_adds_its_rows_to_one_table():
     graphs = ("--graph", "countries", "--large-graph", "countries")
-    done = run_script(*graphs, "--only", "agreement,family,million,wn18rr,trace,launches,rank-only")
+    done = run_evaluator(*graphs, "--only", "agreement,family,million,wn18rr,trace,launches,rank-only")
     assert done.returncode == 0, done.stderr
     rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")]
     assert {len(row) for row in rows} == {9}
@@ -29,6 +30,6 @@ def test_each_section_adds_its_rows_to_one_table():
 
 
 def test_an_unknown_section_is_an_error():
-    done = run_script("--only", "famly")
+    done = run_evaluator("--only", "famly")
     assert done.returncode == 2
     assert "unknown sections famly" in done.stderr

@@ -1,23 +1,21 @@
 """The scripts that damage and measure traces run, with small numbers."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm_commands import run_script
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def run(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / name), *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_script(SCRIPTS / name, *arguments)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 def test_damaged_traces_are_refused_or_read_as_they_were():
     output = run("trace_damage.py", "--flips", "60", "--fuzzed", "80", "--seed", "5")
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in output.splitlines() if line.startswith("| ")}
@@ -30,6 +28,7 @@ def test_damaged_traces_are_refused_or_read_as_they_were():
     assert not any(map(int, constructs[1:]))
 
 
+@pytest.mark.deep
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="reads family from KGVERIFY_DATA")
 def test_the_sizes_are_measured():
     output = run("trace_sizes.py", "--steps", "2000", "--queries", "1", "--repeats", "1")
@@ -37,6 +36,7 @@ def test_the_sizes_are_measured():
     assert " 0 of " in output.splitlines()[-1]
 
 
+@pytest.mark.deep
 def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
     small = ("--queries", "2", "--corruptions", "5", "--mode", "eager", "--repeats", "1")
     output = run("trace_recording.py", *small, "--threads", "1", "2", "--shard-steps", "20")
@@ -49,6 +49,7 @@ def test_what_recording_costs_is_measured_and_what_is_recorded_is_right():
     assert "ROOTS DIFFER" not in output
 
 
+@pytest.mark.deep
 def test_what_a_shard_costs_is_measured_and_writers_agree_on_the_root():
     output = run("trace_writing.py", "--steps", "2000", "--repeats", "1")
     assert output.count("| shard") == 4

@@ -13,7 +13,7 @@ from cli_runs import EAGER, SMALL, Command
 import kgverify
 from kgverify.errors import InternalError
 from kgverify.report.report import report_schema
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 
 SCHEMA = Path(kgverify.__file__).parents[1] / "docs" / "report.schema.json"
 

@@ -139,7 +139,8 @@ def test_a_trace_that_is_there_is_overwritten_only_when_that_is_asked_for(comman
     assert command(*options, "--resume").code == 0
 
 
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.deep
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize(
     ("number", "code", "last"),
     [
@@ -161,7 +162,7 @@ def test_an_interrupted_recording_says_what_is_safe_and_how_to_go_on(tmp_path: P
     while not manifest.is_file() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (code, "")
     safe, rest = err.split("\n", 1)
     assert re.fullmatch(r"[1-9][\d,]* candidates with [\d,]+ steps are safe in run\.h5\.partial", safe), err

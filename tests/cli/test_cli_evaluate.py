@@ -147,7 +147,8 @@ def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.deep
+@pytest.mark.usefixtures("heeds_signals")
 def test_ctrl_c_ends_after_the_part_in_flight_and_the_command_goes_on_later(command: Command, tmp_path: Path):
     arguments = ["--part-size", "30", "--corruptions", "12", "--check", "9", *WIDE, "--save", str(tmp_path / "run")]
     process = start(arguments)
@@ -172,6 +173,7 @@ def free_port() -> int:
         return bound.getsockname()[1]
 
 
+@pytest.mark.deep
 def test_two_processes_leave_the_parts_and_the_metrics_of_one(command: Command, tmp_path: Path):
     arguments = ["--queries", "12", "--corruptions", "8", "--part-size", "30", "--check", "9", *WIDE]
     port = str(free_port())
@@ -186,7 +188,7 @@ def test_two_processes_leave_the_parts_and_the_metrics_of_one(command: Command, 
         )
         for rank in range(2)
     ]
-    (out, err), silent = (process.communicate(timeout=120) for process in processes)
+    (out, err), silent = (process.communicate(timeout=300) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], err + silent[1]
     assert silent == ("", "")
     assert "by 2 processes" in out

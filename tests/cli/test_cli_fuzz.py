@@ -36,6 +36,7 @@ def test_a_campaign_says_what_it_found_and_writes_it_as_json(command, tmp_path):
     assert command("replay", found["file"]).code == 1
 
 
+@pytest.mark.deep
 def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
     state = tmp_path / "state"
     proved = command("fuzz", "--exhaustive", "tiny", "--state", state, "--json", tmp_path / "tiny.json")
@@ -57,7 +58,7 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
         (["--engine", "m:f", "--fault", "fact-cap"], "planted in the compiled evaluator"),
         (["--time", "soon"], "expected a time, found 'soon'"),
         (["--known", "nothing.toml"], "cannot be read"),
-        (["--state", "x"], "no use to a campaign"),
+        (["--state", "x"], "cannot be used with a campaign"),
         (["--exhaustive", "everything"], "unknown scope 'everything'"),
         (["--exhaustive", "tiny", "--time", "5s"], "a scope has no budget"),
         (["--json", "no/such/folder/x.json"], "cannot be written"),
@@ -85,12 +86,12 @@ def test_what_is_no_time_is_told(text):
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is another thing there")
 def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_path):
     words = ["fuzz", "--time", "5m", "--jobs", "2", "--corpus", "corpus", "--fault", "last-fact-lost"]
     # A block of 2,048 problems takes long to end.
-    script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 128; main()"
+    script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 128; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *words],
         cwd=tmp_path,
@@ -106,11 +107,11 @@ def test_ctrl_c_ends_a_campaign_with_what_it_found_and_says_how_to_go_on(tmp_pat
             break
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, out + err
     assert "(not shrunk yet)" in out
     assert re.match(r"\d+ NEW DIVERGENCES? SO FAR ", out)
-    assert "this goes on with it:\nkgverify fuzz --time 5m" in err
+    assert "to resume, run:\nkgverify fuzz --time 5m" in err
     assert "Traceback" not in err
 
 

@@ -79,7 +79,7 @@ def test_the_time_left_is_that_of_the_budget_that_is_spent_first():
     tally = BUSY._replace(total=20_000)
     assert value_of(drawn(tally), "time") == "0:01:23, 0:00:56 left"
     assert value_of(drawn(tally, seconds=100.0), "time") == "0:01:23 of 0:01:40, 0:00:17 left"
-    assert value_of(drawn(tally, seconds=50.0), "time") == "0:01:23 of 0:00:50, and what was begun"
+    assert value_of(drawn(tally, seconds=50.0), "time") == "0:01:23 of 0:00:50, finishing blocks in progress"
 
 
 def test_at_the_start_nothing_is_said_that_is_not_known():
@@ -88,7 +88,7 @@ def test_at_the_start_nothing_is_said_that_is_not_known():
     assert value_of(lines, "features") == "not counted yet"
     assert value_of(lines, "failures") == "none yet"
     assert value_of(drawn(Tally("start")), "now") == "starting 2 processes"
-    assert value_of(drawn(Tally("shrink", done=1, total=3)), "now") == "shrinking what is new: 1 of 3"
+    assert value_of(drawn(Tally("shrink", done=1, total=3)), "now") == "shrinking new divergences: 1 of 3"
 
 
 def test_after_ctrl_c_it_says_what_is_awaited_and_how_to_end_at_once():
@@ -135,7 +135,7 @@ def test_long_lines_go_on_under_their_text_and_commands_are_left_to_be_copied():
 # A block of 2,048 problems takes long to end.
 IN_A_TERMINAL = """
 import os, pty, sys
-script = "from kgverify.cli import main; from kgverify.testing import campaign; campaign.BLOCK_SIZE = 256; main()"
+script = "from kgverify.cli import main; from kgverify.testing.campaigns import campaign; campaign.BLOCK_SIZE = 256; main()"
 code = pty.spawn([sys.executable, "-c", script, *sys.argv[1:]])
 sys.exit(os.waitstatus_to_exitcode(code))
 """
@@ -188,7 +188,7 @@ class Terminal:
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
 def test_on_a_terminal_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path):
     words = ["fuzz", "--examples", "2048", "--jobs", "1", "--corpus", "corpus"]
@@ -202,7 +202,7 @@ def test_on_a_terminal_ctrl_c_ends_cleanly_and_the_same_command_goes_on(tmp_path
     after = first.text[first.text.index("NOTHING NEW SO FAR") :]
     num_done = int(re.match(r"NOTHING NEW SO FAR   ([\d,]+) problems", after)[1].replace(",", ""))
     assert 256 <= num_done < 2048
-    assert "goes on with it:\r\nkgverify fuzz --examples 2048 --jobs 1 --corpus corpus\r\n" in after
+    assert "to resume, run:\r\nkgverify fuzz --examples 2048 --jobs 1 --corpus corpus\r\n" in after
 
     with Terminal(tmp_path, *words) as again:
         assert again.wait() == 0, again.text

@@ -103,6 +103,7 @@ def test_what_is_no_command_or_no_number_is_told_and_changes_nothing(stepped, ru
     assert "divergence 1 of 30" in views[8]
 
 
+@pytest.mark.deep
 def test_in_lockstep_both_sides_of_every_step_are_shown(stepped, lockstep_dir: Path):
     views = stepped(lockstep_dir, *["n"] * 20, *["f"] * 3)
     for view in views[:21]:
@@ -184,7 +185,7 @@ def terminal(run_dir: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    seen, deadline = b"", time.monotonic() + 30
+    seen, deadline = b"", time.monotonic() + 120
     while text not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, seen

@@ -48,6 +48,7 @@ def test_a_saved_run_becomes_a_reproducer_and_a_test(command, saved, tmp_path):
     assert other.code == 0
 
 
+@pytest.mark.deep
 def test_a_bug_of_ours_while_replaying_exits_with_70_and_says_where_the_problem_is_saved(
     command, saved, tmp_path, monkeypatch
 ):
@@ -68,6 +69,7 @@ def test_a_bug_of_ours_while_replaying_exits_with_70_and_says_where_the_problem_
     assert read_reproducer(file).problem == read_reproducer(folder / "divergence-1.kg").problem
 
 
+@pytest.mark.deep
 def test_a_run_in_lockstep_and_one_with_weights_become_reproducers(command, saved):
     folder = saved("--fault", "stale-weights", "--policy", "two_tower", "--lockstep")
     shrunk = command("shrink", folder, "--divergence", "2", "-o", folder / "x.kg")
@@ -113,6 +115,7 @@ def test_a_run_that_agrees_cannot_be_shrunk(command, saved):
     assert "shrink a run that diverges" in failed.err
 
 
+@pytest.mark.deep
 def test_every_block_of_the_page_is_true(tmp_path):
     assert {kind for kind, _ in BLOCKS} == {"console", "text", "reproducer", "python"}
     printed = ""

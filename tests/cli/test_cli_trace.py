@@ -16,10 +16,9 @@ from kgverify.program.stages import STEP_STAGES
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import write_again
-from kgverify.verification.deep import prove_deep
-from kgverify.verification.record import record
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import write_again
+from kgverify.verification.record import prove_deep, record
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +135,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("actual", list(TraceLevel))
 @pytest.mark.parametrize("expected", list(TraceLevel))
 def test_traces_of_any_levels_are_compared_saved_and_shown(

@@ -13,7 +13,8 @@ from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import concatenate, expand_rows, select_candidates, select_steps, starts_of
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 TOUCHED = (
     *("candidates.outcome", "candidates.is_limited", "candidates.log_probability"),
@@ -183,13 +184,8 @@ def store(
         path,
         trace.header,
         trace.symbols,
-        facts=trace.facts,
-        fact_lines=trace.fact_lines,
-        shard_steps=shard_steps,
-        absent=absent,
-        level=level,
-        is_archived=is_archived,
-        rules=trace.rules,
+        clauses=Clauses(trace.facts, trace.fact_lines, trace.rules),
+        storage=Storage(level, absent, is_archived, shard_steps),
     ) as writer:
         for i in range(_rows(trace)) if shard_steps < 1 << 40 else ():
             writer.append(select_candidates(trace.columns, np.array([i])))

@@ -15,6 +15,7 @@ def first_of(expected, actual):
     return divergences[0] if divergences else None
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["steps.choice", "steps.goal_atoms", "resolvents.atoms", "steps.outcome"])
 def test_a_planted_divergence_is_found(seed, name, tmp_path):

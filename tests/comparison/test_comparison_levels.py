@@ -20,8 +20,8 @@ from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel, columns_kept
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.verify import compare_recorded
 
 LOW = (TraceLevel.DIGESTS, TraceLevel.COMPACT)

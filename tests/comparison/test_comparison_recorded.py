@@ -11,7 +11,7 @@ from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Verdict
 from kgverify.program.program import Symbols
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.write.rewrite import write_again
+from kgverify.trace.write.writer import write_again
 from kgverify.verification.verify import compare_recorded
 
 

@@ -18,10 +18,11 @@ from kgverify.comparison.streaming.compare import SKIPPED, compare_streams
 from kgverify.comparison.streaming.first_divergence import find_first_divergence
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
-from kgverify.trace.hdf5.datasets import read_arrays, write_arrays
+from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.levels import TraceLevel, has_goals
-from kgverify.trace.read import verify_content as content
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read import data_file as content
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.save import read_run, save_recorded
 from kgverify.verification.verify import compare_loaded, compare_recorded
@@ -50,6 +51,7 @@ def assert_same_report(expected, actual, *, verifies_content=None):
     return streamed
 
 
+@pytest.mark.sample(4, deep=10)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp_path):
@@ -66,6 +68,7 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp
     assert_same_report(*paths, verifies_content=bool(seed % 2))
 
 
+@pytest.mark.sample(5, deep=15)
 @pytest.mark.parametrize(
     ("change", "levels"),
     # Every change, and every pair of levels, with a third of the others.
@@ -84,6 +87,7 @@ def test_each_change_alone_at_any_levels(change, levels, tmp_path):
     assert_same_report(first, second, verifies_content=False)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 def test_equal_traces_of_any_levels_agree_however_they_lie(levels, tmp_path):
     trace = base_trace()
@@ -105,7 +109,7 @@ def test_a_trace_with_goals_is_verified_where_its_digests_are_all_that_is_compar
     first = store(trace, tmp_path / "a", level="digests")
     honest = store(wrong, tmp_path / "b")
     assert compare_streams(first, honest, verifies_content=False).comparison.verdict is Verdict.DIVERGE
-    arrays = read_arrays(honest) | {"digests/sequence": trace.digests.sequence}
+    arrays = DataFile(honest).load_arrays() | {"digests/sequence": trace.digests.sequence}
     write_arrays(tmp_path / "c", arrays, "test")
     with pytest.raises(UserError, match="has digest"):
         compare_streams(first, tmp_path / "c", verifies_content=False)
@@ -116,7 +120,7 @@ def test_goals_without_stored_digests_are_compared_with_digests(tmp_path):
     changed = with_element(trace, "steps.choice", 7, lambda value: value + 1)
     first = store(trace, tmp_path / "a", level="compact")
     for each, verdict in ((trace, Verdict.AGREE), (changed, Verdict.DIVERGE)):
-        arrays = read_arrays(store(each, tmp_path / "b"))
+        arrays = DataFile(store(each, tmp_path / "b")).load_arrays()
         del arrays["digests/sequence"]
         write_arrays(tmp_path / "c", arrays, "test")
         assert assert_same_report(first, tmp_path / "c").verdict is verdict
@@ -137,6 +141,7 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
         np.testing.assert_array_equal(found.columns.steps.goal_atoms, trace.columns.steps.goal_atoms)
 
 
+@pytest.mark.sample(4, deep=12)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("change", [cut_steps, shuffle, lose, rename_constants], ids=lambda each: each.__name__)
 def test_the_first_divergence_at_any_levels(change, levels, tmp_path):
@@ -155,6 +160,7 @@ def test_the_first_divergence_at_any_levels(change, levels, tmp_path):
     assert found == (compared.divergences[0] if compared.divergences else None)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("row", [0, 3, 40])
 def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_path):
@@ -172,6 +178,7 @@ def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_p
 NAMES = sorted(path.name for path in TRACES.glob("*.h5"))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("actual", NAMES)
 @pytest.mark.parametrize("expected", NAMES)
 def test_golden_traces_of_both_versions_stream_as_in_memory(expected, actual):

@@ -43,6 +43,7 @@ def count_rare(columns: Columns, window: int) -> Counter[str]:
     )
 
 
+@pytest.mark.deep
 def test_the_compiled_evaluator_takes_the_steps_of_the_reference() -> None:
     occurred: Counter[str] = Counter()
     for seed in SHORTEST_SEEDS:
@@ -69,6 +70,7 @@ def test_the_compiled_evaluator_takes_the_steps_of_the_reference() -> None:
     assert occurred["OPEN"] == 0
 
 
+@pytest.mark.deep
 def test_two_tower_takes_the_steps_of_the_reference_but_for_near_ties() -> None:
     num_steps = num_near = num_flipped = num_compared = 0
     for seed in TWO_TOWER_SEEDS:
@@ -100,6 +102,7 @@ def test_two_tower_takes_the_steps_of_the_reference_but_for_near_ties() -> None:
     assert num_compared > 500
 
 
+@pytest.mark.deep
 def test_the_random_problems_hold_goals_that_are_revisited() -> None:
     num_different = 0
     stages = build_stages(SCORES["shortest"])

@@ -37,6 +37,7 @@ def prove(program: Program, query: str, match_window: int) -> Columns:
     return columns
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("match_window", [4096, 50_000])
 def test_a_free_goal_counts_every_fact_of_the_largest_predicate(program: Program, match_window: int) -> None:
     assert len(program.facts) == NUM_FACTS
@@ -48,6 +49,7 @@ def test_a_free_goal_counts_every_fact_of_the_largest_predicate(program: Program
     np.testing.assert_array_equal(origins, np.arange(120))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("query", "num_matches"),
     [("r(hub, Z)", NUM_OUT), ("s(X, Z)", NUM_LOOPS), ("r(x0, Z)", -1)],
@@ -69,6 +71,7 @@ def test_facts_found_by_their_second_argument_are_all_counted() -> None:
     assert columns.steps.num_resolvents[1] + columns.steps.dropped_resolvents[1] == NUM_IN
 
 
+@pytest.mark.deep
 def test_candidates_with_large_and_small_fans_wait_for_one_another(program: Program) -> None:
     queries = "r(X, Z), r(in0, hub), r(hub, Z), s(loop3, hub), r(x5, y5), p(hub, out7), r(X, Z)"
     columns = prove(program, queries, match_window=3000)

@@ -74,12 +74,14 @@ def test_the_graph_that_invariance_is_tested_on_has_every_outcome(expected: Colu
     assert expected.candidates.is_limited.any()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_layout_changes_nothing(countries: Countries, expected: Columns, sizes: dict[str, int]) -> None:
     program, candidates = countries
     assert_identical(expected, eager(program, LIMITS, **{**USUAL, **sizes}).prove(candidates))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sizes", SIZES[1:11:2])
 def test_a_layout_changes_nothing_under_two_tower(
     countries: Countries, two_tower: Policy, expected_of_two_tower: Columns, sizes: dict[str, int]
@@ -89,6 +91,7 @@ def test_a_layout_changes_nothing_under_two_tower(
     assert_same_digests(expected_of_two_tower, engine.prove(candidates), 2 * engine.info.score_error)
 
 
+@pytest.mark.deep
 def test_a_match_window_of_one_clause_changes_nothing() -> None:
     for seed in range(5):
         program, limits, candidates = random_problem(seed)
@@ -96,6 +99,7 @@ def test_a_match_window_of_one_clause_changes_nothing() -> None:
         assert_identical(wide.prove(candidates), narrow.prove(candidates))
 
 
+@pytest.mark.deep
 def test_random_layouts_change_nothing() -> None:
     for seed in range(300, 360):
         rng = random.Random(seed)

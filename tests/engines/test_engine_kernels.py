@@ -41,6 +41,7 @@ from kgverify.engines.compiled.tower.launch import build_tower_parameters, build
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_the_fused_kernels_take_the_steps_of_the_reference(lockstep: bool) -> None:
     problems = [replace(problem, policy=PolicySpec("shortest")) for problem in islice(draw_problems(5, 0), 3)]
@@ -48,6 +49,7 @@ def test_the_fused_kernels_take_the_steps_of_the_reference(lockstep: bool) -> No
     assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type), lockstep=lockstep))
 
 
+@pytest.mark.deep
 def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -62,6 +64,7 @@ def test_slots_with_more_clauses_than_a_warp_tries_at_once_are_taken_up_by_more(
     assert not list(check_problems(problems, compiled_maker(mode="fused", device=DEVICE.type)))
 
 
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     precision: str, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +130,7 @@ def test_a_precision_that_needs_a_gpu_is_refused_without_one() -> None:
         CompiledEngine(graph.program, limits, policy, mode="eager", precision="fp8")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("slots", [3, 64])
 def test_an_evaluation_ends_every_candidate_as_a_proof_with_steps_does(slots: int) -> None:
     problems = list(islice(draw_problems(9, 0), 40))
@@ -167,6 +171,7 @@ def fused() -> Fused:
     return Fused(engine, candidates, engine.prove(candidates))
 
 
+@pytest.mark.deep
 def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
     engine, candidates, columns = fused
     found = engine.evaluate(candidates, has_digests=True).digests
@@ -177,6 +182,7 @@ def test_digests_without_steps_are_those_of_the_steps(fused: Fused) -> None:
     assert len(columns.steps.depth) > len(candidates.query) > engine.layout.pool
 
 
+@pytest.mark.sample(0, deep=2)
 @pytest.mark.parametrize("level", list(TraceLevel))
 def test_what_is_recorded_pool_by_pool_is_what_is_proved(fused: Fused, level: TraceLevel) -> None:
     engine, candidates, expected = fused

@@ -146,6 +146,7 @@ class Translation:
         )
 
 
+@pytest.mark.deep
 def test_other_ids_put_the_resolvents_of_a_step_in_another_order_and_do_nothing_else() -> None:
     num_reordered = 0
     for seed in range(540, 580):

@@ -74,6 +74,7 @@ def test_chosen_rows_are_scored_against_the_goals_of_their_slots(dtype: torch.dt
     assert (out[::2] == UNTOUCHED).all()
 
 
+@pytest.mark.deep
 def test_exact_scores_are_those_of_float64() -> None:
     policy = make_policy()
     goals, resolvents = draw(policy, 0, 30), draw(policy, 1, 60)
@@ -112,6 +113,7 @@ def test_a_count_without_an_index_is_of_the_first_rows(number: int) -> None:
     assert (out[number:] == UNTOUCHED).all()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("hidden", "blocks"), [(1, 1), (8, 2), (100, 1), (32, 0)])
 @pytest.mark.parametrize("precision", ["bf16x3", EXACT])
 def test_other_widths_are_padded(hidden: int, blocks: int, precision: str) -> None:

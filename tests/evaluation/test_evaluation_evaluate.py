@@ -67,7 +67,7 @@ def test_the_parts_are_consecutive_queries_of_no_more_candidates_than_the_size()
     assert plan_parts(run, "cpu", 1).parts[0].num_candidates > 1, "a query is never divided"
 
 
-def test_an_evaluation_in_parts_says_what_one_proof_of_all_candidates_says():
+def test_an_evaluation_in_parts_reports_the_same_as_one_proof_of_all_candidates():
     run = small_run()
     pipeline = eager_pipeline(run)
     found = report(run, pipeline, evaluate_all(run, pipeline))
@@ -89,7 +89,7 @@ def test_an_engine_that_can_only_prove_is_evaluated_as_well():
     assert_same_results(evaluate_all(run, eager_pipeline(run)).results, evaluate_all(run, pipeline).results)
 
 
-def test_a_stopped_evaluation_goes_on_with_what_is_missing_and_ends_with_the_same_files(tmp_path: Path):
+def test_a_stopped_evaluation_resumes_and_ends_with_the_same_files(tmp_path: Path):
     run = small_run()
     pipeline = eager_pipeline(run)
     turns = iter([False, False, True])
@@ -104,15 +104,16 @@ def test_a_stopped_evaluation_goes_on_with_what_is_missing_and_ends_with_the_sam
     assert_same_results(evaluate_all(run, pipeline).results, at_once.results)
 
 
-def test_the_layout_is_no_part_of_an_evaluation(tmp_path: Path):
+def test_the_layout_does_not_change_the_files(tmp_path: Path):
     run = small_run()
     for folder, slots in (("few", 3), ("many", 64)):
         evaluate_all(run, eager_pipeline(run, slots=slots), folder=tmp_path / folder)
     assert files_of(tmp_path / "few") == files_of(tmp_path / "many")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("damage", ["cut", "altered", "of another part", "no zip"])
-def test_a_damaged_part_is_done_again_with_a_word(tmp_path: Path, damage: str):
+def test_a_damaged_part_is_repeated_with_a_warning(tmp_path: Path, damage: str):
     run = small_run()
     pipeline = eager_pipeline(run)
     evaluate_all(run, pipeline, folder=tmp_path)
@@ -148,7 +149,7 @@ def test_a_value_altered_under_a_valid_zip_is_found_by_the_checksum(tmp_path: Pa
     assert files_of(tmp_path) == whole
 
 
-def test_the_folder_of_another_evaluation_is_refused_and_what_differs_is_told(tmp_path: Path):
+def test_the_folder_of_another_evaluation_is_refused_with_the_differences(tmp_path: Path):
     run = small_run()
     evaluate_all(run, eager_pipeline(run), folder=tmp_path)
     other = replace(run, seed=1, limits=Limits(max_depth=5))
@@ -167,7 +168,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path):
     assert files_of(tmp_path) == {"notes.txt": b"mine"}
 
 
-def test_a_run_file_that_is_none_is_refused(tmp_path: Path):
+def test_an_invalid_run_file_is_refused(tmp_path: Path):
     (tmp_path / "run.json").write_text("{}")
     run = small_run()
     with pytest.raises(UserError, match=r"run\.json"):
@@ -187,7 +188,7 @@ def test_a_fault_is_found_by_the_candidates_that_the_reference_proves_as_well():
     assert found.check.num_equal + len(found.check.differences) == 40
 
 
-def test_a_way_that_parts_inside_the_declared_error_is_a_near_tie():
+def test_a_derivation_that_differs_within_the_declared_error_is_a_near_tie():
     run = replace(small_run(), num_corruptions=40)
     for declared, is_sound in ((1e-6, True), (0.0, False)):
         pipeline = foreign_pipeline(run, TieBreakingEngine(run, 1e-6, declared=declared))
@@ -197,7 +198,7 @@ def test_a_way_that_parts_inside_the_declared_error_is_a_near_tie():
         assert (found.check.num_near_ties > 0) == is_sound
 
 
-def test_candidates_left_open_are_told_and_are_no_sound_evaluation():
+def test_open_candidates_are_reported_and_make_the_evaluation_unsound():
     run = small_run()
 
     def leave_open(columns):
@@ -211,7 +212,7 @@ def test_candidates_left_open_are_told_and_are_no_sound_evaluation():
     assert not found.is_sound
 
 
-def test_log_probabilities_that_are_no_numbers_are_refused():
+def test_nan_log_probabilities_are_refused():
     run = small_run()
 
     def spoil(columns):
@@ -246,7 +247,7 @@ class Member:
             return self._shared.counters[counter]
 
 
-def test_two_members_leave_the_files_that_one_leaves(tmp_path: Path):
+def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
     run = small_run()
     shared = SimpleNamespace(said=[], counters=Counter(), changed=threading.Condition())
     finished: list[int] = []
@@ -267,7 +268,7 @@ def test_two_members_leave_the_files_that_one_leaves(tmp_path: Path):
     assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
 
 
-def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path):
+def test_a_process_that_is_gone_does_not_block_the_others(tmp_path: Path):
     run = small_run()
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
@@ -277,7 +278,7 @@ def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path):
     assert [part.number for part in found.missing] == [0]
 
 
-def test_a_member_that_has_not_begun_is_not_waited_for_when_all_are_to_stop(tmp_path: Path):
+def test_a_process_that_has_not_started_does_not_block_a_stop(tmp_path: Path):
     run = small_run()
     shared = SimpleNamespace(said=[], counters=Counter(), changed=threading.Condition())
     turns = iter([False, False])
@@ -297,12 +298,12 @@ class Counting:
         pass
 
 
-def test_the_batch_keeps_within_the_memory():
+def test_the_batch_fits_into_the_memory():
     run = replace(small_run(), num_corruptions=-1)
     wide = choose_batch(run, device="cpu", memory=1 << 30)
     narrow = choose_batch(run, device="cpu", memory=4 << 20)
     assert narrow.slots < wide.slots <= 512
-    with pytest.raises(UserError, match="slots take") as caught:
+    with pytest.raises(UserError, match="slots need") as caught:
         choose_batch(run, device="cpu", memory=1 << 10)
     assert caught.value.where == "--memory"
     pipelines = [compiled_pipeline(run, mode="eager", device="cpu", layout=layout) for layout in (wide, narrow)]

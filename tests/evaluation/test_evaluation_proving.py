@@ -1,4 +1,4 @@
-"""Memory that gives out is told with the options that need less; any other error is left as it is."""
+"""Running out of memory is an error that names the options that need less; other errors stay unchanged."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("rank_only", [False, True])
-def test_memory_that_gives_out_is_told_with_the_options_that_need_less(rank_only: bool):
+def test_running_out_of_memory_names_the_options_that_need_less(rank_only: bool):
     run = countries_run(num_queries=1)
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.50 GiB. GPU 0 has a total.\nmore")
     pipeline = Pipeline(Failing(error, eager_pipeline(run, slots=16)), draw_candidates, rank_candidates)
@@ -45,7 +45,7 @@ def test_memory_that_gives_out_is_told_with_the_options_that_need_less(rank_only
     assert "--slots" in caught.value.fix
 
 
-def test_an_allocation_that_led_to_another_error_is_seen():
+def test_an_allocation_failure_that_caused_another_error_is_recognized():
     def fail() -> None:
         try:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
@@ -56,7 +56,7 @@ def test_an_allocation_that_led_to_another_error_is_seen():
         fail()
 
 
-def test_any_other_error_is_left_as_it_is():
+def test_any_other_error_stays_unchanged():
     with pytest.raises(RuntimeError, match="illegal"), explain_out_of_memory():
         raise RuntimeError("illegal address")
     with pytest.raises(KeyError), explain_out_of_memory():

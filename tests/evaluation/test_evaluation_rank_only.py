@@ -35,6 +35,7 @@ def count_skipped(run: Run, pipeline: Pipeline) -> int:
     return int(part.num_ranked.sum()) - int(part.num_outcomes.sum())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", ["shortest", "trained"])
 @pytest.mark.parametrize("max_depth", [3, 20])
 def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_depth: int):
@@ -43,6 +44,7 @@ def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_dep
     assert num_skipped > 0 or (policy, max_depth) == ("shortest", 3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_corruptions", [ALL, 1000])
 def test_the_ranks_of_generated_programs_are_those_of_all_candidates(num_corruptions: int):
     # One at a time: in a merged program a variable of a head alone stands for the constants of all.

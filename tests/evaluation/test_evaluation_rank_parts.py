@@ -35,7 +35,7 @@ def count_left_out(found: EvaluationResult) -> int:
 
 
 def assert_same_ranks(run: Run, pipeline: Pipeline, part_size: int) -> int:
-    """How many candidates were left out."""
+    """Compare the ranks with a complete evaluation, and count the candidates left out."""
     every = evaluate_all(run, pipeline, part_size=part_size)
     ranked = evaluate_all(run, pipeline, part_size=part_size, rank_only=True)
     assert every.results.keys() == ranked.results.keys()
@@ -60,6 +60,7 @@ def narrow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_only, "BLOCK_SIZE", 150)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", ["shortest", "two_tower", "trained"])
 @pytest.mark.parametrize("num_corruptions", [ALL, 12])
 def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str, num_corruptions: int):
@@ -68,6 +69,7 @@ def test_the_ranks_of_countries_are_those_of_the_complete_evaluation(policy: str
     assert left_out > 0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("num_corruptions", [ALL, 30])
 def test_the_ranks_of_random_graphs_are_those_of_the_complete_evaluation(num_corruptions: int, narrow_blocks: None):
     left_out = []
@@ -79,7 +81,7 @@ def test_the_ranks_of_random_graphs_are_those_of_the_complete_evaluation(num_cor
 
 
 def test_queries_that_share_their_corruptions_are_proved_once(narrow_blocks: None):
-    """On a graph with few predicates and entities, at a depth at which little is proved."""
+    """The graph has few predicates and entities, and at this depth little is proved."""
     run = replace(countries_run(num_queries=24, num_corruptions=ALL), limits=Limits(max_depth=1))
     told: list[int] = []
 
@@ -111,8 +113,9 @@ def test_queries_that_share_their_corruptions_are_proved_once(narrow_blocks: Non
         np.testing.assert_array_equal(getattr(part, name), getattr(every, name), err_msg=name)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_corruptions", [ALL, 20])
-def test_a_stopped_evaluation_for_ranks_goes_on_and_ends_with_the_same_files(tmp_path: Path, num_corruptions: int):
+def test_a_stopped_evaluation_for_ranks_resumes_and_ends_with_the_same_files(tmp_path: Path, num_corruptions: int):
     run = countries_run(num_queries=4, num_corruptions=num_corruptions)
     pipeline = eager_pipeline(run, slots=256)
     turns = iter([False, False, True])
@@ -134,7 +137,7 @@ def test_the_folder_of_a_complete_evaluation_is_refused(tmp_path: Path):
         evaluate_all(run, pipeline, folder=tmp_path, part_size=100, rank_only=True)
 
 
-def test_the_report_says_what_was_left_out_and_checks_what_was_not():
+def test_the_report_counts_the_candidates_left_out_and_checks_the_others():
     run = countries_run(num_queries=4, num_corruptions=ALL)
     pipeline = eager_pipeline(run, slots=256)
     every, ranked = (evaluate_all(run, pipeline, rank_only=rank_only) for rank_only in (False, True))
@@ -178,7 +181,7 @@ def test_a_fault_of_the_engine_is_found_and_one_of_the_draw_or_the_ranks_refused
     assert (caught.value.where, "leave --rank-only out" in caught.value.fix) == ("--rank-only", True)
 
 
-def test_a_model_for_which_there_is_no_memory_is_told_with_the_option(monkeypatch: pytest.MonkeyPatch):
+def test_too_little_memory_for_the_model_is_an_error_that_names_the_option(monkeypatch: pytest.MonkeyPatch):
     from kgverify.engines.compiled.program import least_model
 
     monkeypatch.setattr(least_model.LeastModel.__init__, "__kwdefaults__", {"device": "auto", "memory_budget": 64})
@@ -189,7 +192,7 @@ def test_a_model_for_which_there_is_no_memory_is_told_with_the_option(monkeypatc
 
 
 @pytest.mark.parametrize("num_corruptions", [ALL, 5])
-def test_log_probabilities_that_are_no_numbers_are_refused_for_ranks_as_well(num_corruptions: int):
+def test_nan_log_probabilities_are_refused_for_ranks_as_well(num_corruptions: int):
     run = countries_run(num_queries=1, num_corruptions=num_corruptions)
 
     def spoil(columns: Columns) -> Columns:
@@ -201,6 +204,7 @@ def test_log_probabilities_that_are_no_numbers_are_refused_for_ranks_as_well(num
         evaluate_all(run, pipeline, rank_only=True)
 
 
+@pytest.mark.exhaustive
 @needs_data
 @pytest.mark.data
 @pytest.mark.parametrize("policy", ["shortest", "two_tower"])
@@ -210,6 +214,7 @@ def test_the_ranks_of_family_among_all_entities_are_those_of_the_complete_evalua
     assert assert_same_ranks(run, eager_pipeline(run, slots=512), 10_000) > 0
 
 
+@pytest.mark.sample(1)
 @needs_data
 @pytest.mark.data
 @pytest.mark.parametrize("policy", ["shortest", "two_tower"])

@@ -23,7 +23,7 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings
-from kgverify.verification.replay import position_at
+from kgverify.verification.replay import find_position
 
 SCORE_TOLERANCE = 1e-6
 """Above what float32 and float64 differ by on these programs, below what any fault of `score` does."""
@@ -70,13 +70,23 @@ def expected_of(case: Case) -> Columns:
     return evaluate(run, reference_pipeline(run))[0]
 
 
+class Truths(dict[str, Truth]):
+    """The ground truth of each fault, found when it is first asked for."""
+
+    def __missing__(self, name: str) -> Truth:
+        case = case_of(name)
+        self[name] = find_truth(case.run(), [name], slots=case.slots)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def truths() -> dict[str, Truth]:
-    return {name: find_truth((case := case_of(name)).run(), [name], slots=case.slots) for name in FAULTS}
+def truths() -> Truths:
+    return Truths()
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_manifests_in_its_program_and_the_truth_says_so(name: str, truths: dict[str, Truth]):
+def test_a_fault_manifests_in_its_program_and_the_truth_says_so(name: str, truths: Truths):
     assert not is_same(sound_of(case_of(name)), faulty_of(name))
     assert truths[name].has_manifested
 
@@ -86,8 +96,9 @@ def test_without_a_fault_nothing_manifests(case: Case):
     assert find_truth(case.run(), [], slots=case.slots) == Truth({}, (), (), ())
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: str, truths: dict[str, Truth]):
+def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: str, truths: Truths):
     """A difference of a candidate begins at the step that the truth names: before it the two evaluators agree."""
     truth = truths[name]
     if truth.missing or truth.extra:
@@ -97,6 +108,7 @@ def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: st
         assert first_differences(sound_of(case_of(name))[0], faulty_of(name)[0]) == truth.first_step
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["proof-ends-batch", "overwritten-output", "step-budget", "sticky-outcome", "fact-cap"]
 )
@@ -151,8 +163,9 @@ def split_steps(columns: Columns) -> list[list[tuple[object, ...]]]:
     return found
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES])
-def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name: str, truths: dict[str, Truth]):
+def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name: str, truths: Truths):
     """Where the step's goal is wrong already, the step before made it.
 
     One exception: no stage shows a log-probability, so that a wrong sum is read off the traces.
@@ -168,7 +181,7 @@ def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name:
     stages = set()
     for candidate, step in truth.first_step.items():
         for at in (step, step - 1):
-            position = position_at(columns, candidate, at)
+            position = find_position(columns, candidate, at)
             stage = first_difference(expected.probe(position), actual.probe(position), tolerance)
             if stage is not None or at == 0:
                 break
@@ -176,15 +189,16 @@ def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name:
     assert stages == {FAULTS[name].stage}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage is Stage.RECYCLE])
-def test_a_fault_of_the_pool_is_in_no_step_taken_alone(name: str, truths: dict[str, Truth]):
+def test_a_fault_of_the_pool_is_in_no_step_taken_alone(name: str, truths: Truths):
     case = case_of(name)
     run = case.run()
     expected, actual = reference_pipeline(run).engine, judge(run, [name], case.slots).engine
     columns = expected_of(case)
     for candidate, step in list(truths[name].first_step.items())[:5]:
         for at in range(max(0, step - 1), min(step + 1, int(columns.candidates.num_steps[candidate]))):
-            position = position_at(columns, candidate, at)
+            position = find_position(columns, candidate, at)
             assert first_difference(expected.probe(position), actual.probe(position), 0.0) is None
 
 

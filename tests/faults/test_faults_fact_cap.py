@@ -78,6 +78,7 @@ def family() -> tuple[Run, Verification]:
     return run, verify_with_fault(run, slots=128)
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_on_family_the_first_divergence_can_be_checked_by_hand_from_what_is_printed(family: tuple[Run, Verification]):
@@ -110,6 +111,7 @@ def family_folder() -> Path:
     return Path(os.environ["KGVERIFY_DATA"]) / "family"
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_on_family_the_metric_falls_and_every_first_divergence_is_of_the_planted_stage(

@@ -78,6 +78,7 @@ def test_on_the_published_graph_the_fact_cap_is_named_and_explains_the_whole_los
     assert abs(float(mrr) - 0.62) < OF_TRAINING
 
 
+@pytest.mark.deep
 def test_with_the_shipped_weights_the_fact_cap_costs_what_the_page_says(tmp_path: Path):
     finished = run_command(SHIPPED, tmp_path)
     assert find_unprinted(BLOCKS[SHIPPED], finished.printed) == []
@@ -99,23 +100,27 @@ def test_the_first_compiled_evaluator_has_three_causes_and_the_report_separates_
     assert min(gained) < 0
 
 
+@pytest.mark.exhaustive
 def test_in_lockstep_all_three_causes_of_the_first_compiled_evaluator_are_listed(tmp_path: Path):
     finished = run_command(f"{FIRST_COMPILED} --lockstep", tmp_path)
     assert TABLES["first-compiled-lockstep"] == causes_table(finished)
     assert {cause["stage"] for cause in finished.data["causes"]} == {"match_facts", "close", "rank"}
 
 
+@pytest.mark.deep
 def test_each_set_of_repairs_of_the_first_compiled_evaluator_gives_what_the_page_says():
     table = repairs_table(shipped_run(3), COMPOSITES["first-compiled"].parts)
     assert TABLES["first-compiled-repairs"] == table
 
 
+@pytest.mark.deep
 def test_at_the_default_cap_a_fault_of_ranking_is_found_though_it_changes_no_rank(tmp_path: Path):
     finished = run_command(FIRST_COMPILED.replace("--max-resolvents 3 ", ""), tmp_path)
     check_accounts(finished)
     assert {cause["stage"] for cause in finished.data["causes"]} == {"match_facts", "rank"}
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_v10_proves_nothing_and_the_report_says_why(tmp_path: Path):
@@ -126,6 +131,7 @@ def test_v10_proves_nothing_and_the_report_says_why(tmp_path: Path):
     assert "advance" in {cause["stage"] for cause in finished.data["causes"]}
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_in_lockstep_the_causes_of_v10_stand_side_by_side(tmp_path: Path):
@@ -133,6 +139,7 @@ def test_in_lockstep_the_causes_of_v10_stand_side_by_side(tmp_path: Path):
     assert TABLES["v10-lockstep"] == causes_table(finished)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.data
 @needs_data
 def test_mending_any_one_fault_of_v10_proves_nothing_more():

@@ -21,6 +21,7 @@ def stand() -> Stand:
     return Stand(arenas_of("random:4")[0])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["rule-cap", "stale-resolvents", "overwritten-output", "stream-per-chunk", "optimistic-ties"]
 )
@@ -38,6 +39,7 @@ def test_a_fault_that_does_nothing_leaves_the_traces_equal(stand: Stand):
     assert (trial.num_wrong, trial.num_divergences) == (0, 0)
 
 
+@pytest.mark.exhaustive
 def test_without_a_fault_there_is_no_alarm():
     arenas = list(sound_arenas(["countries", "random:1"], 12, seed=3))
     assert len({(arena.limits, arena.policy, arena.slots, arena.seed) for arena in arenas}) == 12
@@ -46,6 +48,7 @@ def test_without_a_fault_there_is_no_alarm():
         assert (trial.verdict, trial.is_manifest, trial.num_divergences) == ("AGREE", False, 0), arena
 
 
+@pytest.mark.exhaustive
 def test_lockstep_lists_both_faults_of_a_pair(stand: Stand):
     for faults in (
         ("rule-cap", "last-argmax"),
@@ -57,10 +60,12 @@ def test_lockstep_lists_both_faults_of_a_pair(stand: Stand):
         assert pair.is_listed, pair.found
 
 
+@pytest.mark.deep
 def test_a_fault_that_another_hides_is_not_counted_as_missed(stand: Stand):
     assert not stand.try_pair(("rule-cap", "padding-ranked")).is_visible
 
 
+@pytest.mark.exhaustive
 def test_what_the_log_holds_is_not_tried_again(tmp_path: Path):
     log = tmp_path / "log.jsonl"
     finished: list[int] = []
@@ -77,6 +82,7 @@ def test_what_the_log_holds_is_not_tried_again(tmp_path: Path):
         run_scoreboard(["random:4"], ["rule-cap"], log=log)
 
 
+@pytest.mark.deep
 def test_the_figures_count_what_is_missed():
     stand = Stand(Arena(graph="random:4"))
     good = stand.try_faults(["rule-cap"])
@@ -105,6 +111,7 @@ def test_the_page_holds_every_fault_and_meets_every_target():
         assert share >= int(target) / 100, name
 
 
+@pytest.mark.deep
 def test_the_script_prints_the_scoreboard_and_its_exit_code_says_whether_the_targets_are_met(tmp_path: Path):
     command = "-m benchmarks.scoreboard --graph random:4 --fault rule-cap --sound 2 --pairs 0 --jobs 1"
     done = subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgverify.graphs import load_graph
+from kgverify.graphs.load import load_graph
 from kgverify.program.outcomes import Side
 
 pytestmark = [
@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "num_facts", "num_test", "num_constants", "num_predicates", "num_rules"),
     [
@@ -45,8 +46,9 @@ def test_the_tails_of_countries_s3_are_its_regions() -> None:
     assert len(graph.argument_domain(located_in, Side.TAIL)) == 5
 
 
+@pytest.mark.deep
 def test_wn18rr_loads_in_the_time_of_a_few_plain_readings() -> None:
-    """Of its triples, on the same machine and at the same time: two or three of them."""
+    """Take the time of two or three plain readings on the same machine."""
     path = Path(os.environ["KGVERIFY_DATA"]) / "wn18rr" / "train.txt"
 
     def read_plainly() -> None:

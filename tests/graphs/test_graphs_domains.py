@@ -1,14 +1,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from render_graphs import render_domains
 
 from kgverify.errors import UserError
-from kgverify.graphs.domains import parse_domains, render_domains
+from kgverify.graphs.load import parse_domains
 
 NAMES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), min_size=1)
 
 
-def test_a_domain_stands_before_its_constants() -> None:
+def test_a_line_begins_with_its_domain() -> None:
     text = "% who\npeople 1 2  3 \nregions europe asia\n"
     assert parse_domains(text, "domains.txt") == {"people": ("1", "2", "3"), "regions": ("europe", "asia")}
 
@@ -17,11 +18,11 @@ def test_in_a_line_with_tabs_names_keep_their_spaces() -> None:
     assert parse_domains("big cities\tNew York\tRio\n", "domains.txt") == {"big cities": ("New York", "Rio")}
 
 
-def test_a_domain_may_be_continued_and_repeats_nothing() -> None:
+def test_a_domain_may_be_continued_without_repetitions() -> None:
     assert parse_domains("d a b\ne c\nd b f\n", "domains.txt") == {"d": ("a", "b", "f"), "e": ("c",)}
 
 
-def test_a_domain_without_constants_is_told_with_its_fix() -> None:
+def test_a_domain_without_constants_is_an_error_with_a_fix() -> None:
     with pytest.raises(UserError) as caught:
         parse_domains("d a\nempty\n", "domains.txt")
     error = caught.value

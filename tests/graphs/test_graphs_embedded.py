@@ -4,9 +4,10 @@ from collections import Counter
 from importlib import resources
 
 import pytest
+from make_countries import parse_table, render_countries
 
-from kgverify.graphs import KnowledgeGraph, embedded_names, load_graph
-from kgverify.graphs.embedded.make_countries import parse_table, render_countries
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import list_embedded, load_graph
 
 FOLDER = resources.files("kgverify.graphs.embedded") / "countries"
 
@@ -42,7 +43,7 @@ def test_the_files_of_the_graph_are_those_of_its_table_byte_for_byte() -> None:
         assert (FOLDER / name).read_bytes() == text.encode("utf-8"), name
 
 
-def test_a_held_out_country_has_no_place_and_its_neighbours_no_region(graph: KnowledgeGraph) -> None:
+def test_a_held_out_country_has_no_subregion_and_its_neighbours_have_no_region(graph: KnowledgeGraph) -> None:
     table = parse_table((FOLDER / "countries.tsv").read_text(encoding="utf-8"))
     held_out = {str(atom.first) for atom in graph.test + graph.valid}
     assert len(held_out) == 48
@@ -81,7 +82,7 @@ def test_an_unknown_subregion_is_refused() -> None:
 
 
 def test_the_embedded_graphs_load_at_once() -> None:
-    assert embedded_names() == ("countries",)
+    assert list_embedded() == ("countries",)
 
     def measure() -> float:
         start = time.process_time()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kgverify.errors import UserError
-from kgverify.graphs import KnowledgeGraph
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.rules import parse_rules
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.outcomes import Side
@@ -51,17 +51,17 @@ def test_known_triples_are_those_of_all_splits_once() -> None:
     assert known.tolist() == [[0, 0, 1], [0, 2, 1], [0, 3, 4], [1, 2, 0]]
 
 
-def test_a_graph_without_test_has_known_triples_and_tells_that_it_has_no_queries() -> None:
+def test_a_graph_without_test_has_known_triples_and_reports_missing_queries() -> None:
     graph = build(test=())
     assert len(graph.known_triples) == 3
     with pytest.raises(UserError) as caught:
         graph.queries("test")
     error = caught.value
     assert (error.where, error.message) == ("toy", "expected test triples, found none")
-    assert error.fix == "add a test file to the graph's folder, or name one with test"
+    assert error.fix == "add a test file to the graph's folder, or give one with test"
 
 
-def test_an_unknown_split_is_told_with_its_fix() -> None:
+def test_an_unknown_split_is_an_error_with_a_fix() -> None:
     with pytest.raises(UserError) as caught:
         build().queries("vaild")
     assert caught.value.message == "expected train, valid or test, found 'vaild'"
@@ -96,7 +96,7 @@ def test_one_seen_constant_without_domain_frees_the_argument() -> None:
     assert domain(graph, NEAR, Side.HEAD) == ["paris", "lyon"]
 
 
-def test_a_side_that_is_none_is_a_mistake_of_the_caller() -> None:
+def test_an_invalid_side_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"expected Side.HEAD or Side.TAIL, found <Side.NONE: 2>"):
         build().argument_domain(0, Side.NONE)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from kgverify.errors import UserError
-from kgverify.graphs import load_graph
+from kgverify.graphs.load import load_graph
 from kgverify.program.atoms import NamedAtom
 
 
@@ -115,22 +115,24 @@ def test_a_name_is_looked_up_in_the_data_folder_and_then_in_the_current_one(
     assert load_graph("../toy").name == load_graph(Path()).name == "toy"
 
 
-def test_an_unknown_name_is_told_with_what_there_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_an_unknown_name_lists_the_graphs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = fail("contries")
     assert error.where == "contries"
     assert error.message == (
-        "no such graph: looked among the embedded graphs (countries), under $KGVERIFY_DATA (not set) "
+        "no such graph: searched the embedded graphs (countries), under $KGVERIFY_DATA (not set) "
         "and in the current folder"
     )
     assert error.fix == "did you mean 'countries'?"
     monkeypatch.setenv("KGVERIFY_DATA", str(folder.parent))
     error = fail("zzz")
     assert error.message.endswith("under $KGVERIFY_DATA (toy, work) and in the current folder")
-    assert error.fix == ("name one of these, give a path, or set KGVERIFY_DATA to the folder that holds the graph")
+    assert error.fix == (
+        "give one of these names, give a path, or set KGVERIFY_DATA to the folder that holds the graph"
+    )
     assert fail("tov").fix == "did you mean 'toy'?"
 
 
-def test_a_missing_path_is_told_with_what_is_beside_it(folder: Path) -> None:
+def test_the_error_for_a_missing_path_lists_its_folder(folder: Path) -> None:
     error = fail("../tov")
     assert (error.where, error.message) == ("../tov", "no such file or folder; '..' holds toy, work")
     assert error.fix == "did you mean 'toy'?"
@@ -139,7 +141,7 @@ def test_a_missing_path_is_told_with_what_is_beside_it(folder: Path) -> None:
     assert error.fix == "check the path"
 
 
-def test_a_folder_without_train_is_told_with_what_it_has(folder: Path) -> None:
+def test_the_error_for_a_folder_without_train_lists_its_files(folder: Path) -> None:
     write(folder, test="b(a,c).")
     (folder / "train.csv").write_text("a,b,c")
     error = fail("../toy")
@@ -151,7 +153,7 @@ def test_a_folder_without_train_is_told_with_what_it_has(folder: Path) -> None:
     assert error.fix == "name the file of the facts train.txt, or give its path instead of the folder's"
 
 
-def test_two_files_for_one_purpose_are_told(folder: Path) -> None:
+def test_two_files_for_one_purpose_are_an_error(folder: Path) -> None:
     write(folder, train="b(a,c).", facts="b(a,d).")
     error = fail("../toy")
     assert error.where == "../toy"
@@ -159,27 +161,27 @@ def test_two_files_for_one_purpose_are_told(folder: Path) -> None:
     assert error.fix == "keep one of them in the folder"
 
 
-def test_an_empty_train_is_told(folder: Path) -> None:
+def test_an_empty_train_is_an_error(folder: Path) -> None:
     write(folder, train="% nothing\n")
     error = fail(folder)
     assert (error.where, error.message) == ("train.txt", "expected at least one triple, found none")
     assert error.fix == "write one triple a line: relation(head,tail). or head<TAB>relation<TAB>tail"
 
 
-def test_a_byte_that_is_not_utf_8_is_told_with_its_line(folder: Path) -> None:
+def test_the_error_for_a_byte_that_is_not_utf_8_names_its_line(folder: Path) -> None:
     (folder / "train.txt").write_bytes(b"b(a,c).\nb(a,\xe9).\n")
     error = fail(folder)
     assert (error.where, error.message) == ("train.txt:2", "expected UTF-8 text, found the byte 0xe9")
     assert error.fix == "save the file in UTF-8"
 
 
-def test_an_option_that_names_no_file_is_told(folder: Path) -> None:
+def test_an_option_without_an_existing_file_is_an_error(folder: Path) -> None:
     write(folder, train="b(a,c).")
     error = fail(folder, rules=Path("gone.txt"))
     assert (error.where, error.message) == ("gone.txt", "cannot be read: No such file or directory")
 
 
-def test_what_looks_like_a_mistake_is_a_warning(folder: Path) -> None:
+def test_likely_mistakes_are_warnings(folder: Path) -> None:
     write(
         folder,
         train="sister(a,c).\nsister(a,c).\nsister(a,d).\nsister(a,c).\n",
@@ -197,6 +199,6 @@ def test_what_looks_like_a_mistake_is_a_warning(folder: Path) -> None:
     )
 
 
-def test_a_constant_of_a_domain_is_one_of_the_graph_for_a_rule(folder: Path) -> None:
+def test_a_rule_may_use_a_constant_that_only_a_domain_has(folder: Path) -> None:
     write(folder, train="b(a,c).", rules="b(X,oslo) -> b(oslo,X)", domains="d a c oslo")
     assert load_graph(folder).rules[0].clause_head.first == "oslo"

@@ -17,7 +17,7 @@ def test_a_seed_gives_the_same_graph_and_another_seed_another():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_queries_are_provable_and_others_are_not(seed: int):
+def test_queries_are_provable_and_others_not(seed: int):
     run = Run(load_graph(f"random:{seed}"), num_queries=30, num_corruptions=3)
     pipeline = reference_pipeline(run)
     outcomes = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 3, 0)).candidates.outcome
@@ -27,11 +27,11 @@ def test_queries_are_provable_and_others_are_not(seed: int):
 
 
 @pytest.mark.parametrize("spec", ["random:", "random:x", "random:-1"])
-def test_a_seed_that_is_none_is_refused(spec: str):
+def test_an_invalid_seed_is_refused(spec: str):
     with pytest.raises(UserError, match="expected a seed"):
         load_graph(spec)
 
 
 def test_a_random_graph_takes_no_files(tmp_path: Path):
-    with pytest.raises(UserError, match="has its own rules"):
+    with pytest.raises(UserError, match="includes its own rules"):
         load_graph("random:1", rules=tmp_path / "rules.pl")

@@ -1,9 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from render_graphs import render_rules
 
 from kgverify.errors import UserError
-from kgverify.graphs.rules import parse_rules, render_rules
+from kgverify.graphs.rules import parse_rules
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.program import NamedRule, Source
 
@@ -72,7 +73,7 @@ def test_a_known_or_quoted_name_of_an_arrow_rule_is_a_constant() -> None:
     ]
 
 
-def test_each_bare_underscore_is_a_variable_of_its_own() -> None:
+def test_each_bare_underscore_is_a_different_variable() -> None:
     expected = [X, Variable("_2"), X, Variable("_1"), Variable("_3"), Variable("_1")]
     assert terms("h(X,_) :- b(X,_1), c(_,_1).") == expected
     assert terms("b(X,_1), c(_,_1) -> h(X,_)") == expected
@@ -210,7 +211,7 @@ def test_rules_with_arbitrary_names_survive_the_arrow_format(rules: list[NamedRu
         (
             "b(X,Y,Z) -> h(X,Y)",
             "expected two arguments, found 3 in 'b'",
-            "write every atom with two arguments; quote a name that holds a comma",
+            "write every atom with two arguments; quote a name that contains a comma",
         ),
         (
             "b(X,Y -> h(X,Y)",
@@ -230,7 +231,7 @@ def test_rules_with_arbitrary_names_survive_the_arrow_format(rules: list[NamedRu
         (
             "b(X,Y), -> h(X,Y)",
             "expected predicate(first,second), found '-> h(X,Y)'",
-            "write every atom as predicate(first,second); quote a predicate with unusual signs",
+            "write every atom as predicate(first,second); quote a predicate with unusual characters",
         ),
         (
             "b(X,Y) ->",
@@ -294,7 +295,7 @@ def test_rules_with_arbitrary_names_survive_the_arrow_format(rules: list[NamedRu
         ),
     ],
 )
-def test_a_line_that_is_no_rule_is_told_with_its_fix(text: str, message: str, fix: str) -> None:
+def test_an_invalid_rule_is_an_error_with_a_fix(text: str, message: str, fix: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_rules("\n" + text + "\n", "rules.txt", constants=frozenset({"germany"}))
     error = caught.value
@@ -306,11 +307,11 @@ def test_a_prolog_fact_among_rules_is_a_rule_without_body() -> None:
         parse_rules("h(X,Y) :- b(X,Y).\nb(a,c).\n", "rules.pl")
 
 
-def test_an_anyburl_line_without_its_numbers_is_told_among_good_ones() -> None:
+def test_an_anyburl_line_without_its_numbers_is_an_error_among_valid_ones() -> None:
     with pytest.raises(UserError, match=r"^rules.txt:2: .*found 1 field in 'h\(X,Y\) <= b\(X,Y\)'"):
         parse_rules("1\t1\t1\th(X,Y) <= b(Y,X)\nh(X,Y) <= b(X,Y)\n", "rules.txt")
 
 
-def test_an_amie_line_without_its_arrow_is_told_among_good_ones() -> None:
+def test_an_amie_line_without_its_arrow_is_an_error_among_valid_ones() -> None:
     with pytest.raises(UserError, match=r"^rules.txt:2: "):
         parse_rules("?a  b  ?c   => ?a  h  ?c\n?a  b  ?c   ?a  h  ?c\n", "rules.txt")

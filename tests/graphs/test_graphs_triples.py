@@ -1,9 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from render_graphs import render_triples
 
 from kgverify.errors import UserError
-from kgverify.graphs.triples import parse_triples, render_triples
+from kgverify.graphs.triples import parse_triples
 from kgverify.program.atoms import NamedAtom
 
 # What a row cannot hold: its separators, and surrogates, which UTF-8 does not have.
@@ -131,19 +132,19 @@ def test_arbitrary_names_survive_the_functional_format(atoms: list[NamedAtom]) -
             "a r b\n",
             1,
             "expected head<TAB>relation<TAB>tail or relation(head,tail)., found 'a r b'",
-            "write one triple a line, in one of the two formats for the whole file",
+            "write one triple a line, in the same format for the whole file",
         ),
         (
             "r(a,b).\nr(a,b,c).\n",
             2,
             "expected two arguments, found 3 in 'r'",
-            "write every atom with two arguments; quote a name that holds a comma",
+            "write every atom with two arguments; quote a name that contains a comma",
         ),
         (
             "r(a).\n",
             1,
             "expected two arguments, found 1 in 'r'",
-            "write every atom with two arguments; quote a name that holds a comma",
+            "write every atom with two arguments; quote a name that contains a comma",
         ),
         (
             "r(a,b\n",
@@ -168,12 +169,12 @@ def test_arbitrary_names_survive_the_functional_format(atoms: list[NamedAtom]) -
             "(a,b).\n",
             1,
             "expected predicate(first,second), found '(a,b).'",
-            "write every atom as predicate(first,second); quote a predicate with unusual signs",
+            "write every atom as predicate(first,second); quote a predicate with unusual characters",
         ),
         ("r('a,b).\n", 1, "expected a closing ', found \"'a,b).\"", "close the quote"),
     ],
 )
-def test_a_line_that_is_no_triple_is_told_with_its_fix(text: str, line: int, message: str, fix: str) -> None:
+def test_an_invalid_triple_is_an_error_with_a_fix(text: str, line: int, message: str, fix: str) -> None:
     error = fail(text)
     assert (error.where, error.message, error.fix) == (f"train.txt:{line}", message, fix)
 

@@ -1,4 +1,4 @@
-"""The conformance suite: an engine of two methods is enough, and what is wrong with it is told."""
+"""The conformance suite: an engine of two methods is enough, and its mistakes are reported."""
 
 from itertools import islice
 
@@ -42,6 +42,7 @@ class Forgetful(TwoMethods):
         return columns
 
 
+@pytest.mark.deep
 def test_two_methods_are_enough():
     report = check_engine(TwoMethods, problems=PROBLEMS)
     assert report.is_conforming
@@ -49,7 +50,7 @@ def test_two_methods_are_enough():
     report.raise_if_broken()
 
 
-def test_a_difference_is_told_small_and_saved(tmp_path):
+def test_a_difference_is_shrunk_reported_and_saved(tmp_path):
     report = check_engine(compiled_maker(faults=["last-fact-lost"]), problems=PROBLEMS)
     assert report.problem.size <= 3
     with pytest.raises(NotConforming, match="first divergence: match_facts at step 0"):
@@ -59,6 +60,7 @@ def test_a_difference_is_told_small_and_saved(tmp_path):
     assert read_reproducer(path).problem == report.problem
 
 
+@pytest.mark.deep
 def test_an_engine_that_agrees_and_does_not_repeat_itself_breaks_laws(tmp_path):
     report = check_engine(Forgetful, problems=PROBLEMS[:8])
     assert report.failure is None

@@ -1,4 +1,4 @@
-"""Broken laws: shrunk with the law held fixed, written down, and judged again with and without the reference."""
+"""Broken laws: shrunk with the law held fixed, saved, and checked again with and without the reference."""
 
 import re
 from itertools import islice
@@ -31,6 +31,7 @@ def broken(fault, name):
     return violation, make
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("fault", "name", "size"),
     [
@@ -97,7 +98,7 @@ def test_the_generated_test_judges_the_law(reproducer, tmp_path):
     assert not write_test(reproducer.with_engine(EAGER), tmp_path / "test_it.py").fails
 
 
-def test_an_unknown_law_is_told(reproducer):
+def test_an_unknown_law_is_an_error(reproducer):
     text = render_reproducer(reproducer).replace("law: fact-order", "law: fact-orders")
     with pytest.raises(UserError, match="unknown law") as raised:
         replay(parse_reproducer(text))
@@ -117,6 +118,7 @@ def test_a_check_that_meets_a_broken_law_alone_makes_it_small_and_saves_it(tmp_p
     assert Corpus(tmp_path).reproducers() == []
 
 
+@pytest.mark.deep
 def test_the_code_of_the_page_makes_a_reproducer(capsys):
     page = (Path(__file__).resolve().parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -82,6 +82,7 @@ def test_operators_are_found_among_brackets_and_comments():
     assert ("arithmetic", "b) + ~(b)") in made
 
 
+@pytest.mark.deep
 def test_every_part_has_mutants_enough_each_with_a_name_of_its_own(mutants: dict[str, tuple[Mutant, ...]]):
     for part, every in mutants.items():
         assert len({each.key for each in every}) == len(every)
@@ -110,6 +111,7 @@ def outcome_of(mutant: Mutant, expression: str) -> object:
     return queue.get()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("part", "function", "before", "after", "expression", "value"),
     [
@@ -181,7 +183,7 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=mutant_trial.try_mutant, args=(None, [NamedRound(16, turn)], None, send))
     process.start()
-    process.join(timeout=30)
+    process.join(timeout=120)
     assert not receive.poll()
     assert status_of(None, process.exitcode) == (TIMED_OUT, "time")
 
@@ -194,6 +196,7 @@ def test_a_run_resumes_after_an_incomplete_line(tmp_path: Path):
     assert read_results(path) == {"ab": result}
 
 
+@pytest.mark.deep
 def test_a_list_is_checked_both_ways(mutants: dict[str, tuple[Mutant, ...]]):
     first, second = mutants["differ"][:2]
     entry = Survivor(**dict(zip(Survivor.__struct_fields__, (*first.key, "equivalent: so it is"), strict=True)))
@@ -205,6 +208,7 @@ def test_a_list_is_checked_both_ways(mutants: dict[str, tuple[Mutant, ...]]):
     assert check_review([unexplained], [], [first])[0].startswith("no reason: ")
 
 
+@pytest.mark.deep
 def test_every_entry_of_the_list_names_a_mutant_that_exists(mutants: dict[str, tuple[Mutant, ...]]):
     entries = read_review()
     assert entries, LIST

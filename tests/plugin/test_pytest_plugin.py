@@ -14,7 +14,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text(en
 TOY, TEST, REPLAY = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 REPORT = re.search(r"```text\n(.*?)```", PAGE, re.DOTALL).group(1)
 MISTAKE, REPAIR = "list(goal[1:])", "[bind(atom, bound) for atom in goal[1:]]"
-# An environment that was installed before the entry point was there has to be told.
+# An environment that was installed before the entry point existed does not load the plugin.
 IS_INSTALLED = any(each.value == "kgverify.pytest_plugin" for each in entry_points(group="pytest11"))
 ARGUMENTS = ("-p", "no:cacheprovider", *(() if IS_INSTALLED else ("-p", "kgverify.pytest_plugin")))
 
@@ -71,6 +71,7 @@ def test_the_page_is_true(pytester, run, toy):
     assert pytester.runpython(replay).stdout.lines[0].startswith("AGREE")
 
 
+@pytest.mark.deep
 def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     pytester.makepyfile(
         """
@@ -100,6 +101,7 @@ def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
     run("-s").stdout.fnmatch_lines(["*ReferenceEngine 4 examples*"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -109,12 +111,12 @@ def test_the_engine_comes_from_option_ini_file_or_conftest(pytester, run, toy):
         (("--kgverify-engine", "reference", "--kgverify-examples", "many"), "*expected a whole number, found 'many'*"),
     ],
 )
-def test_a_wrong_option_is_told(pytester, run, arguments, message):
+def test_a_wrong_option_is_an_error(pytester, run, arguments, message):
     pytester.makepyfile("def test_it(assert_equivalent): assert_equivalent()")
     run(*arguments).stdout.fnmatch_lines([message])
 
 
-def test_problems_graphs_and_engines_of_ones_own(pytester, run, toy):
+def test_own_problems_graphs_and_engines(pytester, run, toy):
     pytester.makepyfile(
         """
         import pytest

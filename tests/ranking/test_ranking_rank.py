@@ -59,8 +59,8 @@ def test_ranks_are_those_of_the_reference(seed: int, tolerance: float):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_candidates_as_they_are_drawn_rank_as_they_do_in_any_order(seed: int):
-    """Of those no copy is sought; of the others, one is."""
+def test_candidates_in_drawing_order_rank_the_same_in_any_other_order(seed: int):
+    """Duplicates are searched only in candidates of another order."""
     candidates, triples = make_candidates(random.Random(seed))
     keys = np.column_stack((candidates.query, candidates.side, candidates.atom))
     first = np.unique(keys, axis=0, return_index=True)[1]
@@ -72,7 +72,7 @@ def test_candidates_as_they_are_drawn_rank_as_they_do_in_any_order(seed: int):
         np.testing.assert_array_equal(column, other)
 
 
-def test_groups_are_found_where_candidates_stand_as_they_are_drawn_and_nowhere_else():
+def test_groups_are_found_only_for_candidates_in_drawing_order():
     triples = np.array([(0, 1, 2), (1, 3, 4)], np.int32)
     rows = [(0, 1, 0, 1, 2), (0, 1, 0, 1, 0), (0, 1, 0, 1, 5), (1, 0, 1, 3, 4), (1, 0, 1, -1, 4), (1, 1, 1, 3, 7)]
 
@@ -101,7 +101,7 @@ def test_no_candidate_gives_no_rank():
     assert [len(column) for column in rank_candidates(none, triples)] == [0] * 5
 
 
-def test_what_is_not_proved_ranks_below_what_is():
+def test_candidates_that_are_not_proved_rank_below_those_that_are():
     triples = np.array([(0, 1, 2)], np.int32)
     candidates = Candidates(
         np.zeros(3, np.int32),
@@ -209,6 +209,6 @@ def test_a_side_without_rankings_has_no_metrics():
 
 
 @pytest.mark.parametrize("rank", [0.5, -1.0, float("nan"), float("inf")])
-def test_a_mean_reciprocal_rank_that_cannot_be_is_a_bug_of_ours(rank: float):
+def test_an_impossible_mean_reciprocal_rank_is_an_internal_error(rank: float):
     with pytest.raises(InternalError, match=r"outside \(0, 1\]"):
         compute_metrics(make_rankings([rank, rank], [rank, rank], [0, 1]))

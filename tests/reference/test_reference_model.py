@@ -149,6 +149,7 @@ def is_instance(query, atom):
     )
 
 
+@pytest.mark.deep
 @pytest.mark.data
 def test_what_is_proved_on_family_is_in_the_least_model(clingo):
     program, test, corrupter = read_dataset("family")

@@ -43,7 +43,7 @@ class Prolog:
     def close(self):
         self.process.stdin.close()
         self.process.stdout.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
 
 def render(atom):

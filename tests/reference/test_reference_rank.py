@@ -28,7 +28,7 @@ def test_scores_closer_than_the_tolerance_are_equal():
 
 
 @pytest.mark.parametrize("scores", [(float("nan"), []), (0.0, [float("nan")]), (0.0, [float("-inf")])])
-def test_a_score_that_is_no_number_is_refused(scores):
+def test_a_nan_score_is_refused(scores):
     with pytest.raises(ValueError, match="finite"):
         rank(*scores)
 

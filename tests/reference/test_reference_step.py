@@ -133,7 +133,7 @@ def test_the_excluded_atom_is_not_pruned():
     assert step.outcome == Outcome.PROVED
 
 
-def test_a_resolvent_left_empty_is_true():
+def test_an_empty_resolvent_is_true():
     program = program_of("p(X, Y) <- q(X, Y)\nq(a, b)")
     step = step_of(program, "p(a, b)")
     assert step.after_resolve[0].kind == Kind.GOAL
@@ -196,7 +196,7 @@ def test_the_limit_counts_long_resolvents_first_and_then_those_beyond_the_number
     assert (dropped_atoms, dropped_resolvents) == (1, 1)
 
 
-def test_a_limit_that_leaves_nothing_gives_false():
+def test_a_limit_that_drops_everything_gives_false():
     program = program_of("p(X, Y) <- q(X, Z), q(Z, Y)\nq(a, b)")
     step = step_of(program, "p(X, b)", max_atoms=1)
     assert step.after_limit == [FALSE]

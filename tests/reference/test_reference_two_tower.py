@@ -97,7 +97,7 @@ def test_a_block_is_the_layer_norm_of_torch(weights):
     assert TwoTower(weights).tower(GOAL) == pytest.approx(x.numpy(), rel=1e-12)
 
 
-def test_a_score_does_not_depend_on_its_company_or_on_the_cache(weights):
+def test_a_score_does_not_depend_on_other_scores_or_on_the_cache(weights):
     together = TwoTower(weights).scores(GOAL, RESOLVENTS)
     alone = [TwoTower(weights).scores(GOAL, [resolvent])[0] for resolvent in RESOLVENTS]
     without_cache = TwoTower(weights, cache_size=1)

@@ -25,7 +25,7 @@ FLAGS = (
     "--remote-debugging-pipe",
     "--window-size=1280,1600",
 )
-SECONDS = 30
+SECONDS = 120
 KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
 

@@ -34,7 +34,7 @@ def run_report(*arguments: object, folder: Path, **environment: str) -> subproce
         text=True,
         encoding="utf-8",
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

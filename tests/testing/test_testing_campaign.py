@@ -1,4 +1,4 @@
-"""Campaigns: what they try, keep and replay, how they go on, and how known divergences are judged."""
+"""Campaigns: what they try, keep and replay, how they resume, and how known divergences are judged."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,14 +38,14 @@ def known(signature: str = LOST_SIGNATURE, expires: date = date(2026, 6, 1), wit
     return KnownDivergence(signature=signature, issue="#1", reason="a test", expires=expires, within=within)
 
 
-def told(result: CampaignResult) -> tuple[object, ...]:
-    """What must not depend on the clock, on the number of processes, or on where it was kept."""
+def comparable(result: CampaignResult) -> tuple[object, ...]:
+    """Return the results that must not depend on the clock, on the number of processes, or on the folder."""
     found = [(each.signature, each.num_problems, each.first, each.size, each.program) for each in result.divergences]
     return result.num_problems, result.num_differing, result.num_confirmed, result.features, result.stages, found
 
 
 def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
-    """Ctrl-C, once, when so many problems are done."""
+    """Return a watch that interrupts once, when `num_problems` problems are done."""
     pressed = []
 
     def watch(tally: Tally) -> None:
@@ -56,7 +56,8 @@ def interrupt_after(num_problems: int) -> Callable[[Tally], None]:
     return watch
 
 
-def test_the_evaluator_as_it_is_passes_and_what_was_exercised_is_told(corpus):
+@pytest.mark.deep
+def test_the_evaluator_as_it_is_passes_and_reports_what_was_exercised(corpus):
     result = run_campaign(Campaign(corpus=corpus, examples=96))
     assert result.is_passed
     assert (result.num_problems, result.num_measured, result.divergences) == (96, 32, [])
@@ -67,6 +68,7 @@ def test_the_evaluator_as_it_is_passes_and_what_was_exercised_is_told(corpus):
     assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
 
 
+@pytest.mark.deep
 def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus):
     result = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     assert not result.is_passed
@@ -79,16 +81,17 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path):
     alone, together = (
         run_campaign(Campaign(corpus=tmp_path / str(jobs), engine=TWO, examples=80, jobs=jobs, most_shrunk=1))
         for jobs in (1, 2)
     )
-    assert told(alone) == told(together)
+    assert comparable(alone) == comparable(together)
     assert len(alone.divergences) > 1
 
 
+@pytest.mark.deep
 def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     first = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64))
     files = sorted(corpus.iterdir())
@@ -96,27 +99,30 @@ def test_the_corpus_is_replayed_first_and_nothing_is_tried_twice(corpus):
     again = run_campaign(Campaign(corpus=corpus, engine=LOST, examples=64), watch=lambda t: phases.append(t.phase))
     assert phases[:2] == ["start", "replay"]
     assert "shrink" not in phases
-    assert told(first) == told(again)
+    assert comparable(first) == comparable(again)
     assert again.num_resumed == 64
     assert [(each.signature, each.found) for each in again.replays] == [(LOST_SIGNATURE, LOST_SIGNATURE)]
     assert sorted(corpus.iterdir()) == files
 
 
-def test_a_campaign_goes_on_with_an_earlier_one_to_the_result_of_both(tmp_path):
+@pytest.mark.exhaustive
+def test_a_campaign_resumes_an_earlier_one_with_the_result_of_both(tmp_path):
     for examples in (40, 96):
         parts = run_campaign(Campaign(corpus=tmp_path / "parts", engine=TWO, examples=examples, most_shrunk=0))
     whole = run_campaign(Campaign(corpus=tmp_path / "whole", engine=TWO, examples=96, most_shrunk=0))
-    assert told(parts) == told(whole)
+    assert comparable(parts) == comparable(whole)
     fresh = run_campaign(Campaign(corpus=tmp_path / "parts", engine=TWO, examples=32, is_fresh=True, most_shrunk=0))
     assert (fresh.num_problems, fresh.num_resumed) == (32, 0)
 
 
+@pytest.mark.exhaustive
 def test_other_engines_and_seeds_begin_anew_in_the_same_corpus(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     for other in (Campaign(corpus=corpus, examples=32), Campaign(corpus=corpus, engine=LOST, seed=1, examples=32)):
         assert run_campaign(other).num_resumed == 0
 
 
+@pytest.mark.deep
 def test_an_interrupted_campaign_keeps_what_it_found_and_shrinks_it_the_next_time(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=96)
     stopped = run_campaign(campaign, watch=interrupt_after(32))
@@ -145,6 +151,7 @@ def test_seconds_are_a_budget_too(corpus):
     assert result.num_problems % 32 == 0
 
 
+@pytest.mark.deep
 def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     repaired = run_campaign(Campaign(corpus=corpus, examples=32))
@@ -152,6 +159,7 @@ def test_a_repaired_divergence_is_replayed_and_passes(corpus):
     assert [(each.signature, each.found) for each in repaired.replays] == [(LOST_SIGNATURE, "")]
 
 
+@pytest.mark.deep
 def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     for log in corpus.glob("*.jsonl"):
@@ -162,6 +170,7 @@ def test_a_divergence_that_only_the_corpus_shows_is_a_divergence(corpus):
     assert result.divergences[0].size == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("engine", "entry", "status", "is_passed"),
     [
@@ -180,6 +189,7 @@ def test_a_known_divergence_is_counted_until_it_expires_or_is_gone(corpus, engin
     assert (judged.num_problems > 0) == (engine == LOST and entry.signature == LOST_SIGNATURE)
 
 
+@pytest.mark.deep
 def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
     run_campaign(Campaign(corpus=corpus, engine=LOST, examples=32))
     result = run_campaign(Campaign(corpus=corpus, examples=32, known=(known(),)), today=TODAY)
@@ -199,7 +209,7 @@ def test_a_known_divergence_is_gone_when_its_reproducer_agrees(corpus):
         (2 * '[[known]]\nsignature = "a"\nissue = "b"\nreason = "c"\nexpires = 2026-01-01\n', "there twice"),
     ],
 )
-def test_a_mistake_in_the_file_of_known_divergences_is_told(tmp_path, text, message):
+def test_a_mistake_in_the_file_of_known_divergences_is_an_error(tmp_path, text, message):
     path = tmp_path / "known.toml"
     path.write_text(text)
     with pytest.raises(UserError, match=message) as caught:
@@ -208,7 +218,7 @@ def test_a_mistake_in_the_file_of_known_divergences_is_told(tmp_path, text, mess
     assert caught.value.fix
 
 
-def test_a_file_of_known_divergences_that_is_not_there_is_told(tmp_path):
+def test_a_missing_file_of_known_divergences_is_an_error(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         read_known(tmp_path / "nothing.toml")
 
@@ -226,7 +236,7 @@ def test_a_line_that_was_being_written_when_the_process_died_is_tried_again(corp
     ("name", "text", "message"),
     [("log", "x\ny\n", "is not the log of a campaign"), ("bad.kg", "p(a, b)\n", "expected")],
 )
-def test_a_corpus_that_cannot_be_read_is_told(corpus, name, text, message):
+def test_a_corpus_that_cannot_be_read_is_an_error(corpus, name, text, message):
     campaign = Campaign(corpus=corpus, examples=1)
     run_campaign(campaign)
     (log,) = corpus.glob("*.jsonl")
@@ -235,7 +245,7 @@ def test_a_corpus_that_cannot_be_read_is_told(corpus, name, text, message):
         run_campaign(campaign)
 
 
-def test_a_corpus_that_is_a_file_is_told(tmp_path):
+def test_a_corpus_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be made a folder"):
         run_campaign(Campaign(corpus=tmp_path / "file", examples=1))
@@ -267,19 +277,19 @@ def test_an_engine_that_raises_an_exception_is_a_divergence(own, corpus):
     assert found.size == 0
 
 
-def test_a_process_that_dies_is_told(own, corpus):
+def test_a_process_that_dies_is_an_error(own, corpus):
     campaign = Campaign(corpus=corpus, engine=EngineSpec("own_engine:dies"), examples=8, jobs=2)
     with pytest.raises(UserError, match="a process died"):
         run_campaign(campaign)
 
 
-def test_an_engine_that_cannot_be_made_is_told_before_anything_is_tried(corpus):
+def test_an_engine_that_cannot_be_made_is_an_error_before_anything_is_tried(corpus):
     with pytest.raises(UserError, match="cannot make the engine 'nothing'"):
         run_campaign(Campaign(corpus=corpus, engine=EngineSpec("nothing"), examples=1))
     assert not corpus.exists()
 
 
-def test_what_is_not_shrunk_for_want_of_calls_is_told_as_it_was_found(corpus):
+def test_a_divergence_beyond_the_limit_is_shrunk_by_the_next_campaign(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=32, most_shrunk=0)
     (found,) = run_campaign(campaign).divergences
     assert not found.is_shrunk

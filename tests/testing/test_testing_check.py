@@ -1,4 +1,4 @@
-"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of trouble told."""
+"""Checking problems: no false alarm, failures confirmed alone or in the smallest group, every kind of failure reported."""
 
 import tempfile
 from itertools import islice
@@ -28,6 +28,7 @@ def test_the_evaluator_agrees_on_every_problem(lockstep):
     assert check_problems(PROBLEMS, lockstep=lockstep) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
     failures = check_problems(PROBLEMS, compiled_maker(faults=["fact-cap"]), lockstep=lockstep, most=2)
@@ -40,6 +41,7 @@ def test_a_fault_of_a_stage_fails_alone_and_is_named(lockstep):
     assert [failure.index for failure in failures] == sorted(failure.index for failure in failures)
 
 
+@pytest.mark.deep
 def test_a_fault_of_chunks_fails_in_the_smallest_group_found():
     small = [p for p in PROBLEMS if p.key == PROBLEMS[0].key][:40]
     assert len(small) > 20
@@ -82,7 +84,7 @@ def test_unranked_queries_are_compared():
 
 
 class Raising:
-    """The reference, which raises an exception where it is told to."""
+    """The reference, which raises an exception in one method."""
 
     def __init__(self, engine, method):
         self._engine, self._method = engine, method

@@ -1,4 +1,4 @@
-"""What decoded problems exercise: every feature of the list, in a sample that a test can afford."""
+"""The distribution of generated problems: every feature of the list occurs in a small sample."""
 
 from itertools import islice
 

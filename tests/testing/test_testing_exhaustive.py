@@ -29,6 +29,7 @@ from kgverify.testing.problems.problem import Sizes
 SMALL = Scope(name="small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(2,), max_resolvents=(1, 3))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "scope",
     [
@@ -73,6 +74,7 @@ def _images(program: ScopedProgram, query: Atom, scope: Scope) -> set[object]:
     return images
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "scope", [SCOPES["tiny"], Scope(name="two predicates", predicates=2, max_body=1, max_facts=1)], ids=str
 )
@@ -85,6 +87,7 @@ def test_no_problem_is_a_renaming_of_another(scope: Scope) -> None:
             seen |= images
 
 
+@pytest.mark.deep
 def test_in_every_order_no_two_problems_are_the_same_in_numbers() -> None:
     scope = Scope(name="ordered", max_body=1, max_facts=2, every_order=True)
     seen: set[object] = set()
@@ -106,6 +109,7 @@ def test_a_list_of_facts_brings_its_constants_in_in_each_order() -> None:
     assert len(facts) == len(set(facts)) == 13
 
 
+@pytest.mark.deep
 def test_no_divergence_exists_in_the_tiny_scope() -> None:
     done: list[int] = []
     certificate = certify(SCOPES["tiny"], progress=done.append)
@@ -115,8 +119,9 @@ def test_no_divergence_exists_in_the_tiny_scope() -> None:
     assert "no divergence exists in this scope" in str(certificate)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", ["query-matched", "no-revisit-check"])
-def test_a_fault_is_found_and_told(fault: str) -> None:
+def test_a_fault_is_found_and_reported(fault: str) -> None:
     certificate = certify(SMALL, compiled_maker(faults=[fault]))
     assert certificate.is_complete
     assert not certificate.is_proof
@@ -129,7 +134,7 @@ def _state(path: Path, most_blocks: int | None = None) -> Certificate:
     return certify(SMALL, state=path, programs_at_once=100, most_blocks=most_blocks)
 
 
-def test_an_interrupted_run_is_taken_up_again(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
     first = _state(path, most_blocks=1)
     assert not first.is_complete
@@ -145,12 +150,12 @@ def test_an_interrupted_run_is_taken_up_again(tmp_path: Path) -> None:
     assert third == second
 
 
-def told(certificate: Certificate) -> Certificate:
-    """What must not depend on the clock."""
+def without_seconds(certificate: Certificate) -> Certificate:
+    """Return the certificate without its seconds."""
     return msgspec.structs.replace(certificate, seconds=0.0)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     spec = EngineSpec(faults=("no-revisit-check",))
     calls: list[int] = []
@@ -167,12 +172,14 @@ def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(
     part = run(2, most_blocks=2)
     assert not part.is_complete
     calls.clear()
-    assert told(run(2)) == told(alone)
+    assert without_seconds(run(2)) == without_seconds(alone)
     assert sum(calls) == alone.compared.problems
     assert calls[0] == part.compared.problems
     assert sorted(blocks_of(tmp_path / "2.jsonl")) == list(range(-(-alone.compared.programs // 80)))
-    # A state is gone on with by any number of processes.
-    assert told(certify(SMALL, spec, state=tmp_path / "2.jsonl", programs_at_once=80)) == told(alone)
+    # Any number of processes can resume from a state.
+    assert without_seconds(certify(SMALL, spec, state=tmp_path / "2.jsonl", programs_at_once=80)) == without_seconds(
+        alone
+    )
 
 
 def blocks_of(path: Path) -> list[int]:
@@ -180,7 +187,7 @@ def blocks_of(path: Path) -> list[int]:
 
 
 @pytest.mark.deep
-def test_ctrl_c_notes_the_blocks_that_processes_are_at(tmp_path: Path) -> None:
+def test_ctrl_c_saves_the_blocks_in_progress(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
 
     def pressed_while_waiting(futures: set[Future[object]], **named: Any) -> object:
@@ -199,7 +206,7 @@ def test_ctrl_c_notes_the_blocks_that_processes_are_at(tmp_path: Path) -> None:
     assert certify(SMALL, EAGER, state=path, programs_at_once=80).is_proof
 
 
-def test_processes_can_only_be_told_of_an_engine() -> None:
+def test_processes_need_the_name_of_an_engine() -> None:
     with pytest.raises(UserError, match="only its name"):
         certify(SMALL, compiled_maker(), programs_at_once=80, jobs=2)
 

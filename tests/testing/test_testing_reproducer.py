@@ -1,4 +1,4 @@
-"""Reproducers: text that reads back as itself, mistakes told with their line, replays, and generated tests."""
+"""Reproducers: text that reads back as itself, mistakes reported with their line, replays, and generated tests."""
 
 import subprocess
 import sys
@@ -143,7 +143,7 @@ GOOD = render_reproducer(Reproducer(problem=Problem(facts=(FACT,), unranked=(FAC
         ("compared", "constants: a b\ncompared", "expected a comma"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(old, new, where):
+def test_a_mistake_is_reported_with_its_line(old, new, where):
     assert old in GOOD
     with pytest.raises(UserError) as error:
         parse_reproducer(GOOD.replace(old, new, 1), "x.kg")
@@ -216,7 +216,8 @@ def toy(tmp_path, monkeypatch):
     sys.modules.pop("toy_engine", None)
 
 
-def test_an_engine_of_ones_own_that_raises_an_exception_shrinks_to_what_makes_it(toy, tmp_path):
+@pytest.mark.deep
+def test_a_third_party_engine_that_raises_an_exception_shrinks_to_what_makes_it(toy, tmp_path):
     rules = (
         NamedRule(NamedAtom("p", X, Y), (NamedAtom("q", X, Y), NamedAtom("p", X, X))),
         NamedRule(NamedAtom("q", X, Y), (NamedAtom("r", X, X), NamedAtom("p", Y, X))),
@@ -243,7 +244,7 @@ def test_an_engine_of_ones_own_that_raises_an_exception_shrinks_to_what_makes_it
     assert after.returncode == 0, after.stdout
 
 
-def test_a_test_that_does_not_fail_is_told(reproducer, tmp_path):
+def test_a_test_that_does_not_fail_is_reported(reproducer, tmp_path):
     first = write_test(reproducer.with_engine(EAGER), tmp_path / "test_it.py")
     assert first == (False, "both sides agree")
     with pytest.raises(UserError, match="pytest does not collect"):

@@ -30,7 +30,7 @@ SMALLEST = {
     "known-triples": 1,
     "optimistic-ties": 0,
 }
-"""What these come to, or less."""
+"""The largest sizes after shrinking."""
 
 ONE_OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.values())
 
@@ -42,10 +42,11 @@ def stream() -> ProblemStream:
 
 @pytest.fixture(scope="module")
 def shrunk_of(stream):
-    """What a fault of the catalogue shrinks to, each done once, with seconds enough on any machine."""
+    """Return a function that shrinks each fault of the catalogue once, with enough seconds for any machine."""
     return cache(lambda name: shrink(stream.search_fault(name).failure, compiled_maker(faults=[name]), seconds=300))
 
 
+@pytest.mark.sample(1, deep=5)
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_fault_shrinks_to_little_that_fails_alone_in_the_same_way(stream, shrunk_of, name):
     failure = stream.search_fault(name).failure
@@ -68,12 +69,14 @@ def test_what_does_not_matter_is_as_it_is_by_default(shrunk_of):
     assert {str(term) for atom in shrunk.problem.facts for term in atom[1:]} <= {"a", "b"}
 
 
-def test_a_limit_that_matters_is_told_and_the_neighbour_names_the_number(shrunk_of):
+@pytest.mark.deep
+def test_a_limit_that_matters_is_kept_and_the_neighbour_names_the_number(shrunk_of):
     shrunk = shrunk_of("max-depth-off-by-one")
     assert shrunk.problem.limits.max_depth < Limits().max_depth
     assert shrunk.problem.limits.max_resolvents == Limits().max_resolvents
 
 
+@pytest.mark.deep
 def test_shrinking_twice_gives_the_same(stream):
     failure = stream.search_fault("query-pruned").failure
     first, second = (shrink(failure, compiled_maker(faults=["query-pruned"])) for _ in range(2))
@@ -94,7 +97,7 @@ def test_a_shrink_out_of_calls_gives_what_it_has(stream):
     assert shrink(failure, make, seconds=0).problem == failure.problem
 
 
-def test_what_does_not_fail_as_told_is_refused():
+def test_a_problem_that_does_not_fail_again_is_refused():
     problem = Problem(unranked=(NamedAtom("p", "a", Variable("X")),))
     failure = Failure(
         index=0, problem=problem, group=(problem,), signature=Signature("prune", "stage.prune", "missing")
@@ -111,6 +114,7 @@ def test_of_a_step_that_is_wrong_in_company_alone_the_columns_of_its_resolvents_
     assert not fails_same_way(atoms._replace(stage="prune"), origin._replace(stage="prune"))
 
 
+@pytest.mark.deep
 def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
     for name in ("sticky-outcome", "proof-ends-batch", "visited-not-cleared"):
         shrunk = shrunk_of(name)
@@ -119,8 +123,9 @@ def test_a_fault_that_takes_company_shrinks_in_few_runs(shrunk_of):
         assert shrunk.problem.size <= 8
 
 
+@pytest.mark.exhaustive
 def test_half_of_the_catalogue_shrinks_to_three_elements_and_all_but_the_cap_to_eight(shrunk_of):
-    """By a sample that takes faults of every stage; the whole takes minutes: KGVERIFY_ALL_FAULTS=1."""
+    """A sample with faults of every stage; KGVERIFY_ALL_FAULTS=1 shrinks all, which takes minutes."""
     names = (
         list(FAULTS)
         if os.environ.get("KGVERIFY_ALL_FAULTS")

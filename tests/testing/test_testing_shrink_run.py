@@ -38,6 +38,7 @@ def countries():
     return load_graph("countries")
 
 
+@pytest.mark.sample(0, deep=2)
 @pytest.mark.parametrize(
     ("fault", "policy", "lockstep", "size"),
     [
@@ -64,7 +65,7 @@ def test_a_run_tells_its_graph_and_its_engine(countries):
     assert find_engines(report) == [EngineSpec(faults=("last-fact-lost",))]
 
 
-def test_a_divergence_that_the_engine_does_not_show_is_told(countries):
+def test_a_divergence_that_the_engine_does_not_show_is_an_error(countries):
     verification = verified(countries, "last-fact-lost")
     with pytest.raises(UserError, match="no part of the graph was found"):
         shrink_run(verification, graph=countries, engine=EngineSpec())
@@ -80,6 +81,7 @@ def far_apart():
     return KnowledgeGraph("far apart", train=tuple(facts), test=(NamedAtom("r", "c10", "c44"),), rules=(rule,))
 
 
+@pytest.mark.deep
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
     make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
@@ -92,6 +94,7 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     assert judge(found.shrunk.problem) is None
 
 
+@pytest.mark.sample(0, deep=1)
 @pytest.mark.parametrize("calls", [8, 12, 20, 40])
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
@@ -102,6 +105,7 @@ def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_
     assert judge(found.shrunk.problem, make).signature == found.shrunk.failure.signature
 
 
+@pytest.mark.sample(0, deep=0)
 @pytest.mark.data
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 @pytest.mark.parametrize(

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import HealthCheck, assume, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
+from render_graphs import render_rules, render_triples
 
 from kgreference.model import least_model
 from kgverify import strategies
 from kgverify.engines.reference.engine import build_reference_program
-from kgverify.graphs.rules import parse_rules, render_rules
-from kgverify.graphs.triples import parse_triples, render_triples
+from kgverify.graphs.rules import parse_rules
+from kgverify.graphs.triples import parse_triples
 from kgverify.program.program import Program
+from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import judge
+from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.shapes import BULK
 
 once = settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,7 +45,30 @@ def atoms_of(rule):
     return (rule.clause_head, *rule.body)
 
 
-@given(strategies.structured_problems())
+@st.composite
+def structured_problems(draw):
+    """Draw whole problems piece by piece: any limits, names and layouts."""
+    program = draw(strategies.programs())
+    constants = program.symbols.constants
+    derived = draw(st.lists(strategies.derivations(program), max_size=1))
+    ranked = draw(st.lists(strategies.queries(program, ground=True), max_size=1))
+    unranked = draw(st.lists(strategies.queries(program), min_size=not (derived or ranked), max_size=2))
+    return Problem(
+        facts=(*program.named_facts, *(fact for _, proof in derived for fact in proof)),
+        rules=program.named_rules,
+        queries=(*(query for query, _ in derived), *ranked),
+        unranked=tuple(unranked),
+        constants=draw(st.just(()) | st.lists(st.sampled_from(constants), max_size=3, unique=True).map(tuple)),
+        limits=draw(strategies.limits()),
+        policy=draw(strategies.policies()),
+        num_corruptions=draw(st.sampled_from((0, 1, 2, 5, ALL) if len(constants) <= BULK else (0, 1, 2))),
+        seed=draw(st.sampled_from((0, 1, 2**64 - 1))),
+        sizes=draw(strategies.layouts()),
+        spread=draw(strategies.spreads()),
+    )
+
+
+@given(structured_problems())
 @quick
 def test_the_evaluator_agrees_on_structured_problems(problem):
     assert judge(problem) is None
@@ -81,8 +107,9 @@ def test_a_cap_on_facts_is_within_reach():
     assert is_bulk(find(strategies.symbols().flatmap(strategies.facts), is_bulk, settings=once))
 
 
+@pytest.mark.deep
 def test_structured_problems_shrink_to_the_trivial_one():
-    problems = strategies.structured_problems()
+    problems = structured_problems()
     trivial = find(problems, lambda problem: True, settings=once)
     assert (trivial.size, trivial.limits.max_depth, trivial.sizes.slots) == (0, 1, 1)
 
@@ -98,7 +125,7 @@ def test_nothing_else_loads_hypothesis():
     assert done.stdout.strip() == "False"
 
 
-def test_without_hypothesis_the_way_to_get_it_is_told():
+def test_without_hypothesis_the_error_says_how_to_install_it():
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "from kgverify.errors import UserError\n"

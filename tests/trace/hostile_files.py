@@ -15,9 +15,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import xxhash
+from trace_builders import open_writer
 
 from kgverify.trace.model.schema import FIELDS, file_checksum
-from kgverify.trace.write.writer import TraceWriter
 
 Construct = Callable[[Path, Path], Path]
 CONSTRUCTS: dict[str, Construct] = {}
@@ -209,7 +209,7 @@ def _(file, folder):
     with_filters(file, (1,), (64,), (64,), zlib.compress(bytes(17)))
 
 
-@edited("a chunk that is no zlib stream", is_resealed=False)
+@edited("a chunk that is not a zlib stream", is_resealed=False)
 def _(file, folder):
     with_filters(file, (1,), (64,), (64,), os.urandom(100))
 
@@ -416,7 +416,7 @@ for _text, _json in {
         replace(file, "header", data=np.frombuffer(text.encode(), "u1") if text else np.zeros(0, "u1"))
 
 
-# Paths that are no files.
+# Paths that are not files.
 
 
 def placed(name: str):
@@ -462,7 +462,7 @@ def shards(path: Path) -> dict:
     from kgverify.trace.model.columns import select_candidates
 
     columns = make_columns(2, 12)
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=5, facts=FACTS, rules=RULES) as writer:
+    with open_writer(path, HEADER, SYMBOLS, shard_steps=5, facts=FACTS, rules=RULES) as writer:
         for i in range(12):
             writer.append(select_candidates(columns, np.array([i])))
     return json.loads((path / "manifest.json").read_text())

@@ -8,17 +8,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer
 
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest as module
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_sequence
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.commit_queue import Turns
-from kgverify.trace.write.threaded_append import append_ahead
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.commit_queue import CommitQueue
 
 COLUMNS = make_columns(11, 60)
 BATCH = 6
@@ -35,13 +33,13 @@ def given(begin, *, seconds=0.0):
 
 
 def make_writer(path, shard_steps=1, **options):
-    return TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=shard_steps, journal_seconds=0, **options)
+    return open_writer(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=shard_steps, journal_seconds=0, **options)
 
 
 def record(path, num_threads, *, shard_steps=1, seconds=lambda begin: 0.0, **options):
     with make_writer(path, shard_steps, **options) as writer:
         parts = [partial(given, b, seconds=seconds(b)) for b in range(writer.num_appended, 60, BATCH)]
-        candidates = list(append_ahead(writer, parts, num_threads))
+        candidates = list(writer.append_parts(parts, num_threads))
         writer.set_rankings(RANKINGS)
     return candidates
 
@@ -50,6 +48,7 @@ def contents(path):
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("level", ["digests", "compact", "steps"])
 @pytest.mark.parametrize("shard_steps", [1, 11, 30])
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
@@ -74,7 +73,7 @@ def test_the_trace_is_byte_for_byte_that_of_one_append_after_the_other(tmp_path,
 
 def test_shards_are_written_at_the_same_time_and_named_in_order(tmp_path, monkeypatch):
     named, writing, most = [], [], []
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=120)
     put, sync_file = module.put_in_place, module.sync_file
 
     def sync(path):
@@ -111,6 +110,7 @@ def fail_at(monkeypatch, name, *, number=errno.ENOSPC):
     monkeypatch.setattr(module, "sync_file", sync)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_so(
@@ -121,8 +121,8 @@ def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_s
         fail_at(patch, f"shard-{failing:05d}.h5")
         with pytest.raises(UserError, match=f"shard-0000{failing}.h5 cannot be written: No space left") as caught:
             record(path, num_threads)
-    told = f"the first {failing * BATCH} candidates are safe" if failing else "nothing was safe yet"
-    assert told in caught.value.message
+    safe = f"the first {failing * BATCH} candidates are safe" if failing else "nothing was safe yet"
+    assert safe in caught.value.message
     left = sorted(each.name for each in (tmp_path / "a.partial").iterdir())
     assert left == (["manifest.json"] if failing else []) + [f"shard-{i:05d}.h5" for i in range(failing)]
     if failing:
@@ -140,7 +140,7 @@ def test_what_is_journalled_before_a_shard_that_fails_is_safe(tmp_path, monkeypa
     def interrupted():
         with make_writer(path, len(batch(0)[0].steps.depth)) as writer:
             fail_at(monkeypatch, "shard-00000.h5")
-            list(append_ahead(writer, [partial(batch, b) for b in range(0, 60, BATCH)], 3))
+            list(writer.append_parts([partial(batch, b) for b in range(0, 60, BATCH)], 3))
 
     with pytest.raises(UserError, match=rf"shard-00000.h5 cannot be written.*the first {BATCH} candidates are safe"):
         interrupted()
@@ -160,7 +160,7 @@ def test_a_batch_that_cannot_be_is_refused_and_nothing_after_it_is_taken_in(tmp_
 
     def interrupted(writer):
         with writer:
-            list(append_ahead(writer, parts, num_threads))
+            list(writer.append_parts(parts, num_threads))
 
     writer = make_writer(tmp_path / "a")
     with pytest.raises(UserError, match="expected a code of Outcome"):
@@ -203,23 +203,23 @@ def test_no_more_parts_than_threads_are_in_memory_beside_the_one_being_made(tmp_
             yield partial(batch, begin)
 
     with make_writer(tmp_path / "a") as writer:
-        for _ in append_ahead(writer, parts(), num_threads):
+        for _ in writer.append_parts(parts(), num_threads):
             with lock:
                 held -= 1
     assert most == num_threads + 1
 
 
-def test_turns_begin_and_end_in_order_and_overlap():
-    turns, seen, both = Turns(), [], threading.Barrier(2, timeout=20)
-    first, second = turns.take(), turns.take()
+def test_tickets_begin_and_end_in_order_and_overlap():
+    queue, seen, both = CommitQueue(), [], threading.Barrier(2, timeout=20)
+    first, second = queue.reserve(), queue.reserve()
 
-    def run(turn, name):
-        with turn:
-            turn.wait_to_begin()
+    def run(ticket, name):
+        with ticket:
+            ticket.wait_to_begin()
             seen.append(f"{name} begins")
-            turn.begin()
+            ticket.let_next_begin()
             both.wait()
-            turn.wait_for_others()
+            ticket.wait_for_others()
             seen.append(f"{name} ends")
 
     threads = [threading.Thread(target=run, args=each) for each in ((second, "second"), (first, "first"))]
@@ -230,11 +230,10 @@ def test_turns_begin_and_end_in_order_and_overlap():
     assert seen == ["first begins", "second begins", "first ends", "second ends"]
 
 
-def test_a_turn_is_taken_back_unless_the_next_has_begun():
-    turns = Turns()
-    first, second = turns.take(), turns.take()
-    first.begin()
-    assert first.take_back()
-    first.begin()
-    second.wait_to_begin()
-    assert not first.take_back()
+def test_a_ticket_is_the_last_until_the_next_is_reserved():
+    queue = CommitQueue()
+    first = queue.reserve()
+    assert queue.is_last(first)
+    second = queue.reserve()
+    assert not queue.is_last(first)
+    assert queue.is_last(second)

@@ -3,13 +3,11 @@
 import h5py
 import numpy as np
 import pytest
-from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_trace, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 
 def copy_as_plain_h5py(source, path):
@@ -34,13 +32,14 @@ def read_or_refuse(path):
 @pytest.fixture(params=["kgverify", "plain"])
 def path(request, tmp_path):
     path = tmp_path / "a.trace"
-    write_trace(path, HEADER, SYMBOLS, make_columns(1, 12), RANKINGS, facts=FACTS)
+    write_file(path, HEADER, SYMBOLS, make_columns(1, 12), RANKINGS, facts=FACTS)
     if request.param == "plain":
         copy_as_plain_h5py(path, tmp_path / "b.trace")
         return tmp_path / "b.trace"
     return path
 
 
+@pytest.mark.sample(1)
 def test_a_flipped_bit_is_an_error_or_changes_nothing(path):
     expected, content = read_trace(path), path.read_bytes()
     random = np.random.default_rng(7)
@@ -67,7 +66,7 @@ def test_a_cut_file_is_an_error(path):
 def test_a_flipped_bit_in_a_folder_is_an_error_or_changes_nothing(tmp_path):
     path = tmp_path / "a.trace"
     columns = make_columns(2, 12)
-    with TraceWriter(path, HEADER, SYMBOLS, shard_steps=5) as writer:
+    with open_writer(path, HEADER, SYMBOLS, shard_steps=5) as writer:
         for i in range(12):
             writer.append(select_candidates(columns, np.array([i])))
     expected = read_trace(path)
@@ -90,7 +89,7 @@ def test_damage_of_what_a_group_keeps_of_itself_is_found_in_memory_and_mapped(tm
     """A group of many datasets keeps their names in a heap, whose free room is not looked at to find one of them."""
     path = tmp_path / "a.trace"
     columns = make_columns(1, 12, has_stages=True)
-    write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS, level="deep")
+    write_file(path, HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS, level="deep")
     content = path.read_bytes()
     # The header of a manager of free room, by HDF5's file format specification.
     header = content.index(b"FSHD")
@@ -100,7 +99,7 @@ def test_damage_of_what_a_group_keeps_of_itself_is_found_in_memory_and_mapped(tm
         damaged[byte] ^= 4
         path.write_bytes(damaged)
         outcomes = set()
-        for look in (read_trace, MappedTrace):
+        for look in (read_trace, TraceFile):
             try:
                 look(path)
             except UserError:

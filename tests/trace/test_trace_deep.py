@@ -13,22 +13,21 @@ from trace_builders import (
     SYMBOLS,
     assert_same_columns,
     make_columns,
+    open_writer,
+    write_file,
 )
 
 from kgverify.errors import UserError
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import StageItems, no_stage_items, select_candidates
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageReader, encode_stage_outputs
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.read.verify_content import verify_content
+from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.trace.write.encode import encode_trace
 from kgverify.trace.write.loop_writer import LoopWriter
-from kgverify.trace.write.rewrite import encode_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
 
 COLUMNS = make_columns(4, 30, has_stages=True)
 NUM_STEPS = len(COLUMNS.steps.depth)
@@ -54,7 +53,7 @@ OUTPUTS = [
 
 
 def deep(path: Path, columns=COLUMNS, **options) -> Path:
-    write_trace(path, HEADER, SYMBOLS, columns, facts=FACTS, rules=RULES, level="deep", **options)
+    write_file(path, HEADER, SYMBOLS, columns, facts=FACTS, rules=RULES, level="deep", **options)
     return path
 
 
@@ -73,8 +72,8 @@ def test_outputs_come_back_as_they_were_given():
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_what_the_stages_gave_is_read_and_mapped(tmp_path, is_archived):
     path = deep(tmp_path / "a", is_archived=is_archived)
-    trace, mapped = read_trace(path), MappedTrace(path)
-    verify_content(mapped)
+    trace, mapped = read_trace(path), TraceFile(path)
+    mapped.verify_content()
     for found in (trace.columns, mapped.read_candidates(0, 30)):
         assert_same_columns(found, COLUMNS)
     rows = np.random.default_rng(1).permutation(30)[:11]
@@ -85,7 +84,7 @@ def test_a_recording_that_was_interrupted_goes_on(tmp_path):
     path = tmp_path / "a"
 
     def record(num, **options):
-        with TraceWriter(
+        with open_writer(
             path, HEADER, SYMBOLS, facts=FACTS, rules=RULES, level="deep", shard_steps=20, **options
         ) as writer:
             for i in range(writer.num_appended, num):
@@ -103,12 +102,12 @@ def test_a_recording_that_was_interrupted_goes_on(tmp_path):
 
 def test_a_deep_trace_is_lowered_and_no_other_is_raised(tmp_path):
     deep(tmp_path / "deep")
-    write_trace(tmp_path / "steps", HEADER, SYMBOLS, COLUMNS, facts=FACTS, rules=RULES)
+    write_file(tmp_path / "steps", HEADER, SYMBOLS, COLUMNS, facts=FACTS, rules=RULES)
     convert_trace(tmp_path / "deep", tmp_path / "lowered", TraceLevel.STEPS)
     assert (tmp_path / "lowered").read_bytes() == (tmp_path / "steps").read_bytes()
     for level in ("steps", "compact"):
-        write_trace(tmp_path / level, HEADER, SYMBOLS, COLUMNS, facts=FACTS, rules=RULES, level=level)
-        with pytest.raises(UserError, match="cannot be had back at level 'deep'"):
+        write_file(tmp_path / level, HEADER, SYMBOLS, COLUMNS, facts=FACTS, rules=RULES, level=level)
+        with pytest.raises(UserError, match="cannot be restored at level 'deep'"):
             convert_trace(tmp_path / level, tmp_path / "raised", TraceLevel.DEEP, rebuild=lambda trace: trace)
 
 
@@ -145,12 +144,12 @@ WRONG = {
     "no such stage": (change("stage", -1, 14), "stage"),
     "no stage": (change("stage", 0, 0), "stage"),
     "stages in another order": (change("stage", place(Stage.MATCH_RULES), 13), "stage|num_items"),
-    "a stage that was not told": (change("told", int(np.argmax(COLUMNS.stages.told > 0)), 0), "stage|num_items"),
+    "a stage that is not known": (change("told", int(np.argmax(COLUMNS.stages.told > 0)), 0), "stage|num_items"),
     "a bit of no stage": (change("told", 0, 1 << 13), "told"),
     "a single stage twice": (change("stage", place(Stage.FINISH) + 1, 13), "stage|num_items"),
-    "an atom selected that is none": (change("num_atoms", place(Stage.SELECT), 0), "num_atoms"),
+    "a selected atom that is missing": (change("num_atoms", place(Stage.SELECT), 0), "num_atoms"),
     "a choice between two numbers": (change("number", place(Stage.CHOOSE), 0.5), "number"),
-    "a depth that is no number": (change("number", place(Stage.ADVANCE), np.nan), "number"),
+    "a depth that is not a number": (change("number", place(Stage.ADVANCE), np.nan), "number"),
     "an outcome beyond all": (change("number", place(Stage.FINISH), 1e300), "number"),
     "no such kind": (change("kind", 0, 3), "kind"),
     "no such origin kind": (change("origin_kind", 0, 3), "origin_kind"),
@@ -174,8 +173,8 @@ def test_what_stages_cannot_give_is_refused(tmp_path, name):
     write_arrays(tmp_path / "b", arrays, "test")
 
     def map_it(path):
-        mapped = MappedTrace(path)
-        verify_content(mapped)
+        mapped = TraceFile(path)
+        mapped.verify_content()
         mapped.read_candidates(0, 30)
 
     for look in (read_trace, map_it):

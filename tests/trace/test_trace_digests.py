@@ -119,12 +119,12 @@ def compare(first: Columns, second: Columns) -> tuple[bool, bool, bool]:
     return tuple(bool(a[0] == b[0]) for a, b in zip(compute_digests(first), compute_digests(second), strict=True))
 
 
-def test_the_order_of_resolvents_is_told_from_content():
+def test_digests_distinguish_the_order_of_resolvents_from_content():
     assert compare(one_step(GOAL, [A, B, C], choice=1), one_step(GOAL, [B, A, C], choice=0)) == (False, True, False)
     assert compare(one_step(GOAL, [A, B, C], choice=1), one_step(GOAL, [B, A, C], choice=1)) == (False, False, False)
 
 
-def test_the_numbering_of_variables_is_told_from_content():
+def test_digests_distinguish_the_numbering_of_variables_from_content():
     renamed = [(1, -3, 2), (2, -3, -1)]
     assert compare(one_step(GOAL, [A, B]), one_step(GOAL, [A, renamed])) == (False, False, True)
     assert compare(one_step(GOAL, [A]), one_step([(0, 1, -9), (1, -9, -1)], [A])) == (False, False, True)
@@ -158,7 +158,7 @@ def test_content_changes_every_digest(other):
 
 
 @pytest.mark.parametrize("choice", [-1, 2, -(2**31), 2**31 - 1])
-def test_a_choice_that_is_no_resolvent_has_a_digest(choice):
+def test_a_choice_of_a_missing_resolvent_has_a_digest(choice):
     columns = one_step(GOAL, [A, B], choice=choice)
     assert rows(compute_digests(columns)) == slow_digests(columns)[0]
     assert compute_sequence(columns).tolist() == compute_digests(columns).sequence.tolist()

@@ -13,23 +13,28 @@ import h5py
 import numpy as np
 import pytest
 from hostile_files import CONSTRUCTS, copy_as_plain_h5py, reseal
-from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_trace, make_columns
+from trace_builders import (
+    FACT_LINES,
+    FACTS,
+    HEADER,
+    RANKINGS,
+    RULES,
+    SYMBOLS,
+    assert_same_trace,
+    make_columns,
+    write_file,
+)
 
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.streaming.compare import compare_streams
 from kgverify.comparison.streaming.first_divergence import find_first_divergence
 from kgverify.errors import UserError
-from kgverify.report.steps import MappedTraceView
-from kgverify.trace.hdf5.dataset_location import MIN_TOTAL_BYTES
-from kgverify.trace.hdf5.datasets import locate_arrays
-from kgverify.trace.hdf5.stored_file import StoredFile
+from kgverify.report.steps import LazyTraceView
+from kgverify.trace.hdf5.reading import MIN_TOTAL_BYTES, StoredFile, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.schema import FIELDS, file_checksum
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.read.verify_content import verify_content
-from kgverify.trace.write.writer import write_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("good") / "good.h5"
     columns = make_columns(1, 8)
     program = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
-    write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, **program)
+    write_file(path, HEADER, SYMBOLS, columns, RANKINGS, **program)
     copy_as_plain_h5py(path, path.with_name("plain.h5"))
     return path.with_name("plain.h5")
 
@@ -46,6 +51,7 @@ def test_the_good_file_is_read(good: Path):
     assert_same_trace(read_trace(good), read_trace(good.with_name("good.h5")))
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -62,6 +68,7 @@ def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
+@pytest.mark.sample(12, deep=40)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_neither_whole_nor_followed_when_repaired(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -87,6 +94,7 @@ def read_in_little_memory(path: str) -> str:
     return "read"
 
 
+@pytest.mark.deep
 def test_what_hdf5_itself_would_inflate_is_not_inflated(good: Path, tmp_path: Path):
     """HDF5 inflates a chunk to whatever its stream holds: 4 GiB out of 4 MB. Not in a process with 3 GiB."""
     import zlib
@@ -98,7 +106,8 @@ def test_what_hdf5_itself_would_inflate_is_not_inflated(good: Path, tmp_path: Pa
     path = tmp_path / "a.h5"
     path.write_bytes(good.read_bytes())
     with h5py.File(path, "r+") as file:
-        with_filters(file, (1,), (64,), (64,), raw)
+        num_steps = len(file["steps/depth"])
+        with_filters(file, (1,), (num_steps,), (num_steps,), raw)
         sums = {field.path: int(file[field.path].attrs["xxh3"]) for field in FIELDS if field.path in file}
         file.attrs["xxh3"] = np.uint64(file_checksum(sums))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -172,8 +181,8 @@ def test_chunks_are_unpacked_as_hdf5_does_it(good: Path, tmp_path: Path, dtype: 
 
 def look_at_everything(path: Path) -> None:
     """The mapped path, down to every value and digest."""
-    mapped = MappedTrace(path)
-    verify_content(mapped)
+    mapped = TraceFile(path)
+    mapped.verify_content()
     for begin in range(mapped.num_candidates):
         mapped.read_candidates(begin, begin + 1)
 
@@ -187,6 +196,7 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
     }
 
 
+@pytest.mark.sample(40, deep=120)
 @pytest.mark.parametrize("look", ["mapped", "expected", "actual"])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):
@@ -209,6 +219,7 @@ def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: 
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
+@pytest.mark.sample(12, deep=40)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -220,7 +231,7 @@ def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs
     with suppress(UserError):
         compare_streams(path, path, verifies_content=False)
     with suppress(UserError):
-        view = MappedTraceView(MappedTrace(path, is_lazy=True))
+        view = LazyTraceView(TraceFile(path, is_lazy=True))
         for candidate in range(view.num_candidates):
             for step in range(view.candidate(candidate)["num_steps"]):
                 view.step(candidate, step)
@@ -232,7 +243,7 @@ def test_a_file_that_is_replaced_or_cut_after_it_was_checked_is_refused(
 ):
     """Its places were those of another file."""
     whole, path = tmp_path / "whole.h5", tmp_path / "a.h5"
-    write_trace(whole, HEADER, SYMBOLS, make_columns(1, 8), is_archived=is_archived)
+    write_file(whole, HEADER, SYMBOLS, make_columns(1, 8), is_archived=is_archived)
     for change in (lambda: path.write_bytes(whole.read_bytes()[:-100]), lambda: os.replace(tmp_path / "b.h5", path)):
         shutil.copy(whole, path)
         shutil.copy(whole, tmp_path / "b.h5")
@@ -242,6 +253,6 @@ def test_a_file_that_is_replaced_or_cut_after_it_was_checked_is_refused(
             change()
             return found
 
-        monkeypatch.setattr("kgverify.trace.read.mapped_file.locate_arrays", locate_and_change)
+        monkeypatch.setattr("kgverify.trace.read.data_file.locate_arrays", locate_and_change)
         with pytest.raises(UserError, match="was replaced or changed"):
-            MappedTrace(path).read_candidates(0, 1)
+            TraceFile(path).read_candidates(0, 1)

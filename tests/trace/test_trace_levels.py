@@ -1,4 +1,4 @@
-"""What each level keeps, how small it is, and what becomes of a trace that is converted."""
+"""Levels: the datasets that each keeps, its size, and conversion between levels."""
 
 import json
 
@@ -16,18 +16,20 @@ from trace_builders import (
     assert_same_columns,
     assert_same_trace,
     make_columns,
+    open_writer,
+    write_file,
 )
 
 from kgverify.errors import UserError
-from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
 from kgverify.trace.model.schema import FIELD_OF, encode_level
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.rewrite import encode_trace, write_again
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.write.encode import encode_trace
+from kgverify.trace.write.writer import write_again
 
 COLUMNS = make_columns(4, 30, has_stages=True)
 PROGRAM = {"facts": FACTS, "fact_lines": FACT_LINES, "rules": RULES}
@@ -36,7 +38,7 @@ of_every_level = pytest.mark.parametrize("level", list(TraceLevel))
 
 
 def write(path, level="steps", columns=COLUMNS, **options):
-    write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, **(PROGRAM | {"level": level} | options))
+    write_file(path, HEADER, SYMBOLS, columns, RANKINGS, **(PROGRAM | {"level": level} | options))
     return read_trace(path)
 
 
@@ -77,7 +79,7 @@ def test_a_recording_in_shards_has_its_level_in_every_shard(tmp_path, level):
     path = tmp_path / "a"
 
     def record(num, **options):
-        with TraceWriter(path, HEADER, SYMBOLS, shard_steps=20, level=level, **PROGRAM, **options) as writer:
+        with open_writer(path, HEADER, SYMBOLS, shard_steps=20, level=level, **PROGRAM, **options) as writer:
             for i in range(writer.num_committed, num):
                 writer.append(select_candidates(COLUMNS, np.array([i])))
             if num < 30:
@@ -147,14 +149,14 @@ def test_a_converted_trace_is_the_one_recorded_at_that_level(tmp_path, level, is
 def test_a_level_is_not_raised_without_what_it_left_out(tmp_path):
     write(tmp_path / "a", "digests")
     for level in (TraceLevel.COMPACT, TraceLevel.STEPS):
-        with pytest.raises(UserError, match="cannot be had back"):
+        with pytest.raises(UserError, match="cannot be restored"):
             convert_trace(tmp_path / "a", tmp_path / "b", level)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @of_every_level
 def test_a_folder_is_converted_shard_by_shard(tmp_path, level):
-    with TraceWriter(tmp_path / "a", HEADER, SYMBOLS, shard_steps=20, level="deep", **PROGRAM) as writer:
+    with open_writer(tmp_path / "a", HEADER, SYMBOLS, shard_steps=20, level="deep", **PROGRAM) as writer:
         for i in range(30):
             writer.append(select_candidates(COLUMNS, np.array([i])))
     (tmp_path / "b").mkdir()

@@ -7,18 +7,19 @@ from contextlib import suppress
 import h5py
 import numpy as np
 import pytest
-from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns
+from trace_builders import FACT_LINES, FACTS, HEADER, RULES, SYMBOLS, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
-from kgverify.trace.hdf5.datasets import examine_arrays, read_file
+from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.read.reader import partial_of, read_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import read_trace
 
 COLUMNS = make_columns(5, 24)
 CASES = list(itertools.product(("digests", "compact", "steps"), (False, True)))
@@ -29,19 +30,26 @@ class Killed(Exception):
     pass
 
 
+def examine(path):
+    """The intact datasets of a file, and the problems with the others."""
+    problems = {}
+    intact, _ = load_arrays(path, locate_arrays(path, problems), problems)
+    return intact, problems
+
+
 def part(low, high):
     return select_candidates(COLUMNS, np.arange(low, high))
 
 
 def write_whole(path, level, is_archived, columns=COLUMNS):
-    write_trace(path, HEADER, SYMBOLS, columns, level=level, is_archived=is_archived, **OPTIONS)
+    write_file(path, HEADER, SYMBOLS, columns, level=level, is_archived=is_archived, **OPTIONS)
     return read_trace(path)
 
 
 def leave_unfinished(path, level, is_archived, has_shard=True):
     """A recording that was killed after a shard and two batches in the journal."""
     options = OPTIONS | {"level": level, "is_archived": is_archived}
-    with suppress(Killed), TraceWriter(path, HEADER, SYMBOLS, **options) as writer:
+    with suppress(Killed), open_writer(path, HEADER, SYMBOLS, **options) as writer:
         writer.append(part(0, 10))
         if has_shard:
             writer.commit()
@@ -51,16 +59,17 @@ def leave_unfinished(path, level, is_archived, has_shard=True):
     return options
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("has_shard", [True, False])
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
-def test_a_killed_recording_is_read_and_gone_on_with(tmp_path, level, is_archived, has_shard):
+def test_a_killed_recording_is_read_and_resumed(tmp_path, level, is_archived, has_shard):
     whole = write_whole(tmp_path / "whole.h5", level, is_archived)
     path = tmp_path / "t.h5"
     options = leave_unfinished(path, level, is_archived, has_shard)
     found = read_trace(partial_of(path))
     assert (len(found.columns.candidates.query), found.fields, found.is_complete) == (20, whole.fields, False)
     assert check_trace(partial_of(path)).state == "unfinished"
-    with TraceWriter(path, HEADER, SYMBOLS, resume=True, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         assert writer.num_appended == 20
         writer.append(part(20, 24))
     assert (read_trace(path).root, read_trace(path).fields) == (whole.root, whole.fields)
@@ -75,8 +84,8 @@ def test_a_torn_recording_is_repaired_at_its_level(tmp_path, level, is_archived)
     (partial / "shard-00001.h5.tmp").write_bytes(b"cut off")
     report = repair_trace(partial)
     assert (report.is_changed, report.num_candidates, report.losses, report.is_resumable) == (True, 20, (), True)
-    assert [read_file(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived] * 2
-    with TraceWriter(path, HEADER, SYMBOLS, resume=True, **options) as writer:
+    assert [DataFile(shard).is_archived for shard in sorted(partial.glob("*.h5"))] == [is_archived] * 2
+    with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         writer.append(part(20, 24))
     assert read_trace(path).root == write_whole(tmp_path / "whole.h5", level, is_archived).root
 
@@ -99,42 +108,42 @@ def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived
     unite([tmp_path / "0.h5", tmp_path / "1.h5"], tmp_path / "joined")
     joined = read_trace(tmp_path / "joined")
     assert (joined.root, joined.fields, joined.header) == (whole.root, whole.fields, whole.header)
-    assert read_file(tmp_path / "joined" / "shard-00000.h5").is_archived == is_archived
+    assert DataFile(tmp_path / "joined" / "shard-00000.h5").is_archived == is_archived
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
-def test_a_damaged_file_keeps_what_is_vouched_for(tmp_path, level, is_archived):
+def test_a_damaged_file_keeps_its_intact_part(tmp_path, level, is_archived):
     path = tmp_path / "t.h5"
     root = write_whole(path, level, is_archived).root
     needed = "candidates/outcome"
-    assert needed in examine_arrays(path).intact
+    assert needed in examine(path)[0]
     lost = "program/facts" if level != "digests" else None
     if lost is None:
         damage(path, needed)
-        with pytest.raises(UserError, match="a trace without candidates/outcome is none"):
+        with pytest.raises(UserError, match="a trace without candidates/outcome is invalid"):
             repair_trace(path)
         return
     damage(path, lost)
-    assert list(examine_arrays(path).problems) == [lost]
+    assert list(examine(path)[1]) == [lost]
     report = repair_trace(path)
     assert (report.num_candidates, report.original != "") == (24, True)
     repaired = read_trace(path)
     assert (repaired.root, repaired.facts, repaired.header.level) == (root, None, level)
-    assert read_file(path).is_archived == is_archived
+    assert DataFile(path).is_archived == is_archived
 
 
 @pytest.mark.parametrize(("level", "is_archived"), CASES)
 def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monkeypatch):
     path = tmp_path / "t.h5"
     options = OPTIONS | {"level": level, "is_archived": is_archived}
-    writer = TraceWriter(path, HEADER, SYMBOLS, **options)
+    writer = open_writer(path, HEADER, SYMBOLS, **options)
     writer.append(part(0, 20))
     with monkeypatch.context() as patch:
-        for module in ("files.disk", "hdf5.metadata_image"):
+        for module in ("files.disk", "hdf5.writing"):
             patch.setattr(f"kgverify.trace.{module}.write_all", fail)
         with pytest.raises(UserError, match="No space left on device; the first 20 candidates are safe"):
             writer.commit()
-    with TraceWriter(path, HEADER, SYMBOLS, resume=True, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, resume=True, **options) as writer:
         writer.append(part(20, 24))
     assert read_trace(path).root == write_whole(tmp_path / "whole.h5", level, is_archived).root
 
@@ -142,7 +151,7 @@ def test_a_full_disk_leaves_what_was_appended(tmp_path, level, is_archived, monk
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_a_conversion_onto_a_full_disk_leaves_nothing(tmp_path, is_archived, monkeypatch):
     write_whole(tmp_path / "t.h5", "steps", False)
-    for module in ("files.disk", "hdf5.metadata_image"):
+    for module in ("files.disk", "hdf5.writing"):
         monkeypatch.setattr(f"kgverify.trace.{module}.write_all", fail)
     with pytest.raises(UserError, match="No space left on device"):
         convert_trace(tmp_path / "t.h5", tmp_path / "c.h5", is_archived=is_archived)

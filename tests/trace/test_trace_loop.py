@@ -10,7 +10,7 @@ from trace_builders import FACTS, RULES, SYMBOLS, make_columns
 
 from kgverify.errors import UserError
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.loop_writer import LoopWriter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_a_loop_without_batches_writes_a_trace_of_no_candidates(tmp_path):
         (1, "choice", lambda c: c.astype(float), "expected integers"),
         (2, "score", lambda c: c.astype(str), "expected numbers"),
         (2, "origin", lambda c: object(), "expected integers|expected numbers"),
-        (2, "kind", lambda c: [[1], [2, 3]], "is no array"),
+        (2, "kind", lambda c: [[1], [2, 3]], "is not an array"),
         (1, "colour", lambda c: c, "unknown column 'colour'"),
     ],
 )

@@ -3,19 +3,26 @@
 import h5py
 import numpy as np
 import pytest
-from trace_builders import FACTS, HEADER, RANKINGS, RULES, SYMBOLS, assert_same_columns, make_columns
+from trace_builders import (
+    FACTS,
+    HEADER,
+    RANKINGS,
+    RULES,
+    SYMBOLS,
+    assert_same_columns,
+    make_columns,
+    open_writer,
+    write_file,
+)
 
 from kgverify.errors import UserError
-from kgverify.report.steps import MappedTraceView, TraceView
-from kgverify.trace.hdf5.chunk_reader import ChunkCache
+from kgverify.report.steps import LazyTraceView, TraceView
+from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import concatenate, select_candidates, starts_of
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.offsets import Offsets, sum_counts
-from kgverify.trace.read.mapped_file import MappedFile
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.read.verify_content import stored_root, verify_content
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 COLUMNS = make_columns(4, 40)
 DEEP_COLUMNS = make_columns(4, 40, has_stages=True)
@@ -23,12 +30,12 @@ DEEP_COLUMNS = make_columns(4, 40, has_stages=True)
 
 def write(path, kind):
     if kind == "folder":
-        with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=17) as writer:
+        with open_writer(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=17) as writer:
             for i in range(40):
                 writer.append(select_candidates(COLUMNS, np.array([i])))
             writer.set_rankings(RANKINGS)
         return
-    write_trace(path, HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    write_file(path, HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
     if kind == "chunked":
         with h5py.File(path, "r+") as file:
             for name in ("resolvents/atoms", "steps/num_resolvents", "candidates/atom", "resolvents/score"):
@@ -46,11 +53,11 @@ def path(request, tmp_path):
 
 
 def test_what_is_mapped_is_what_is_read(path):
-    mapped, trace = MappedTrace(path), read_trace(path)
-    verify_content(mapped)
+    mapped, trace = TraceFile(path), read_trace(path)
+    mapped.verify_content()
     assert_same_columns(mapped.read_candidates(0, mapped.num_candidates), trace.columns)
     assert (mapped.header, mapped.symbols, mapped.fields) == (trace.header, trace.symbols, trace.fields)
-    assert (mapped.is_complete, stored_root(mapped)) == (trace.is_complete, trace.root)
+    assert (mapped.is_complete, mapped.compute_root()) == (trace.is_complete, trace.root)
     np.testing.assert_array_equal(mapped.rankings.optimistic, trace.rankings.optimistic)
     for begin, end in ((0, 0), (3, 9), (11, 40), (39, 40), (40, 40)):
         expected = select_candidates(trace.columns, np.arange(begin, end))
@@ -58,13 +65,13 @@ def test_what_is_mapped_is_what_is_read(path):
 
 
 def test_candidates_are_gathered_in_any_order(path):
-    mapped = MappedTrace(path)
+    mapped = TraceFile(path)
     rows = np.random.default_rng(1).integers(0, 40, 25)
     assert_same_columns(mapped.gather_candidates(rows), select_candidates(COLUMNS, rows))
 
 
 def test_an_element_is_of_the_candidate_that_holds_it(path):
-    mapped = MappedTrace(path)
+    mapped = TraceFile(path)
     first = starts_of(COLUMNS.candidates.num_steps)
     for step in range(0, mapped.num_steps, 7):
         assert mapped.candidate_of("steps/num_atoms", step) == np.searchsorted(first, step, side="right") - 1
@@ -72,7 +79,7 @@ def test_an_element_is_of_the_candidate_that_holds_it(path):
 
 
 def test_a_look_shows_what_reading_everything_shows(path):
-    whole, look = TraceView(read_trace(path)), MappedTraceView(MappedTrace(path, is_lazy=True))
+    whole, look = TraceView(read_trace(path)), LazyTraceView(TraceFile(path, is_lazy=True))
     for candidate in range(40):
         assert look.candidate(candidate) == whole.candidate(candidate)
         for step in range(whole.candidate(candidate)["num_steps"]):
@@ -85,20 +92,21 @@ def test_a_look_shows_what_reading_everything_shows(path):
             view.step(0, 99)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("is_archived", [False, True])
 @pytest.mark.parametrize("shard_steps", [17, 1 << 40])
 @pytest.mark.parametrize("level", list(TraceLevel))
 def test_every_level_and_packing_is_mapped_as_it_is_read(tmp_path, level, shard_steps, is_archived, monkeypatch):
-    monkeypatch.setattr("kgverify.trace.hdf5.filters._CHUNK_BYTES", 64)
+    monkeypatch.setattr("kgverify.trace.hdf5.writing._CHUNK_BYTES", 64)
     path = tmp_path / "a"
     options = {"level": level, "is_archived": is_archived, "shard_steps": shard_steps, "rules": RULES}
-    with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, facts=FACTS, **options) as writer:
         for i in range(40):
             writer.append(select_candidates(DEEP_COLUMNS, np.array([i])))
         writer.set_rankings(RANKINGS)
-    trace, mapped = read_trace(path), MappedTrace(path)
-    verify_content(mapped)
-    assert (mapped.fields, mapped.rules, stored_root(mapped)) == (trace.fields, trace.rules, trace.root)
+    trace, mapped = read_trace(path), TraceFile(path)
+    mapped.verify_content()
+    assert (mapped.fields, mapped.rules, mapped.compute_root()) == (trace.fields, trace.rules, trace.root)
     rows = np.random.default_rng(1).integers(0, 40, 25)
     for found, expected in (
         (mapped.read_candidates(0, 40), trace.columns),
@@ -109,7 +117,7 @@ def test_every_level_and_packing_is_mapped_as_it_is_read(tmp_path, level, shard_
         assert_same_columns(found, expected)
     sequence = np.concatenate([part["sequence"] for part in mapped.read_digests(0, 40)])
     np.testing.assert_array_equal(sequence, trace.digests.sequence)
-    whole, look = TraceView(trace), MappedTraceView(MappedTrace(path, is_lazy=True))
+    whole, look = TraceView(trace), LazyTraceView(TraceFile(path, is_lazy=True))
     assert look.summary() == whole.summary()
     for candidate in range(40):
         assert look.candidate(candidate) == whole.candidate(candidate)
@@ -124,11 +132,11 @@ def test_every_level_and_packing_is_mapped_as_it_is_read(tmp_path, level, shard_
 
 def test_what_is_packed_is_unpacked_in_bounded_memory(tmp_path, monkeypatch):
     """Chunks that were used last are kept, and no more of them."""
-    monkeypatch.setattr("kgverify.trace.hdf5.filters._CHUNK_BYTES", 256)
-    monkeypatch.setattr("kgverify.trace.hdf5.chunk_reader._KEPT_BYTES", 1024)
-    write_trace(tmp_path / "a", HEADER, SYMBOLS, COLUMNS, facts=FACTS, is_archived=True)
+    monkeypatch.setattr("kgverify.trace.hdf5.writing._CHUNK_BYTES", 256)
+    monkeypatch.setattr("kgverify.trace.hdf5.stored_array._KEPT_BYTES", 1024)
+    write_file(tmp_path / "a", HEADER, SYMBOLS, COLUMNS, facts=FACTS, is_archived=True)
     cache = ChunkCache()
-    file = MappedFile(tmp_path / "a", cache)
+    file = DataFile(tmp_path / "a", cache)
     rows = np.random.default_rng(2).permutation(len(COLUMNS.resolvents.atoms))
     np.testing.assert_array_equal(file.take("resolvents/atoms", rows), COLUMNS.resolvents.atoms[rows])
     np.testing.assert_array_equal(file.read_all("resolvents/atoms"), COLUMNS.resolvents.atoms)
@@ -138,23 +146,23 @@ def test_what_is_packed_is_unpacked_in_bounded_memory(tmp_path, monkeypatch):
 def test_a_look_at_one_step_opens_no_other_shard(tmp_path):
     write(tmp_path / "a", "folder")
     (tmp_path / "a" / "shard-00002.h5").unlink()
-    look = MappedTraceView(MappedTrace(tmp_path / "a", is_lazy=True))
+    look = LazyTraceView(TraceFile(tmp_path / "a", is_lazy=True))
     assert look.candidate(0) == TraceView(read_trace_of(COLUMNS, tmp_path)).candidate(0)
     with pytest.raises(UserError, match="missing, expected"):
         look.summary()
     with pytest.raises(UserError, match=r"shard-00002\.h5 is missing"):
-        MappedTrace(tmp_path / "a")
-    assert "shard-00002.h5" in MappedTrace(tmp_path / "a", tolerates_shards=True).faults[0]
+        TraceFile(tmp_path / "a")
+    assert "shard-00002.h5" in TraceFile(tmp_path / "a", tolerates_shards=True).faults[0]
 
 
 def read_trace_of(columns, tmp_path):
-    write_trace(tmp_path / "whole", HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS)
+    write_file(tmp_path / "whole", HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS)
     return read_trace(tmp_path / "whole")
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
     path = tmp_path / "a"
-    write_trace(path, HEADER, SYMBOLS, make_columns(1, 12), RANKINGS, facts=FACTS)
+    write_file(path, HEADER, SYMBOLS, make_columns(1, 12), RANKINGS, facts=FACTS)
     content, expected = path.read_bytes(), read_trace(path).columns
     random = np.random.default_rng(7)
     num_refused = 0
@@ -163,8 +171,8 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
         damaged[position // 8] ^= 1 << (position % 8)
         path.write_bytes(damaged)
         try:
-            mapped = MappedTrace(path)
-            verify_content(mapped)
+            mapped = TraceFile(path)
+            mapped.verify_content()
             assert_same_columns(mapped.read_candidates(0, mapped.num_candidates), expected)
         except UserError:
             num_refused += 1
@@ -174,11 +182,11 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
 def test_a_flipped_bit_is_not_looked_at_in_silence(tmp_path):
     """A single step is checked by its digest, since the checksum of a column is that of all of it."""
     path = tmp_path / "a"
-    write_trace(path, HEADER, SYMBOLS, COLUMNS, facts=FACTS)
+    write_file(path, HEADER, SYMBOLS, COLUMNS, facts=FACTS)
     content = bytearray(path.read_bytes())
     content[content.index(COLUMNS.resolvents.atoms[:9].tobytes()) + 2 * 12] ^= 1
     path.write_bytes(content)
-    look = MappedTraceView(MappedTrace(path))
+    look = LazyTraceView(TraceFile(path))
     first = int(np.flatnonzero(np.cumsum(COLUMNS.resolvents.num_atoms) > 2)[0])
     step = int(np.flatnonzero(np.cumsum(COLUMNS.steps.num_resolvents) > first)[0])
     starts = starts_of(COLUMNS.candidates.num_steps)
@@ -217,6 +225,6 @@ def test_counts_that_do_not_add_up_are_refused():
 
 def test_parts_of_a_folder_join_as_columns_do(tmp_path):
     write(tmp_path / "a", "folder")
-    mapped = MappedTrace(tmp_path / "a")
+    mapped = TraceFile(tmp_path / "a")
     parts = [mapped.read_candidates(i, min(i + 7, 40)) for i in range(0, 40, 7)]
     assert_same_columns(concatenate(parts), COLUMNS)

@@ -1,4 +1,4 @@
-"""What a reader refuses, and how it says so."""
+"""Refusals: a reader names the problem, its location and a fix."""
 
 import json
 
@@ -7,14 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
-from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns
+from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_columns, write_file
 
 from kgverify.errors import UserError
-from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.schema import FIELDS, STAGES, encode_columns, encode_level, encode_symbols, file_checksum
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.writer import write_trace
+from kgverify.trace.read.trace_file import read_trace
 
 
 def make_arrays(seed=1):
@@ -32,7 +31,7 @@ def make_arrays(seed=1):
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "a.trace"
-    write_trace(path, HEADER, SYMBOLS, make_columns(1, 8), RANKINGS, facts=FACTS, fact_lines=FACT_LINES)
+    write_file(path, HEADER, SYMBOLS, make_columns(1, 8), RANKINGS, facts=FACTS, fact_lines=FACT_LINES)
     return path
 
 
@@ -79,7 +78,7 @@ def test_a_file_that_is_not_hdf5(tmp_path, content):
     refuse(tmp_path / "a", "not an HDF5 file")
 
 
-def test_an_hdf5_file_that_is_no_trace(tmp_path):
+def test_an_hdf5_file_that_is_not_a_trace(tmp_path):
     with h5py.File(tmp_path / "a", "w") as file:
         file["x"] = 1
     refuse(tmp_path / "a", "without the root attribute `format`")
@@ -257,7 +256,7 @@ def test_names_that_are_not_unique(tmp_path):
         ({"limits": {"max_width": 1}}, "not a header"),
     ],
 )
-def test_a_header_that_is_none(tmp_path, change, match):
+def test_an_invalid_header(tmp_path, change, match):
     arrays = make_arrays()
     header = json.loads(arrays["header"].tobytes()) | change
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -269,7 +268,7 @@ def test_digests_that_are_too_few(tmp_path):
     arrays = make_arrays()
     arrays |= {f"digests/{name}": np.zeros(1, np.uint64) for name in ("sequence", "multiset", "renaming")}
     write_arrays(tmp_path / "a", arrays, "test")
-    refuse(tmp_path / "a", "found 1 digests for")
+    refuse(tmp_path / "a", "lengths differ: sequence 1, multiset 1, renaming 1; expected")
 
 
 def test_unknown_datasets_and_header_fields_are_ignored(path):

@@ -1,4 +1,4 @@
-"""Checking, repairing and joining: every part is judged, what is vouched for is kept, the original is never lost."""
+"""Checking, repairing and joining: every part is judged, intact parts are kept, the original is never lost."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
-from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns
+from trace_builders import FACTS, HEADER, RANKINGS, SYMBOLS, assert_same_columns, make_columns, open_writer, write_file
 
 from kgverify.errors import UserError
 from kgverify.trace.files.manifest import Part, ShardError
@@ -16,14 +16,13 @@ from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.join import PartsError, unite
 from kgverify.trace.maintain.repair import repair_trace
 from kgverify.trace.model.columns import Rankings, select_candidates, starts_of
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.trace_file import read_trace
 
 COLUMNS = make_columns(11, 60)
 
 
 def record(path, rows=range(60), *, rankings=RANKINGS, header=HEADER, **options):
-    with TraceWriter(path, header, SYMBOLS, facts=FACTS, **{"shard_steps": 20, **options}) as writer:
+    with open_writer(path, header, SYMBOLS, facts=FACTS, **{"shard_steps": 20, **options}) as writer:
         for row in rows:
             writer.append(select_candidates(COLUMNS, np.array([row])))
         if rankings is not None:
@@ -44,7 +43,7 @@ def folder(folder_made, tmp_path):
 
 @pytest.fixture
 def file(tmp_path):
-    write_trace(tmp_path / "f", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    write_file(tmp_path / "f", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
     return tmp_path / "f"
 
 
@@ -84,7 +83,7 @@ def test_every_shard_is_judged(folder):
     assert (caught.value.name, caught.value.reason) == ("shard-00001.h5", "altered")
 
 
-def test_a_missing_shard_is_told_exactly_and_the_others_are_kept(folder):
+def test_a_missing_shard_is_reported_exactly_and_the_others_are_kept(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "shard-00002.h5").unlink()
     report = repair_trace(folder)
@@ -256,7 +255,7 @@ def test_a_missing_and_a_doubled_part_are_named(tmp_path):
 def test_a_missing_and_a_doubled_candidate_are_named(tmp_path, file):
     for name, rows in (("a", range(30)), ("b", range(29, 60)), ("c", range(31, 60))):
         record(tmp_path / name, rows, rankings=None, shard_steps=10**6)
-    with pytest.raises(PartsError, match="1 candidates are there more than once: query") as caught:
+    with pytest.raises(PartsError, match="1 candidates occur more than once: query") as caught:
         unite([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     query, atom = COLUMNS.candidates.query[29], COLUMNS.candidates.atom[29].tolist()
     (name,) = caught.value.doubled
@@ -281,10 +280,10 @@ def test_traces_of_other_runs_and_rankings_of_one_query_are_not_joined(tmp_path)
 
 
 def test_a_part_is_resumed_as_that_part(tmp_path):
-    writer = TraceWriter(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=5, part=Part(0, 2))
+    writer = open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, shard_steps=5, part=Part(0, 2))
     writer.append(COLUMNS)
     with pytest.raises(UserError, match=r"part 0 of 2 of a recording, expected part 1 of 2"):
-        TraceWriter(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(1, 2), resume=True)
-    with TraceWriter(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(0, 2), resume=True):
+        open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(1, 2), resume=True)
+    with open_writer(tmp_path / "a", HEADER, SYMBOLS, facts=FACTS, part=Part(0, 2), resume=True):
         pass
     assert read_trace(tmp_path / "a").is_complete

@@ -1,4 +1,4 @@
-"""What is written is read, bit for bit, and nothing else is claimed."""
+"""Round trips: a trace is read back bit for bit, and claims nothing more."""
 
 import subprocess
 import sys
@@ -15,13 +15,14 @@ from trace_builders import (
     SYMBOLS,
     assert_same_columns,
     make_columns,
+    open_writer,
+    write_file,
 )
 
 from kgverify.errors import UserError
 from kgverify.trace.model.columns import empty_columns
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.trace_file import read_trace
 
 
 @given(st.integers(0, 10**6), st.integers(0, 15), st.sampled_from([np.float32, np.float64]))
@@ -29,7 +30,7 @@ from kgverify.trace.write.writer import TraceWriter, write_trace
 def test_a_trace_reads_as_it_was_written(tmp_path_factory, seed, num_candidates, dtype):
     path = tmp_path_factory.mktemp("trace") / "a.trace"
     columns = make_columns(seed, num_candidates, score_dtype=dtype)
-    write_trace(path, HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS, fact_lines=FACT_LINES)
+    write_file(path, HEADER, SYMBOLS, columns, RANKINGS, facts=FACTS, fact_lines=FACT_LINES)
     trace = read_trace(path)
     assert_same_columns(trace.columns, columns)
     assert (trace.header, trace.symbols, trace.is_complete) == (HEADER, SYMBOLS, True)
@@ -41,7 +42,7 @@ def test_a_trace_reads_as_it_was_written(tmp_path_factory, seed, num_candidates,
 
 
 def test_a_trace_of_no_candidates_is_a_trace(tmp_path):
-    with TraceWriter(tmp_path / "a.trace", HEADER, SYMBOLS):
+    with open_writer(tmp_path / "a.trace", HEADER, SYMBOLS):
         pass
     trace = read_trace(tmp_path / "a.trace")
     assert_same_columns(trace.columns, empty_columns())
@@ -51,14 +52,14 @@ def test_a_trace_of_no_candidates_is_a_trace(tmp_path):
 def test_scores_may_be_any_floating_point_value(tmp_path):
     columns = make_columns(0, 10)
     columns.resolvents.score[:4] = [np.nan, np.inf, -np.inf, -0.0]
-    write_trace(tmp_path / "a.trace", HEADER, SYMBOLS, columns)
+    write_file(tmp_path / "a.trace", HEADER, SYMBOLS, columns)
     assert_same_columns(read_trace(tmp_path / "a.trace").columns, columns)
 
 
 def test_absent_columns_are_zeros_and_told_apart(tmp_path):
     columns = make_columns(3, 10)
-    write_trace(tmp_path / "full", HEADER, SYMBOLS, columns)
-    write_trace(tmp_path / "bare", HEADER, SYMBOLS, columns, absent=OPTIONAL_COLUMNS)
+    write_file(tmp_path / "full", HEADER, SYMBOLS, columns)
+    write_file(tmp_path / "bare", HEADER, SYMBOLS, columns, absent=OPTIONAL_COLUMNS)
     full, bare = read_trace(tmp_path / "full"), read_trace(tmp_path / "bare")
     assert full.fields - bare.fields == OPTIONAL_COLUMNS
     assert "steps.choice" in bare.fields
@@ -70,14 +71,14 @@ def test_absent_columns_are_zeros_and_told_apart(tmp_path):
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):
     for name in "ab":
-        write_trace(tmp_path / name, HEADER, SYMBOLS, make_columns(3, 10), RANKINGS)
+        write_file(tmp_path / name, HEADER, SYMBOLS, make_columns(3, 10), RANKINGS)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_large_datasets_lie_on_page_boundaries(tmp_path):
     import h5py
 
-    write_trace(tmp_path / "a", HEADER, SYMBOLS, make_columns(3, 2000))
+    write_file(tmp_path / "a", HEADER, SYMBOLS, make_columns(3, 2000))
     with h5py.File(tmp_path / "a") as file:
         large = [d for g in file.values() if isinstance(g, h5py.Group) for d in g.values() if d.nbytes >= 4096]
         assert len(large) > 5
@@ -85,17 +86,17 @@ def test_large_datasets_lie_on_page_boundaries(tmp_path):
 
 
 def test_nothing_but_the_trace_is_left_behind(tmp_path):
-    write_trace(tmp_path / "a", HEADER, SYMBOLS, make_columns(3, 10))
+    write_file(tmp_path / "a", HEADER, SYMBOLS, make_columns(3, 10))
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_trace_is_replaced_only_by_a_whole_one(tmp_path):
     path = tmp_path / "a"
-    write_trace(path, HEADER, SYMBOLS, make_columns(1, 5))
+    write_file(path, HEADER, SYMBOLS, make_columns(1, 5))
     before = path.read_bytes()
 
     def stop():
-        with TraceWriter(path, HEADER, SYMBOLS) as writer:
+        with open_writer(path, HEADER, SYMBOLS) as writer:
             writer.append(make_columns(2, 5))
             assert path.read_bytes() == before
             raise RuntimeError("stop")
@@ -103,7 +104,7 @@ def test_a_trace_is_replaced_only_by_a_whole_one(tmp_path):
     with pytest.raises(RuntimeError, match="stop"):
         stop()
     assert path.read_bytes() == before
-    write_trace(path, HEADER, SYMBOLS, make_columns(2, 5))
+    write_file(path, HEADER, SYMBOLS, make_columns(2, 5))
     assert_same_columns(read_trace(path).columns, make_columns(2, 5))
 
 
@@ -112,7 +113,7 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     steps = columns.steps
 
     def write(**changes):
-        write_trace(tmp_path / "a", HEADER, SYMBOLS, columns._replace(**changes))
+        write_file(tmp_path / "a", HEADER, SYMBOLS, columns._replace(**changes))
 
     with pytest.raises(UserError, match=r"steps/choice: dtype is int64, expected int32\nfix: .*astype"):
         write(steps=steps._replace(choice=steps.choice.astype(np.int64)))
@@ -121,10 +122,10 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     with pytest.raises(UserError, match="add up to"):
         write(steps=steps._replace(goal_atoms=steps.goal_atoms[:-1]))
     with pytest.raises(UserError, match="not be absent"):
-        write_trace(tmp_path / "a", HEADER, SYMBOLS, columns, absent=["steps.choice"])
+        write_file(tmp_path / "a", HEADER, SYMBOLS, columns, absent=["steps.choice"])
     with pytest.raises(UserError, match="folder does not exist"):
-        write_trace(tmp_path / "no" / "a", HEADER, SYMBOLS, columns)
-    writer = TraceWriter(tmp_path / "a", HEADER, SYMBOLS)
+        write_file(tmp_path / "no" / "a", HEADER, SYMBOLS, columns)
+    writer = open_writer(tmp_path / "a", HEADER, SYMBOLS)
     writer.append(columns)
     with pytest.raises(UserError, match="dtype is float32, expected float64"):
         writer.append(make_columns(1, 5, score_dtype=np.float32))
@@ -133,11 +134,11 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     assert_same_columns(read_trace(tmp_path / "a.partial").columns, columns)
 
 
-def test_a_folder_that_is_no_trace_is_not_replaced(tmp_path):
+def test_a_folder_that_is_not_a_trace_is_not_replaced(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="not a trace is in the way"):
-        write_trace(tmp_path / "a", HEADER, SYMBOLS, make_columns(1, 5))
+        write_file(tmp_path / "a", HEADER, SYMBOLS, make_columns(1, 5))
     assert (tmp_path / "a" / "thesis.tex").read_text() == "years of work"
 
 
@@ -156,5 +157,5 @@ def test_the_columns_load_without_h5py():
 
 
 def test_plugins_are_off_before_the_library_loads():
-    code = "import os, kgverify.trace.hdf5.datasets; assert os.environ['HDF5_PLUGIN_PRELOAD'] == '::'"
+    code = "import os, kgverify.trace.hdf5.reading; assert os.environ['HDF5_PLUGIN_PRELOAD'] == '::'"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,13 +19,14 @@ from trace_builders import (
     assert_same_columns,
     assert_same_trace,
     make_columns,
+    open_writer,
+    write_file,
 )
 
 from kgverify.errors import UserError
 from kgverify.trace.files import manifest as module
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.read.reader import read_trace
-from kgverify.trace.write.writer import TraceWriter, write_trace
+from kgverify.trace.read.trace_file import read_trace
 
 COLUMNS = make_columns(11, 60)
 
@@ -36,14 +37,14 @@ def append_from(writer, start=0, stop=60):
 
 
 def record(path, **options):
-    with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=20, **options) as writer:
+    with open_writer(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=20, **options) as writer:
         append_from(writer, writer.num_committed)
         writer.set_rankings(RANKINGS)
 
 
 def leave_unfinished(path, stop=40):
     def interrupted():
-        with TraceWriter(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
+        with open_writer(path, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
             append_from(writer, stop=stop)
             raise KeyboardInterrupt
 
@@ -53,7 +54,7 @@ def leave_unfinished(path, stop=40):
 
 def test_shards_read_as_one_file_does(tmp_path):
     record(tmp_path / "many")
-    write_trace(tmp_path / "one", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
+    write_file(tmp_path / "one", HEADER, SYMBOLS, COLUMNS, RANKINGS, facts=FACTS)
     assert len(list((tmp_path / "many").glob("shard-*.h5"))) > 3
     assert_same_trace(read_trace(tmp_path / "many"), read_trace(tmp_path / "one"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["many", "one"]
@@ -112,7 +113,7 @@ def test_resuming_nothing_records_from_the_start(tmp_path):
 def test_another_run_cannot_be_resumed(tmp_path, header, symbols, facts, absent, place):
     leave_unfinished(tmp_path / "a")
     with pytest.raises(UserError, match="resume with the same") as caught:
-        TraceWriter(tmp_path / "a", header, symbols, facts=facts, absent=absent, resume=True)
+        open_writer(tmp_path / "a", header, symbols, facts=facts, absent=absent, resume=True)
     assert place in str(caught.value)
 
 
@@ -150,7 +151,7 @@ import numpy as np
 sys.path[:0] = {paths!r}
 from trace_builders import *
 from kgverify.trace.model.columns import select_candidates
-from kgverify.trace.write.writer import TraceWriter
+
 from kgverify.trace.files import manifest
 from kgverify.trace.write import writer as module
 
@@ -171,7 +172,7 @@ manifest.Path.replace = counted(manifest.Path.replace)
 manifest.Path.rename = counted(manifest.Path.rename)
 manifest._write_bytes = counted(manifest._write_bytes)
 columns = make_columns(11, 60)
-with TraceWriter({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
+with open_writer({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
     for i in range(0, 60, 3):
         writer.append(select_candidates(columns, np.arange(i, i + 3)))
         print(writer.num_committed, flush=True)
@@ -179,6 +180,7 @@ with TraceWriter({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writ
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("countdown", "has_old"),
     [(n, False) for n in (1, 2, 4, 6, 7, 8, 9, 10, 11, 17, 30, 44)]
@@ -227,7 +229,7 @@ def whole(tmp_path_factory):
 def test_a_folder_is_replaced_by_a_folder_and_by_a_file(tmp_path):
     path = tmp_path / "a"
     record(path)
-    write_trace(path, HEADER, SYMBOLS, COLUMNS)
+    write_file(path, HEADER, SYMBOLS, COLUMNS)
     assert path.is_file()
     record(path)
     assert path.is_dir()
@@ -303,12 +305,12 @@ def test_counts_of_a_shard_are_verified(folder, name):
 
 def test_shards_of_another_run(folder, tmp_path):
     header = msgspec.structs.replace(HEADER, creator="other")
-    with TraceWriter(tmp_path / "other", header, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
+    with open_writer(tmp_path / "other", header, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
         append_from(writer)
     other = json.loads((tmp_path / "other" / "manifest.json").read_text())["shards"][1]
     shutil.copy(tmp_path / "other" / "shard-00001.h5", folder / "shard-00001.h5")
     edit_manifest(folder, lambda m: m["shards"].__setitem__(1, other))
-    refuse(folder, "header: differs from that of the shards before")
+    refuse(folder, "header: differs from that of shard-00000.h5")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ def test_shards_of_another_run(folder, tmp_path):
         ({"shards": [], "num_steps": 0, "num_candidates": 0, "root": "0" * 16}, "lists no shard"),
     ],
 )
-def test_a_manifest_that_is_none(folder, change, match):
+def test_an_invalid_manifest(folder, change, match):
     edit_manifest(folder, lambda m: m.update(change))
     refuse(folder, match)
 

@@ -1,5 +1,9 @@
 """Small traces to write, damage and compare."""
 
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from kgverify.program.atoms import Atom
@@ -10,6 +14,8 @@ from kgverify.trace.model.columns import Candidates, Columns, Rankings, Resolven
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
 from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Durability, Storage, TraceWriter, write_trace
 
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 
@@ -181,3 +187,26 @@ def assert_same_trace(actual: Trace, expected: Trace) -> None:
         if a is not None:
             for x, y in zip(a, b, strict=True):
                 np.testing.assert_array_equal(x, y)
+
+
+def group_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Sort the options of a writer into the records that it takes."""
+    grouped = dict(options)
+    for name, record in (("clauses", Clauses), ("storage", Storage), ("durability", Durability)):
+        names = [field.name for field in fields(record) if field.name in grouped]
+        grouped[name] = record(**{each: grouped.pop(each) for each in names})
+    return grouped
+
+
+def open_writer(path: Path | str, header: Header, symbols: Symbols, **options: Any) -> TraceWriter:
+    """Open a writer with the options of any of its records."""
+    return TraceWriter(path, header, symbols, **group_options(options))
+
+
+def write_file(
+    path: Path, header: Header, symbols: Symbols, columns: Columns, rankings: Rankings | None = None, **options: Any
+) -> None:
+    """Write a trace as one file, with the options of any of a writer's records."""
+    grouped = group_options(options)
+    grouped.pop("durability")
+    write_trace(path, header, symbols, columns, rankings, **grouped)

@@ -64,6 +64,7 @@ def test_the_engines_agree_with_the_trained_policy():
     assert report.metrics.expected == report.metrics.actual
 
 
+@pytest.mark.deep
 def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
     run = shipped_run(24, 4)
     judged = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=128)
@@ -76,7 +77,7 @@ def test_the_fact_cap_costs_the_trained_policy_more_than_three_tenths():
 
 def test_another_graph_has_no_shipped_weights():
     graph = load_graph("countries")
-    with pytest.raises(UserError, match="no trained weights come with kgverify") as raised:
+    with pytest.raises(UserError, match="kgverify ships no trained weights") as raised:
         load_policy("trained", replace(graph, rules=graph.rules[:1]), Limits(), 0)
     assert "kgverify train --graph countries" in raised.value.fix
 
@@ -85,7 +86,7 @@ def run_train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_shell(f"kgverify train {shlex.join(arguments)}", cwd)
 
 
-def test_the_command_writes_weights_and_says_from_what(tmp_path: Path):
+def test_the_command_writes_weights_and_reports_their_training_data(tmp_path: Path):
     done = run_train("-o", "w.safetensors", "--rounds", "1", "--epochs", "1", "--hidden", "8", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
@@ -95,14 +96,14 @@ def test_the_command_writes_weights_and_says_from_what(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_a_place_that_cannot_be_written_is_said_before_any_training(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_refused_before_any_training(tmp_path: Path):
     done = run_train("-o", "missing/w.safetensors", cwd=tmp_path)
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
 
 
 @pytest.mark.data
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="KGVERIFY_DATA is not set")
 def test_on_the_published_graph_training_reaches_four_fifths_and_the_fact_cap_takes_three_tenths():
     graph = load_graph("countries_s3")

@@ -90,7 +90,7 @@ def test_beyond_eight_causes_the_shares_are_sampled_and_still_add_up():
     assert sum(share.share for share in found.shares) == pytest.approx(found.expected - found.actual, abs=1e-12)
 
 
-def test_what_no_divergence_explains_is_the_share_of_rounding():
+def test_an_unexplained_loss_is_the_share_of_rounding():
     scores = COLUMNS.candidates.log_probability + 200.0 * np.arange(NUM)
     found = attribute_loss(trace_of(COLUMNS), trace_of(worse(scores)), (), (), rank, rank)
     assert [share.cause for share in found.shares] == [ROUNDING]

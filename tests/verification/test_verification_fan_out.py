@@ -42,6 +42,7 @@ def proved(request: pytest.FixtureRequest) -> tuple[Run, CandidateSet, Columns]:
     return run, candidates, pipeline.engine.prove(candidates)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_any_number_of_processes_gives_the_same_columns(
     proved: tuple[Run, CandidateSet, Columns], num_workers: int
@@ -53,6 +54,7 @@ def test_any_number_of_processes_gives_the_same_columns(
         assert_same_columns(columns, engine.prove(candidates))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("chunk", [1, 5, 7, 21, 22, 1000])
 def test_chunks_of_any_size_give_the_same_columns(proved: tuple[Run, CandidateSet, Columns], chunk: int) -> None:
     run, candidates, columns = proved
@@ -73,7 +75,7 @@ def test_no_candidates_give_empty_columns() -> None:
     assert_same_columns(reference_pipeline(run).engine.prove(none), columns)
 
 
-def test_it_tells_who_it_is_and_what_each_stage_gave_as_the_engine_does(
+def test_its_info_and_probes_are_those_of_the_engine(
     proved: tuple[Run, CandidateSet, Columns],
 ) -> None:
     run, _, columns = proved
@@ -87,15 +89,15 @@ def test_it_tells_who_it_is_and_what_each_stage_gave_as_the_engine_does(
         assert engine.probe(position) == reference.probe(position)
 
 
-def test_what_a_worker_raises_is_told_in_full() -> None:
+def test_the_error_of_a_worker_is_reported_in_full() -> None:
     run = countries_run()
     candidates = reference_pipeline(run).draw_for(run)
-    with start_workers(1) as executor, pytest.raises(UserError) as told:
+    with start_workers(1) as executor, pytest.raises(UserError) as caught:
         FannedOut(maker(run, RefusesAll), executor).prove(candidates)
-    assert (told.value.message, told.value.where, told.value.fix) == ("proves nothing", "here", "ask another")
+    assert (caught.value.message, caught.value.where, caught.value.fix) == ("proves nothing", "here", "ask another")
 
 
-def test_a_worker_that_ends_by_itself_is_told() -> None:
+def test_a_worker_that_exits_is_an_error() -> None:
     run = countries_run()
     candidates = reference_pipeline(run).draw_for(run)
     with start_workers(2) as executor, pytest.raises(UserError, match="ended before its work was done"):
@@ -124,14 +126,14 @@ def test_a_cluster_gives_the_same_columns(proved: tuple[Run, CandidateSet, Colum
         assert sum(finished) == 22
 
 
-def test_a_scheduler_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed", reason="kgverify[distributed] is not installed")
     monkeypatch.setattr(distributed, "Client", partial(distributed.Client, timeout=0.5))
     with pytest.raises(UserError, match="no scheduler answers"):
         reference_over(countries_run(), scheduler="tcp://127.0.0.1:1").__enter__()
 
 
-def test_work_over_machines_says_which_package_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_several_machines_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with (
         pytest.raises(UserError, match=r"pip install 'kgverify\[distributed\]'"),

@@ -18,7 +18,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.header import READABLE_VERSIONS
 from kgverify.trace.model.levels import TraceLevel, columns_kept
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.verify import compare_recorded
 
 TRACES = Path(kgverify.__file__).parents[1] / "traces"
@@ -45,7 +45,7 @@ def test_a_golden_trace_is_the_one_of_the_manifest(entry: dict):
 
 
 @of_every_trace
-def test_the_command_makes_the_golden_trace_again(entry: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_command_reproduces_the_golden_trace(entry: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program, *arguments = shlex.split(entry["command"])
     assert program == "kgverify"
     assert arguments[-2:] == ["-o", f"traces/{entry['file']}"]

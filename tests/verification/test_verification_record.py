@@ -22,12 +22,13 @@ from kgverify.errors import UserError
 from kgverify.program.stages import Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import CandidateSet, Columns, empty_columns
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import partial_of, read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification import record as recording
 from kgverify.verification.record import choose_recording_layout, record
 from kgverify.verification.verify import compare_recorded
@@ -50,7 +51,7 @@ def assert_same_trace(expected: Trace, actual: Trace) -> None:
 
 @pytest.mark.parametrize("engine", ["reference", "eager"])
 @pytest.mark.parametrize(("shard_steps", "is_folder"), [(10**6, False), (20, True)])
-def test_what_is_recorded_is_what_was_in_memory(
+def test_a_recording_equals_the_trace_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, shard_steps: int, is_folder: bool
 ):
     monkeypatch.setattr(recording, "CHUNK", 6)
@@ -103,10 +104,11 @@ class Part:
         return Columns(candidates, steps, resolvents), sequence
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("append_threads", [1, 3])
 @pytest.mark.parametrize("shard_steps", [1, 20, 10**6])
 @pytest.mark.parametrize("level", [level for level in TraceLevel if level is not TraceLevel.DEEP])
-def test_what_an_engine_hands_over_while_it_proves_ahead_is_what_it_proves(
+def test_an_engine_that_proves_ahead_records_what_it_proves(
     tmp_path: Path, level: TraceLevel, shard_steps: int, append_threads: int
 ):
     run = countries_run()
@@ -131,7 +133,7 @@ def test_what_an_engine_hands_over_while_it_proves_ahead_is_what_it_proves(
             np.testing.assert_array_equal(found, wanted)
 
 
-def test_digests_that_an_engine_takes_wrong_are_found_when_the_trace_is_read(tmp_path: Path):
+def test_wrong_digests_of_an_engine_are_found_when_the_trace_is_read(tmp_path: Path):
     class Wrong(Ahead):
         def record(self, *arguments: Any, **options: Any) -> Iterator[RecordedPart]:
             for part in super().record(*arguments, **options):
@@ -176,7 +178,7 @@ def test_only_an_engine_that_proves_ahead_is_given_several_threads(monkeypatch: 
         assert recording.choose_append_threads(ForeignEngine(run)) == 1
 
 
-def test_sizes_for_recording_are_the_engines_own_on_a_cpu():
+def test_recording_on_a_cpu_uses_the_default_sizes():
     assert choose_recording_layout(countries_run(), device="cpu") is None
 
 
@@ -231,7 +233,7 @@ def test_a_killed_recording_leaves_nothing_at_its_path_and_committed_shards_that
     np.testing.assert_array_equal(trace.digests.sequence, whole.digests.sequence[:num_steps])
 
 
-def test_a_killed_recording_is_never_found_to_agree(killed: Path, tmp_path: Path):
+def test_a_killed_recording_never_agrees(killed: Path, tmp_path: Path):
     run = countries_run()
     record(run, reference_pipeline(run), tmp_path / "whole.h5")
     partial = partial_of(killed)
@@ -255,7 +257,7 @@ def test_a_killed_recording_resumes_to_the_same_trace(killed: Path, tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_a_killed_recording_is_in_the_way_of_a_new_one(killed: Path, tmp_path: Path):
+def test_a_killed_recording_prevents_a_new_one(killed: Path, tmp_path: Path):
     run = countries_run()
     path = copy_of(killed, tmp_path)
     with pytest.raises(UserError, match="did not finish is in the way") as caught:
@@ -263,7 +265,7 @@ def test_a_killed_recording_is_in_the_way_of_a_new_one(killed: Path, tmp_path: P
     assert "resume" in caught.value.fix
 
 
-def test_a_killed_recording_of_another_run_is_not_gone_on_with(killed: Path, tmp_path: Path):
+def test_a_killed_recording_of_another_run_is_not_resumed(killed: Path, tmp_path: Path):
     run = countries_run(num_queries=3)
     with pytest.raises(UserError, match="differs from that of the run to be resumed"):
         record(run, reference_pipeline(run), copy_of(killed, tmp_path), resume=True)
@@ -319,7 +321,7 @@ def test_a_folder_that_does_not_exist_is_refused_before_anything_is_proved(tmp_p
         record(run, foreign_pipeline(run, ForeignEngine(run, forbid)), tmp_path / "none" / "run.h5")
 
 
-def test_level_deep_records_what_each_stage_gave(tmp_path: Path):
+def test_level_deep_records_the_output_of_each_stage(tmp_path: Path):
     run = countries_run(num_queries=1, num_corruptions=2)
     finished: list[int] = []
     pipeline = reference_pipeline(run)
@@ -333,13 +335,13 @@ def test_level_deep_records_what_each_stage_gave(tmp_path: Path):
     assert read_trace(tmp_path / "steps").root == trace.root
 
 
-def test_an_engine_that_cannot_show_its_stages_is_not_recorded_deep(tmp_path: Path):
+def test_an_engine_without_probe_is_not_recorded_deep(tmp_path: Path):
     run = countries_run()
     with pytest.raises(UserError, match="no method `probe`"):
         record(run, Pipeline(ForeignEngine(run), *reference_pipeline(run)[1:]), tmp_path / "a", level="deep")
 
 
-def test_what_no_stage_gives_is_told_of_the_engine(tmp_path: Path):
+def test_an_invalid_output_of_probe_is_an_error_of_the_engine(tmp_path: Path):
     class Odd(ForeignEngine):
         def probe(self, position: Positions) -> StageOutputs:
             return {Stage.FINISH: "proved"}

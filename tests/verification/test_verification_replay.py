@@ -12,17 +12,17 @@ from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.verification.replay import position_at, replay_divergences
+from kgverify.verification.replay import find_position, replay_divergences
 from kgverify.verification.verify import verify
 
 
-def test_both_engines_show_the_same_of_every_stage():
+def test_both_engines_return_the_same_for_every_stage():
     run = countries_run()
     reference, compiled = reference_pipeline(run).engine, eager_pipeline(run).engine
     columns = reference.prove(reference_pipeline(run).draw(run.graph, "test", run.queries, 5, 0))
     candidate = int(np.argmax(columns.candidates.num_steps))
     for step in range(int(columns.candidates.num_steps[candidate])):
-        position = position_at(columns, candidate, step)
+        position = find_position(columns, candidate, step)
         assert int(position.depth[0]) == step
         expected, actual = reference.probe(position), compiled.probe(position)
         assert list(expected) == list(STEP_STAGES)
@@ -42,7 +42,7 @@ def test_a_wrong_stage_is_named_and_shown_by_its_replay():
     assert report.environment.actual.faults == ("score-negated",)
 
 
-def test_a_step_that_comes_out_right_when_taken_alone_was_spoilt_by_the_batch_machinery():
+def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
     run = countries_run()
     pipeline = reference_pipeline(run)
     columns = pipeline.engine.prove(pipeline.draw(run.graph, "test", run.queries, 5, 0))
@@ -75,7 +75,7 @@ def test_a_step_that_comes_out_right_when_taken_alone_was_spoilt_by_the_batch_ma
         (Stage.FINISH, 1, 9, ("PROVED", "outcome#9")),
     ],
 )
-def test_what_differs_in_a_stage_is_shown_in_names(stage, expected, actual, shown):
+def test_a_difference_in_a_stage_is_shown_with_names(stage, expected, actual, shown):
     run = countries_run()
     pipeline = reference_pipeline(run)
     candidates = pipeline.draw(run.graph, "test", range(1), 0, 0)

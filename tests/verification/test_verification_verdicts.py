@@ -23,7 +23,7 @@ from kgverify.ranking.metric import MRR
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.trace.model.columns import Columns, select_candidates
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import read_trace
 from kgverify.verification.save import save_verification
 from kgverify.verification.verify import Verification, compare_recorded, verify
 
@@ -67,6 +67,7 @@ def test_the_compiled_evaluator_agrees_step_by_step_from_the_goals_of_the_refere
     assert (report.determinism.expected, report.determinism.actual) == (None, None)
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_facts():
@@ -78,7 +79,7 @@ def test_the_compiled_evaluator_agrees_on_wn18rr_where_a_predicate_has_34796_fac
     assert_everything_was_compared(verification)
 
 
-def test_an_engine_that_does_not_repeat_itself_is_inconclusive():
+def test_a_nondeterministic_engine_is_inconclusive():
     run = countries_run()
     report = against_foreign(run, FlakyEngine(run)).report
     assert report.verdict is Verdict.INCONCLUSIVE
@@ -86,7 +87,7 @@ def test_an_engine_that_does_not_repeat_itself_is_inconclusive():
     assert (report.determinism.expected, report.determinism.actual) == (True, False)
 
 
-def test_an_expected_engine_that_does_not_repeat_itself_is_inconclusive_as_well():
+def test_a_nondeterministic_expected_engine_is_inconclusive_as_well():
     run = countries_run()
     report = verify(run, foreign_pipeline(run, FlakyEngine(run)), reference_pipeline(run)).report
     assert report.verdict is Verdict.INCONCLUSIVE
@@ -109,7 +110,7 @@ def lose_last_resolvent_score(columns: Columns) -> Columns:
 
 
 @pytest.mark.parametrize("lockstep", [False, True])
-def test_without_a_probe_the_stage_is_read_off_the_traces(lockstep: bool):
+def test_without_a_probe_the_stage_is_inferred_from_the_traces(lockstep: bool):
     run = countries_run()
     verification = against_foreign(run, ForeignEngine(run, lose_last_resolvent_score), lockstep=lockstep)
     report = verification.report
@@ -152,14 +153,14 @@ def test_a_fault_behind_a_near_tie_is_found():
     assert any(each.candidate == tie.candidate and each.step > tie.step for each in report.divergences)
 
 
-def test_an_error_that_is_not_declared_excuses_nothing():
+def test_an_undeclared_error_excuses_nothing():
     run = countries_run()
     report = against_foreign(run, TieBreakingEngine(run, 1e-3, declared=0.0)).report
     assert report.verdict is Verdict.DIVERGE
     assert report.near_ties == ()
 
 
-def test_an_engine_that_gives_too_few_steps_is_told_so():
+def test_too_few_steps_are_an_error_of_the_engine():
     run = countries_run()
 
     class Short(TieBreakingEngine):
@@ -188,7 +189,7 @@ def test_an_engine_that_proves_nothing_is_inconclusive():
     assert report.verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_log_probability_that_is_no_number_is_a_divergence_without_ranks():
+def test_a_nan_log_probability_is_a_divergence_without_ranks():
     run = countries_run()
 
     def spoil(columns: Columns) -> Columns:
@@ -229,7 +230,7 @@ def test_another_rank_is_a_fault_of_rank():
     assert report.metrics.actual[MRR] < report.metrics.expected[MRR]
 
 
-def test_what_was_saved_reads_back_and_compares_as_in_memory(tmp_path):
+def test_a_saved_verification_reads_back_and_compares_as_in_memory(tmp_path):
     run = countries_run("two_tower")
     verification = verify(run, reference_pipeline(run), eager_pipeline(run), check_determinism=False)
     save_verification(verification, tmp_path / "run" / "1")
@@ -259,5 +260,5 @@ def test_a_seed_outside_64_bits_is_refused(seed: int):
         load_policy("two_tower", load_graph("countries"), Limits(), -1)
 
 
-def test_more_queries_than_there_are_means_all():
+def test_more_queries_than_the_split_has_means_all():
     assert countries_run(num_queries=999).queries == range(24)

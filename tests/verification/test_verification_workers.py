@@ -11,7 +11,7 @@ import pytest
 from kgverify.runs.workers import start_workers
 
 
-def test_a_worker_has_one_thread_and_the_settings_of_this_process_are_left(monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_has_one_thread_and_this_process_keeps_its_settings(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = dict(os.environ)
     with start_workers(2) as executor:
@@ -36,7 +36,7 @@ def test_workers_end_when_the_process_that_started_them_is_killed():
 
 
 def is_ended(pid: int) -> bool:
-    """Whether a process ends within seconds."""
+    """Return whether a process ends within seconds."""
     for _ in range(100):
         if not is_running(pid):
             return True
@@ -53,7 +53,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_ctrl_c_that_is_not_caught_ends_workers_at_once():
+def test_an_uncaught_ctrl_c_ends_workers_at_once():
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt), start_workers(1) as executor:  # noqa: PT012 - what runs is what is ended
         worker = executor.submit(os.getpid).result()

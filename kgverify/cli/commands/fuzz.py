@@ -36,39 +36,46 @@ _TIME: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 def fuzz(
     duration: Annotated[
         str | None,
-        typer.Option("--time", metavar="TIME", help="Try problems for so long: 90s, 10m, 1h30m.", show_default=False),
+        typer.Option(
+            "--time", metavar="TIME", help="The time for trying problems: 90s, 10m, 1h30m.", show_default=False
+        ),
     ] = None,
     examples: Annotated[
-        int | None, typer.Option(min=1, help="Try so many problems; 2000 if no --time is given.", show_default=False)
+        int | None, typer.Option(min=1, help="The number of problems; 2000 if no --time is given.", show_default=False)
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="What is under test: compiled, or MODULE:FUNCTION of your own.")
+        str, typer.Option(metavar="ENGINE", help="The engine under test: compiled, or MODULE:FUNCTION.")
     ] = COMPILED,
     fault: options.Faults = None,
     mode: Annotated[
-        str, typer.Option(help="Of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune.")
+        str,
+        typer.Option(help="Mode of the compiled evaluator: eager, fused, default, reduce-overhead or max-autotune."),
     ] = "eager",
-    device: Annotated[str, typer.Option(help="Of the compiled evaluator: cpu or cuda.")] = "cpu",
-    lockstep: Annotated[
-        bool, typer.Option("--lockstep", help="Take every step from the expected goal as well.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Which sequence of problems.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    device: Annotated[str, typer.Option(help="Device of the compiled evaluator: cpu or cuda.")] = "cpu",
+    lockstep: Annotated[bool, typer.Option("--lockstep", help="Also take every step from the expected goal.")] = False,
+    seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="The number of processes.")] = os.cpu_count() or 1,
     corpus: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where reproducers are kept, and replayed first the next time.")
+        Path, typer.Option(metavar="DIR", help="The folder of reproducers, which are replayed first.")
     ] = Path("fuzz-corpus"),
     known: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file of divergences that may show.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="A TOML file of known divergences.", show_default=False)
     ] = None,
     exhaustive: Annotated[
         str | None,
-        typer.Option(metavar="SCOPE", help="Instead: every problem of a scope, tiny or one-rule.", show_default=False),
+        typer.Option(
+            metavar="SCOPE",
+            help="Check every problem of a scope instead, such as tiny or one-rule.",
+            show_default=False,
+        ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --exhaustive: go on from, and note, what is done.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="With --exhaustive: resume from, and save progress to, a file.", show_default=False
+        ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Try again what earlier campaigns tried.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what earlier campaigns tried.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
     """Try generated problems on the reference and an engine; keep and shrink what differs."""
@@ -81,7 +88,7 @@ def fuzz(
             raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
         raise typer.Exit(_certify_scope(exhaustive, spec, state, jobs, json_path))
     if state is not None:
-        raise UserError("is of no use to a campaign", where="--state", fix="give --exhaustive, or leave it out")
+        raise UserError("cannot be used with a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
         corpus=corpus,
         engine=spec,
@@ -97,26 +104,24 @@ def fuzz(
         with show_dashboard(campaign) as watch:
             result = run_campaign(campaign, watch=watch)
     except KeyboardInterrupt:
-        _say_how_to_go_on("interrupted; what was done is kept, what was begun is lost")
+        _print_how_to_resume("interrupted; finished work is saved, work in progress is lost")
         raise typer.Exit(INTERRUPTED) from None
     console = make_result_console(json_path)
     print_lines(console, _lines(result))
     write_json(result, json_path)
     if result.is_interrupted:
-        _say_how_to_go_on("interrupted; what was tried is kept")
+        _print_how_to_resume("interrupted; the problems tried are saved")
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if result.is_passed else 1)
 
 
-def _say_how_to_go_on(what: str) -> None:
+def _print_how_to_resume(what: str) -> None:
     again = typed_command().replace(" --fresh", "")
-    make_error_console().print(
-        f"{what}, and this goes on with it:\n{again}", markup=False, highlight=False, soft_wrap=True
-    )
+    make_error_console().print(f"{what}; to resume, run:\n{again}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
-    """Compare every problem of a scope, print the certificate, and give the exit code."""
+    """Compare every problem of a scope, print the certificate, and return the exit code."""
     from kgverify.testing.exhaustive.certificate import certify, count_programs, find_scope
 
     scope = find_scope(name)
@@ -127,9 +132,9 @@ def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int,
             )
     except KeyboardInterrupt:
         if state:
-            _say_how_to_go_on("interrupted; what was done is kept")
+            _print_how_to_resume("interrupted; finished work is saved")
         else:
-            make_error_console().print("interrupted; give --state FILE to go on with it another time")
+            make_error_console().print("interrupted; with --state FILE, a run can be resumed")
         return INTERRUPTED
     print_lines(make_result_console(json_path), str(certificate).splitlines())
     write_json(certificate, json_path)
@@ -137,7 +142,7 @@ def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int,
 
 
 def parse_seconds(text: str) -> float:
-    """The seconds of `90s`, `10m`, `1h30m` or a bare number. UserError for anything else, and for none."""
+    """Return the seconds of `90s`, `10m`, `1h30m` or a bare number. UserError for anything else, and for 0."""
     match = _TIME.fullmatch(text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + seconds
@@ -170,9 +175,9 @@ def _lines(result: CampaignResult) -> Iterator[str]:
     yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
     yield from _coverage(result)
     if result.num_differing:
-        let_be = result.num_differing - result.num_confirmed
+        unconfirmed = result.num_differing - result.num_confirmed
         yield f"   differ      {_count(result.num_differing, 'problem')}" + (
-            f"; {let_be:,} of them only in the run of their block, not looked at one by one" if let_be else ""
+            f"; {unconfirmed:,} of them only in the run of their block, not confirmed one by one" if unconfirmed else ""
         )
     if result.replays:
         still = sum(1 for each in result.replays if each.found)

@@ -26,9 +26,8 @@ from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.fan_out import reference_over
 from kgverify.runs.run import Pipeline, Run
-from kgverify.trace.files.output_path import count_safe
+from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.trace.model.levels import parse_level
-from kgverify.trace.read.reader import partial_of
 from kgverify.verification.record import SHARD_STEPS, Recording, choose_recording_layout
 from kgverify.verification.record import record as record_run
 

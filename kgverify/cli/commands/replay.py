@@ -19,16 +19,16 @@ def replay(
     engine: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE", help="Instead of the file's engine: compiled (as it is), or MODULE:FUNCTION of your own."
+            metavar="ENGINE", help="The engine, instead of the file's: compiled (without faults), or MODULE:FUNCTION."
         ),
     ] = None,
     fault: Annotated[
-        list[str] | None, typer.Option("--fault", help="Instead of the file's: plant this in the compiled evaluator.")
+        list[str] | None, typer.Option("--fault", help="A fault of the compiled evaluator, instead of the file's.")
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="Of the compiled evaluator, instead of the file's.")] = None,
-    device: Annotated[str | None, typer.Option(help="Of the compiled evaluator, instead of the file's.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Mode of the compiled evaluator, instead of the file's.")] = None,
+    device: Annotated[str | None, typer.Option(help="Device of the compiled evaluator, instead of the file's.")] = None,
     test: Annotated[
-        Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
+        Path | None, typer.Option("--pytest", metavar="FILE", help="Also write a test, and run it once.")
     ] = None,
 ) -> None:
     """Run a reproducer again: does it still diverge, and in the same way?"""

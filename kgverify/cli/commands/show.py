@@ -12,14 +12,13 @@ from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
 from kgverify.report.stepper.stepper import Stepper
 from kgverify.report.stepper.view import render_place
-from kgverify.report.steps import MappedTraceView, TraceView, render_derivation, render_step, render_trace
+from kgverify.report.steps import LazyTraceView, TraceView, render_derivation, render_step, render_trace
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.reader import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.save import REPORT, read_run
 
 MOST_READ: Final = 16 << 20
-"""Bytes of a trace that is read as a whole."""
+"""The largest trace, in bytes, that is read as a whole."""
 
 
 def show(
@@ -30,17 +29,18 @@ def show(
             help="A trace: a file, or a folder of shards. Or the folder that `kgverify diff --save` wrote.",
         ),
     ],
-    candidate: Annotated[int | None, typer.Option(help="Of a trace: the derivation of this candidate.")] = None,
-    step: Annotated[int | None, typer.Option(help="Of a trace: this step of the candidate.")] = None,
+    candidate: Annotated[int | None, typer.Option(help="For a trace: show the derivation of this candidate.")] = None,
+    step: Annotated[int | None, typer.Option(help="For a trace: show this step of the candidate.")] = None,
     divergence: Annotated[
-        int | None, typer.Option(metavar="N", help="Of a saved run: print this divergence, counted from 1, and end.")
+        int | None, typer.Option(metavar="N", help="For a saved run: print this divergence, counted from 1, and exit.")
     ] = None,
     json_path: options.JsonPath = None,
 ) -> None:
     """Show a trace in names; or step through the divergences of a saved run.
 
-    A run takes commands, a key each in a terminal, else a line each from standard input: n and p go to the next and the
-    previous divergence, f and b a step forward and back, s and S through the stages of the step, h lists the others.
+    A saved run reads commands, one key each in a terminal, otherwise one line each from standard input: n and p go to the
+    next and previous divergence, f and b a step forward and back, s and S through the stages of the step; h lists the
+    others.
     """
     is_folder = path.is_dir()
     if is_folder and not (path / REPORT).is_file() and not (path / MANIFEST).is_file():
@@ -62,16 +62,16 @@ def show(
 
 
 def open_view(path: Path) -> TraceView:
-    """A small trace is read and checked as a whole; a large one stays on disk, and what is looked up is checked."""
+    """Read and check a small trace as a whole; leave a large one on disk, and check only the steps that are shown."""
     files = path.glob("*.h5") if path.is_dir() else [path]
     is_small = sum(file.stat().st_size for file in files if file.is_file()) <= MOST_READ
-    return TraceView(read_trace(path)) if is_small else MappedTraceView(MappedTrace(path, is_lazy=True))
+    return TraceView(read_trace(path)) if is_small else LazyTraceView(TraceFile(path, is_lazy=True))
 
 
 def _look_up(
     view: TraceView, candidate: int | None, step: int | None, *, has_data: bool
 ) -> tuple[RenderableType, dict[str, Any]]:
-    """What was asked for of a trace, to be printed and as data."""
+    """Look up a trace, a candidate or a step; return it rendered and as data."""
     if candidate is None:
         candidates = [view.candidate(i) for i in range(view.num_candidates)] if has_data else []
         return render_trace(view), {**view.summary(), "candidates": candidates} if has_data else {}
@@ -87,7 +87,7 @@ def _show_run(
 ) -> None:
     if candidate is not None or step is not None:
         raise UserError(
-            "a candidate or a step is looked up in a trace, and this is a saved run",
+            "a candidate or a step belongs to a trace, but this is a saved run",
             where=str(folder),
             fix=f"kgverify show {folder / 'expected.h5'}, or {folder / 'actual.h5'}",
         )
@@ -107,5 +107,4 @@ def _show_run(
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
     console.print(render_place(stepper), highlight=False)
     if json_path is not None:
-        # The step is walked through for it, stage by stage.
         write_json(stepper.data(), json_path)

@@ -1,4 +1,4 @@
-"""`kgverify shrink`: from a divergence of a saved run to a reproducer that fits on a screen."""
+"""`kgverify shrink`: reduce a divergence of a saved run to a reproducer that fits on a screen."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,21 +25,23 @@ def shrink(
         Path,
         typer.Argument(metavar="RUN_DIR", help="The folder that `kgverify diff --save` wrote.", show_default=False),
     ],
-    divergence: Annotated[int, typer.Option(metavar="N", help="Which divergence of the run, counted from 1.")] = 1,
+    divergence: Annotated[
+        int, typer.Option(metavar="N", help="The number of the divergence in the report, from 1.")
+    ] = 1,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where the reproducer goes; by default into RUN_DIR."),
+        typer.Option("-o", "--output", metavar="FILE", help="The file of the reproducer; by default in RUN_DIR."),
     ] = None,
     test: Annotated[
-        Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test as well, and run it once.")
+        Path | None, typer.Option("--pytest", metavar="FILE", help="Also write a test, and run it once.")
     ] = None,
-    graph: Annotated[str | None, typer.Option(help="The graph, where it is no longer what the run called it.")] = None,
-    rules: Annotated[Path | None, typer.Option(help="A file of rules, instead of the graph's own.")] = None,
+    graph: Annotated[str | None, typer.Option(help="The graph, if it has been moved or renamed since.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="A file of rules that replaces the graph's own.")] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What makes the engine, for one of your own.")
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="A function that makes your own engine.")
     ] = None,
-    calls: Annotated[int, typer.Option(help="Most runs of the engine.")] = MAX_RUN_CALLS,
-    seconds: Annotated[float, typer.Option(help="Most seconds.")] = MAX_SECONDS,
+    calls: Annotated[int, typer.Option(help="The limit on runs of the engine.")] = MAX_RUN_CALLS,
+    seconds: Annotated[float, typer.Option(help="The limit on seconds.")] = MAX_SECONDS,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
@@ -78,10 +80,10 @@ def _print_result(shrunk: ShrunkRun, is_other: bool) -> None:
     result, minimum = shrunk.shrunk, shrunk.shrunk.problem
     num_queries = len(minimum.queries) + len(minimum.unranked)
     lines = [
-        f"{result.failure.signature}   on {shrunk.engine}" + (", where it shows as well" if is_other else ""),
+        f"{result.failure.signature}   on {shrunk.engine}" + (", where it occurs as well" if is_other else ""),
         f"   graph      {_count(len(shrunk.graph.train), 'fact')}, {_count(len(shrunk.graph.rules), 'rule')}",
         f"   slice      {_count(len(shrunk.sliced.facts), 'fact')}, {_count(len(shrunk.sliced.rules), 'rule')}"
-        f"   ({shrunk.removed:.1%} of the facts left out)",
+        f"   ({shrunk.removed:.1%} of the facts removed)",
         f"   minimum    {_count(len(minimum.facts), 'fact')}, {_count(len(minimum.rules), 'rule')},"
         f" {_count(num_queries, 'query', 'queries')}"
         f"   in {result.calls} runs, {result.seconds:.1f} s"

@@ -19,7 +19,7 @@ from kgverify.trace.maintain.repair import RepairReport, repair_trace
 
 
 class TraceExit(IntEnum):
-    """Exit codes of `kgverify trace`, beside the 2 of what is no trace at all."""
+    """The exit codes of `kgverify trace`; 2 if there is no trace at all."""
 
     WHOLE = 0
     FAULTY = 1
@@ -40,7 +40,7 @@ Place = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a
 
 @app.command()
 def check(path: Place, json_path: options.JsonPath = None) -> None:
-    """Verify checksums, digests, counts and structure, and say for every part whether it is right.
+    """Verify checksums, digests, counts and structure, and report the state of every part.
 
     Exit code 0: whole; 1: damaged, or its recording did not finish; 2: no trace.
     """
@@ -54,7 +54,7 @@ def check(path: Place, json_path: options.JsonPath = None) -> None:
 
 @app.command()
 def repair(path: Place, json_path: options.JsonPath = None) -> None:
-    """Recover a trace up to the last commit, and say what is lost; the original is kept if anything is.
+    """Recover a trace up to the last commit, and report the losses; the original is kept if anything is lost.
 
     Exit code 0: nothing was lost; 1: something was; 2: no trace, or nothing of it can be kept.
     """
@@ -69,20 +69,22 @@ def repair(path: Place, json_path: options.JsonPath = None) -> None:
 @app.command()
 def join(
     paths: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Complete traces of one run.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the joined trace goes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The path of the joined trace.")],
     like: Annotated[
-        Path | None, typer.Option("--like", metavar="TRACE", help="A trace all of whose candidates must be there.")
+        Path | None, typer.Option("--like", metavar="TRACE", help="A trace with exactly the expected candidates.")
     ] = None,
     drop_rankings: Annotated[
-        bool, typer.Option("--drop-rankings", help="Leave rankings out, where several traces rank one query.")
+        bool, typer.Option("--drop-rankings", help="Leave out rankings, if several traces rank one query.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a trace that is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Make one trace of what several writers recorded: processes, ranks or machines. A part that is missing or doubled,
-    and a candidate that is, are named."""
+    """Join the traces of several writers (processes, ranks or machines) into one.
+
+    Missing and duplicate parts and candidates are reported by name.
+    """
     if output.exists() and not force:
-        raise UserError("is there already", where=str(output), fix="choose another path, or overwrite it with --force")
+        raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
     check_writable(json_path)
     manifest = unite(paths, output, like=like, drop_rankings=drop_rankings)
     console: Console = make_result_console(json_path)
@@ -109,17 +111,17 @@ def _render_check(report: CheckReport) -> list[str]:
 def _render_repair(report: RepairReport) -> list[str]:
     lines = []
     for loss in report.losses:
-        lost = "how much cannot be told" if loss.num_candidates is None else _count(loss.num_candidates, loss.num_steps)
-        lines.append(f"lost of {loss.name}: {lost} ({loss.reason})")
+        lost = "an unknown amount" if loss.num_candidates is None else _count(loss.num_candidates, loss.num_steps)
+        lines.append(f"lost from {loss.name}: {lost} ({loss.reason})")
     lines += [f"note: {note}" for note in report.notes]
     what = "repaired" if report.is_changed else "nothing to repair"
     lines.append(f"{report.path}: {what}, {_count(report.num_candidates, report.num_steps)} kept")
     if report.is_changed and not report.losses:
         lines.append("nothing that was committed is lost")
     if report.original:
-        lines.append(f"as it was found: {report.original}")
+        lines.append(f"the unrepaired trace: {report.original}")
     if report.is_resumable:
-        lines.append("go on with it: give the command that recorded it again, with --resume")
+        lines.append("to resume it, run the command that recorded it again with --resume")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""`kgverify trace convert`: a trace at another level, packed otherwise, or in this version of the schema."""
+"""`kgverify trace convert`: write a trace at another level, packed differently, or in this version of the schema."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,20 +14,20 @@ from kgverify.verification.rebuild import rebuild_goals
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="A trace: a file, or a folder of shards.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="Where the converted trace goes.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The path of the converted trace.")],
     level: Annotated[
         str | None,
         typer.Option(
-            help="digests, compact, steps or deep; a compact trace is raised to steps by replay. [default: its own]"
+            help="digests, compact, steps or deep; replay raises a compact trace to steps. [default: its own]"
         ),
     ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Pack it as small as HDF5's filters can.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a trace that is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
 ) -> None:
     """Convert a trace to another level or packing, or from an earlier version of the schema."""
     wanted = None if level is None else parse_level(level, "--level")
     if target.exists() and not force:
-        raise UserError("is there already", where=str(target), fix="choose another path, or overwrite it with --force")
+        raise UserError("already exists", where=str(target), fix="choose another path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
         raise UserError("its folder does not exist", where=str(target), fix=f"create {target.absolute().parent} first")
     done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals)
@@ -40,7 +40,7 @@ def convert(
     )
     if done.dropped:
         make_error_console().print(
-            f"warning: not kept, as they are no plain arrays: {', '.join(done.dropped)}",
+            f"warning: not kept, because they are not plain arrays: {', '.join(done.dropped)}",
             style="yellow",
             markup=False,
             highlight=False,

@@ -10,7 +10,7 @@ from kgverify.comparison.align import Alignment, align_candidates
 from kgverify.comparison.numbering import Convert
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.digests import Words, candidate_keys, fold, words_of
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.trace_file import TraceFile
 
 ROWS: Final = 1 << 16
 IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
@@ -19,7 +19,7 @@ IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
 class Side(NamedTuple):
     """A trace whose candidates are to be aligned, with the ids that both are to have."""
 
-    trace: MappedTrace
+    trace: TraceFile
     convert: Convert | None = None
 
     def take(self, rows: NDArray[np.int64]) -> CandidateSet:

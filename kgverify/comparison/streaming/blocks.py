@@ -10,9 +10,8 @@ from kgverify.comparison.numbering import Numbering
 from kgverify.comparison.streaming.columns import has_same_bytes
 from kgverify.trace.model.columns import Candidates, Columns, Digests
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_file import StoredDigests
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.verify_content import BLOCK_STEPS, check_block
+from kgverify.trace.read.data_file import BLOCK_STEPS, StoredDigests
+from kgverify.trace.read.trace_file import TraceFile
 
 Range = tuple[int, int]
 
@@ -34,7 +33,7 @@ class Pairs(NamedTuple):
         return self.expected[begin:end], self.actual[begin:end]
 
 
-def split_pairs(pairs: Pairs, ranges: Iterable[Range], traces: tuple[MappedTrace, MappedTrace]) -> Iterator[Range]:
+def split_pairs(pairs: Pairs, ranges: Iterable[Range], traces: tuple[TraceFile, TraceFile]) -> Iterator[Range]:
     """The ranges of pairs cut into blocks of about `BLOCK_STEPS` steps on either side, or of a single pair."""
     for first, last in ranges:
         begin = first
@@ -48,23 +47,23 @@ def split_pairs(pairs: Pairs, ranges: Iterable[Range], traces: tuple[MappedTrace
             begin = end
 
 
-def read_rows(trace: MappedTrace, rows: NDArray[np.int64]) -> Columns:
+def read_rows(trace: TraceFile, rows: NDArray[np.int64]) -> Columns:
     """Candidates with all their steps, a view where they are neighbours."""
     if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()):
         return trace.read_candidates(int(rows[0]), int(rows[-1]) + 1)
     return trace.gather_candidates(rows)
 
 
-def load_block(trace: MappedTrace, columns: Columns, rows: NDArray[np.int64]) -> Trace:
+def load_block(trace: TraceFile, columns: Columns, rows: NDArray[np.int64]) -> Trace:
     """Some candidates as a trace, checked as `read_trace` checks. UserError if their values or digests are wrong."""
     where = f"{trace.source}:candidates {int(rows.min())} to {int(rows.max())}" if len(rows) else trace.source
-    digests = check_block(trace, columns, _stored_digests(trace, rows), where)
-    return trace.around(columns, digests)
+    digests = trace.check_block(columns, _stored_digests(trace, rows), where)
+    return trace.with_columns(columns, digests)
 
 
-def block_of(trace: MappedTrace, columns: Columns) -> Trace:
+def block_of(trace: TraceFile, columns: Columns) -> Trace:
     """Some columns as a trace, unchecked, with digests that nobody reads."""
-    return trace.around(columns, _NO_DIGESTS)
+    return trace.with_columns(columns, _NO_DIGESTS)
 
 
 def agrees_at_once(
@@ -116,20 +115,20 @@ def sums_agree(
         return bool(((expected == actual) | (np.abs(expected - actual) <= tolerance)).all())
 
 
-def convert_columns(trace: MappedTrace, columns: Columns, numbering: Numbering, side: int) -> Columns:
+def convert_columns(trace: TraceFile, columns: Columns, numbering: Numbering, side: int) -> Columns:
     """Columns of one side in the ids that both are to have."""
     return columns if numbering.converter(side) is None else numbering.convert(side, block_of(trace, columns)).columns
 
 
-def shell_of(trace: MappedTrace, candidates: Candidates | None = None) -> Trace:
+def shell_of(trace: TraceFile, candidates: Candidates | None = None) -> Trace:
     """The trace without its steps: with no candidates, or with these."""
     columns = trace.files[0].read_steps(0, 0)
     if candidates is not None:
         columns = columns._replace(candidates=candidates)
-    return trace.around(columns, _NO_DIGESTS, trace.rankings)
+    return trace.with_columns(columns, _NO_DIGESTS, trace.rankings)
 
 
-def without_steps(trace: MappedTrace, rows: NDArray[np.int64]) -> Trace:
+def without_steps(trace: TraceFile, rows: NDArray[np.int64]) -> Trace:
     """Some candidates as if they had no steps."""
     columns = [trace.gather_column(f"candidates/{name}", rows) for name in Candidates._fields]
     candidates = Candidates(*columns)
@@ -137,14 +136,14 @@ def without_steps(trace: MappedTrace, rows: NDArray[np.int64]) -> Trace:
 
 
 def has_same_digests(
-    expected: MappedTrace, actual: MappedTrace, rows: NDArray[np.int64], others: NDArray[np.int64]
+    expected: TraceFile, actual: TraceFile, rows: NDArray[np.int64], others: NDArray[np.int64]
 ) -> bool:
     """Whether no stored digest of two blocks differs; of equal steps one that does is wrong."""
     left, right = _stored_digests(expected, rows), _stored_digests(actual, others)
     return all(has_same_bytes(left[name], right[name]) for name in left.keys() & right.keys())
 
 
-def _stored_digests(trace: MappedTrace, rows: NDArray[np.int64]) -> StoredDigests:
+def _stored_digests(trace: TraceFile, rows: NDArray[np.int64]) -> StoredDigests:
     """The stored digests of all steps of some candidates."""
     # Runs of neighbours are one piece of a file.
     ends = np.flatnonzero(np.diff(rows, append=-2) != 1)

@@ -9,8 +9,8 @@ from typing import Any, Final
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.trace.read.mapped_file import MappedFile
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
 """Fits the caches, so that hashing does not fetch the bytes again."""
@@ -48,8 +48,8 @@ def has_same_bytes(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
 
 
 def differing_ranges(
-    expected: MappedTrace,
-    actual: MappedTrace,
+    expected: TraceFile,
+    actual: TraceFile,
     name: str,
     *,
     agrees: Agrees | None = None,
@@ -97,7 +97,7 @@ def differing_ranges(
 
 
 def _compared_pieces(
-    expected: MappedTrace, actual: MappedTrace, name: str
+    expected: TraceFile, actual: TraceFile, name: str
 ) -> Iterator[tuple[int, int, "Place", "Place", NDArray[Any], NDArray[Any], bool]]:
     """The pieces of a column with their rows and whether their bytes are the same, in order; compared some ahead."""
 
@@ -122,11 +122,11 @@ class _Checks:
 
     def __init__(self, verifies: bool) -> None:
         self.hasher: Any = None
-        self._file: MappedFile | None = None
+        self._file: DataFile | None = None
         self._name = ""
         self._left = 0
 
-    def enter(self, file: MappedFile, begin: int, name: str, twin: "_Checks | None" = None) -> None:
+    def enter(self, file: DataFile, begin: int, name: str, twin: "_Checks | None" = None) -> None:
         """Begin a new file where a piece is the first of one."""
         if begin == 0 or file is not self._file:
             self._file, self._name, self._left = file, name, file.length(name)
@@ -149,10 +149,10 @@ class _Checks:
             self._file.check_sum(self._name, self.hasher.intdigest())
 
 
-Place = tuple[MappedFile, int]
+Place = tuple[DataFile, int]
 
 
-def column_pieces(expected: MappedTrace, actual: MappedTrace, name: str) -> Iterator[tuple[int, int, Place, Place]]:
+def column_pieces(expected: TraceFile, actual: TraceFile, name: str) -> Iterator[tuple[int, int, Place, Place]]:
     """Ranges of rows that lie in one file on each side, with the files and the first row in them."""
     places = [_segments(expected, name), _segments(actual, name)]
     width = max(trace.files[0].dtype(name).itemsize for trace in (expected, actual))
@@ -168,7 +168,7 @@ def column_pieces(expected: MappedTrace, actual: MappedTrace, name: str) -> Iter
         begin = end
 
 
-def _segments(trace: MappedTrace, name: str) -> list[tuple[MappedFile, int, int]]:
+def _segments(trace: TraceFile, name: str) -> list[tuple[DataFile, int, int]]:
     segments, start = [], 0
     for file in trace.files:
         if length := file.length(name):

@@ -34,9 +34,8 @@ from kgverify.comparison.streaming.findings import Gathered, find_goals
 from kgverify.comparison.streaming.goals import Rebuilding, Rebuilds, find_rebuilds
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_file import COUNTS, MappedFile
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.verify_content import verify_content
+from kgverify.trace.read.data_file import COUNTS, DataFile
+from kgverify.trace.read.trace_file import TraceFile
 
 VERIFIED_STEPS: Final = 1_000_000
 """Up to here every value and digest is verified, which takes longer than to compare."""
@@ -65,8 +64,8 @@ class StreamedComparison(NamedTuple):
 
 
 def compare_streams(
-    expected: MappedTrace | Path | str,
-    actual: MappedTrace | Path | str,
+    expected: TraceFile | Path | str,
+    actual: TraceFile | Path | str,
     *,
     lockstep: bool = False,
     verifies_content: bool | None = None,
@@ -85,8 +84,7 @@ def compare_streams(
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
     """
     traces = [
-        each if isinstance(each, MappedTrace) else MappedTrace(each, tolerates_shards=True)
-        for each in (expected, actual)
+        each if isinstance(each, TraceFile) else TraceFile(each, tolerates_shards=True) for each in (expected, actual)
     ]
     return _StreamComparer(traces[0], traces[1], lockstep, verifies_content, kept, rebuilding, progress).compare()
 
@@ -94,8 +92,8 @@ def compare_streams(
 class _StreamComparer:
     def __init__(
         self,
-        expected: MappedTrace,
-        actual: MappedTrace,
+        expected: TraceFile,
+        actual: TraceFile,
         lockstep: bool,
         verifies_content: bool | None,
         kept: int,
@@ -113,7 +111,7 @@ class _StreamComparer:
         ]
         for trace, is_wanted in zip(self._traces, self._is_verified, strict=True):
             if is_wanted:
-                verify_content(trace)
+                trace.verify_content()
             else:
                 trace.verify("header", "symbols/", "program/", "stages/", "rankings/", "shard/")
         actual.share_symbols(expected)
@@ -362,7 +360,7 @@ class _StreamComparer:
         )
 
 
-def _add_up(file: MappedFile) -> None:
+def _add_up(file: DataFile) -> None:
     """UserError unless the counts of a file add up."""
     for name in COUNTS:
         if name in file.stored:

@@ -19,8 +19,7 @@ from kgverify.program.stages import Stage
 from kgverify.trace.maintain.convert import Rebuild
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import Words, fold, words_of
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.verify_content import split_trace
+from kgverify.trace.read.trace_file import TraceFile
 
 _Located = TypeVar("_Located", Divergence, NearTie)
 
@@ -118,8 +117,8 @@ def surroundings_of(divergence: Divergence, comparer: Comparer) -> Surroundings:
 
 
 def find_goals(
-    expected: MappedTrace,
-    actual: MappedTrace,
+    expected: TraceFile,
+    actual: TraceFile,
     numbering: Numbering,
     rebuild: Rebuild | None,
     wanted: frozenset[Goal],
@@ -130,7 +129,7 @@ def find_goals(
     """
     known = np.unique(_hash_views(wanted))
     found: set[Goal] = set()
-    for begin, end in split_trace(expected):
+    for begin, end in expected.split():
         columns = expected.read_candidates(begin, end)
         if rebuild is not None:
             columns = rebuild(load_block(expected, columns, np.arange(begin, end))).columns

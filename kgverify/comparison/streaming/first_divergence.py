@@ -20,14 +20,14 @@ from kgverify.errors import UserError
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
+from kgverify.trace.read.trace_file import TraceFile
 
 _PIECE: Final = 1 << 15
 _ORDER: Final = ("candidates/query", "candidates/side", "candidates/atom", "candidates/num_steps")
 
 
 def find_first_divergence(
-    expected: MappedTrace | Path | str, actual: MappedTrace | Path | str, *, rebuilding: Rebuilding | None = None
+    expected: TraceFile | Path | str, actual: TraceFile | Path | str, *, rebuilding: Rebuilding | None = None
 ) -> Divergence | None:
     """The first divergence that shows in a digest, in the order of the expected candidates; None if there is none.
 
@@ -41,7 +41,7 @@ def find_first_divergence(
 
     UserError for a trace that is refused, and for two that cannot be compared.
     """
-    left, right = (each if isinstance(each, MappedTrace) else MappedTrace(each) for each in (expected, actual))
+    left, right = (each if isinstance(each, TraceFile) else TraceFile(each) for each in (expected, actual))
     right.share_symbols(left)
     shells = shell_of(left), shell_of(right)
     if reasons := check_preconditions(*shells):
@@ -84,7 +84,7 @@ def first_difference(expected: Words, actual: Words) -> int | None:
     return None
 
 
-def _first_difference(expected: MappedTrace, actual: MappedTrace, name: str, first: int, end: int) -> int:
+def _first_difference(expected: TraceFile, actual: TraceFile, name: str, first: int, end: int) -> int:
     """The first row of a column that differs, from `first` on; `end` if none before it does."""
     for begin, stop, (file, at), (other, other_at) in column_pieces(expected, actual, name):
         if stop <= first:
@@ -102,7 +102,7 @@ def _first_difference(expected: MappedTrace, actual: MappedTrace, name: str, fir
 
 
 def _compare_candidate(
-    expected: MappedTrace, actual: MappedTrace, candidate: int, rebuilding: Rebuilding | None
+    expected: TraceFile, actual: TraceFile, candidate: int, rebuilding: Rebuilding | None
 ) -> Divergence | None:
     row = np.array([candidate])
     blocks = [load_block(trace, trace.read_candidates(candidate, candidate + 1), row) for trace in (expected, actual)]
@@ -125,7 +125,7 @@ def _rebuild(block: Trace, rebuilding: Rebuilding) -> Trace:
         return block
 
 
-def _compare_all(expected: MappedTrace, actual: MappedTrace, rebuilding: Rebuilding | None) -> Divergence | None:
+def _compare_all(expected: TraceFile, actual: TraceFile, rebuilding: Rebuilding | None) -> Divergence | None:
     compared = compare_streams(expected, actual, verifies_content=False, rebuilding=rebuilding)
     comparison = compared.comparison
     if comparison.reasons and not comparison.divergences:

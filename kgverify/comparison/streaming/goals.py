@@ -11,8 +11,7 @@ from kgverify.errors import UserError
 from kgverify.trace.maintain.convert import Rebuild
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.mapped_trace import MappedTrace
-from kgverify.trace.read.verify_content import split_trace
+from kgverify.trace.read.trace_file import TraceFile
 
 Rebuilding = Callable[[Trace], Rebuild]
 """How candidates of a trace are rebuilt by its program. UserError where it holds no clauses or no program."""
@@ -30,7 +29,7 @@ class Rebuilds(NamedTuple):
         return block if rebuild is None else rebuild(block)
 
 
-def find_rebuilds(expected: MappedTrace, actual: MappedTrace, rebuilding: Rebuilding | None) -> Rebuilds:
+def find_rebuilds(expected: TraceFile, actual: TraceFile, rebuilding: Rebuilding | None) -> Rebuilds:
     """What is to be rebuilt: compact traces whose clauses lead to all their digests, if the digests of the two differ.
 
     Where the digests agree there is nothing to look for, and rebuilding takes longer than comparing.
@@ -44,12 +43,12 @@ def find_rebuilds(expected: MappedTrace, actual: MappedTrace, rebuilding: Rebuil
     return Rebuilds(_find_rebuild(expected, rebuilding), _find_rebuild(actual, rebuilding))
 
 
-def _find_rebuild(trace: MappedTrace, rebuilding: Rebuilding) -> Rebuild | None:
+def _find_rebuild(trace: TraceFile, rebuilding: Rebuilding) -> Rebuild | None:
     if trace.header.level != TraceLevel.COMPACT:
         return None
     try:
         rebuild = rebuilding(shell_of(trace))
-        for begin, end in split_trace(trace):
+        for begin, end in trace.split():
             rebuild(_load(trace, begin, end))
     except UserError:
         # Without goals it is compared by its digests, and the comparison says so.
@@ -57,10 +56,10 @@ def _find_rebuild(trace: MappedTrace, rebuilding: Rebuilding) -> Rebuild | None:
     return rebuild
 
 
-def _hash_sequence(trace: MappedTrace) -> bytes:
+def _hash_sequence(trace: TraceFile) -> bytes:
     """A hash of the digests of all steps, in order; computed where they are not stored."""
     hasher: Any = xxhash.xxh3_128()
-    for begin, end in split_trace(trace):
+    for begin, end in trace.split():
         for stored in trace.read_digests(begin, end):
             if "sequence" in stored:
                 hasher.update(np.ascontiguousarray(stored["sequence"]).data)
@@ -69,5 +68,5 @@ def _hash_sequence(trace: MappedTrace) -> bytes:
     return bytes(hasher.digest())
 
 
-def _load(trace: MappedTrace, begin: int, end: int) -> Trace:
+def _load(trace: TraceFile, begin: int, end: int) -> Trace:
     return load_block(trace, trace.read_candidates(begin, end), np.arange(begin, end))

@@ -1,4 +1,4 @@
-"""One resolution in plain Python, from the semantics and from neither prover: what a clause makes of a goal."""
+"""A resolution step in plain Python, written from the semantics and independent of both provers."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -16,7 +16,7 @@ _ANY = -1
 
 
 class Yield(NamedTuple):
-    """What a clause makes of a goal, after pruning and renaming; no atoms are TRUE."""
+    """The result of applying a clause to a goal, after pruning and renaming; no atoms are TRUE."""
 
     origin_kind: int
     origin: int
@@ -24,7 +24,7 @@ class Yield(NamedTuple):
 
 
 class Clauses:
-    """The clauses of a program by predicate, and what each makes of a goal."""
+    """The clauses of a program by predicate, and the results of applying them to a goal."""
 
     def __init__(self, program: Program, *, exclude_query: bool) -> None:
         self.exclude_query = exclude_query
@@ -45,12 +45,12 @@ class Clauses:
         self.yields = lru_cache(maxsize=1 << 14)(self._yields)
 
     def excluded(self, query: Sequence[int]) -> Ids | None:
-        """The fact that may not serve in the derivation of a query; None where it is none."""
+        """Return the fact that may not be used in the derivation of a query; None if every fact may be."""
         atom = (int(query[0]), int(query[1]), int(query[2]))
         return atom if self.exclude_query and atom in self.fact_index else None
 
     def facts_like(self, atom: Ids, excluded: Ids | None) -> list[int]:
-        """The facts that unify with an atom and are not excluded, ascending."""
+        """Return the facts that unify with an atom and are not excluded, ascending."""
         predicate, a, b = atom
         if a >= 0 and b >= 0:
             found = [self.fact_index[atom]] if atom in self.fact_index else []
@@ -61,7 +61,7 @@ class Clauses:
         return [i for i in found if self.facts[i] != excluded]
 
     def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
-        """What each clause that matches the first atom makes of a goal, in the order of the semantics."""
+        """Return the result of each clause that matches the first atom of a goal, in the order of the semantics."""
         selected = goal[0]
         found = []
         for i in self._rules_of.get(selected[0], ()):
@@ -75,7 +75,7 @@ class Clauses:
         return tuple(found)
 
     def apply_rule(self, goal: Atoms, rule: int, excluded: Ids | None) -> Atoms | None:
-        """What a rule makes of a goal; None where its head does not match."""
+        """Return the result of applying a rule to a goal; None if its head does not match."""
         head, body = self.rules[rule]
         # Standardized apart: every variable of the goal is above `lowest`, every one of the rule below.
         lowest = min(min(a, b) for _, a, b in goal)
@@ -100,7 +100,7 @@ class Clauses:
 
 
 def number_variables(atoms: Iterator[Ids]) -> Atoms:
-    """The atoms with their variables numbered by first appearance."""
+    """Return the atoms with their variables numbered by first appearance."""
     numbers: dict[int, int] = {}
 
     def number(argument: int) -> int:

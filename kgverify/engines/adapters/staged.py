@@ -1,4 +1,4 @@
-"""An engine from the stages that its author has: each stage of a step is a method, and those not given are the textbook's."""
+"""An engine from the stages that its author provides: each stage is a method, and the others follow the semantics."""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
@@ -18,10 +18,10 @@ _FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
 
 
 class Clause(NamedTuple):
-    """A rule; or a fact, which has no body.
+    """A rule, or a fact, which has no body.
 
-    Atoms are (predicate, first, second) in ids. An argument below 0 is a variable, -1 the first of each clause: rules are not
-    standardized apart from a goal, whose variables have the same numbers.
+    Atoms are (predicate, first, second) in ids. An argument below 0 is a variable, -1 the first of each clause. Rules are
+    not standardized apart from a goal, whose variables have the same numbers.
     """
 
     head: AtomIds
@@ -31,21 +31,21 @@ class Clause(NamedTuple):
 
 
 Made: TypeAlias = Iterable[tuple[Clause, Sequence[AtomIds]]]
-"""Clauses, each with what it makes of a goal."""
+"""Clauses, each with the atoms that it leaves of a goal."""
 
 
 class StagedEngine(StepwiseEngine):
-    """A prover whose author gives `resolve`, and of the later stages those that the prover has.
+    """A prover whose author provides `resolve`, and any of the later stages.
 
     rules, facts: the clauses of the program, in order
 
-    A stage that is not given (prune, rename, revisit, close, limit, score) is done here, as docs/semantics.md says. What every
-    stage gave is shown to whoever probes, so that a divergence is pinned to its stage.
+    The other stages (prune, rename, revisit, close, limit, score) follow docs/semantics.md. `probe` shows the result of
+    each stage, so that a divergence is attributed to its stage.
     """
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
         super().__init__(program, limits, policy)
-        # Plain tuples: what an author compares or prints is what the page shows.
+        # Plain tuples, which authors can compare and print.
         self.rules = [
             Clause((p, a, b), tuple((q, c, d) for q, c, d in body), Origin.RULE, i)
             for i, ((p, a, b), body) in enumerate(program.rules)
@@ -57,55 +57,57 @@ class StagedEngine(StepwiseEngine):
             self._clauses_of.setdefault(clause.head[0], []).append(clause)
 
     def clauses_for(self, goal: Goal, excluded: AtomIds | None) -> list[Clause]:
-        """The clauses of the predicate of the first atom, rules before facts, without the excluded fact."""
+        """Return the clauses of the first atom's predicate, rules before facts, without the excluded fact."""
         clauses = self._clauses_of.get(goal[0][0], [])
         return [each for each in clauses if each.body or each.head != excluded]
 
     def resolve(self, goal: Goal, excluded: AtomIds | None) -> Made:
-        """Each clause that matches the first atom, in order, with what it makes of the goal: the body, then the other atoms.
+        """Return each clause that matches the first atom, in order, with its body and then the goal's other atoms.
 
-        excluded: the fact that may not serve, if there is one. How variables are numbered means nothing yet.
+        excluded: the fact that may not be used, or None
+
+        The numbering of variables does not matter yet.
         """
         raise NotImplementedError
 
     def prune(self, resolvents: Sequence[Resolvent], excluded: AtomIds | None) -> Sequence[Resolvent]:
-        """Without the atoms that are facts, the excluded one apart."""
+        """Return the resolvents without the atoms that are facts, except for the excluded one."""
         return [
             each._replace(atoms=tuple(a for a in each.atoms if a not in self._is_fact or a == excluded))
             for each in resolvents
         ]
 
     def rename(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
-        """The variables of each resolvent numbered by first appearance."""
+        """Return the resolvents with their variables numbered by first appearance."""
         return [each._replace(atoms=number_variables(iter(each.atoms))) for each in resolvents]
 
     def revisit(self, resolvents: Sequence[Resolvent], visited: Sequence[Goal]) -> Sequence[Resolvent]:
-        """Without those that equal a visited goal."""
+        """Return the resolvents that do not equal a visited goal."""
         return [each for each in resolvents if each.atoms not in visited]
 
     def close(self, resolvents: Sequence[Resolvent]) -> Sequence[Resolvent]:
-        """The first one without atoms, as TRUE, alone; FALSE alone where there is none at all."""
+        """Return the first resolvent without atoms, as TRUE, alone; FALSE alone if there are no resolvents."""
         for each in resolvents:
             if not each.atoms:
                 return [each._replace(kind=GoalKind.TRUE)]
         return resolvents or [_FALSE]
 
     def limit(self, resolvents: Sequence[Resolvent]) -> Taken:
-        """What the limits leave, and how many they drop."""
+        """Return the resolvents within the limits, and how many were dropped."""
         short = [each for each in resolvents if len(each.atoms) <= self.limits.max_atoms]
         kept = short[: self.limits.max_resolvents]
         return Taken(kept or [_FALSE], len(resolvents) - len(short), len(short) - len(kept))
 
     def score(self, goal: Goal, resolvents: Sequence[Resolvent]) -> Sequence[float]:
-        """A score for each, none of which is TRUE or FALSE: those of the policy `shortest`."""
+        """Return a score for each resolvent other than TRUE and FALSE: those of the policy `shortest`."""
         return [-(len(each.atoms) + _num_variables(each.atoms) / 64) for each in resolvents]
 
     def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
-        """Every stage up to `score`."""
+        """Run every stage up to `score`."""
         return self._run_stages(query, visited)[1]
 
     def probe(self, position: Positions) -> StageOutputs:
-        """What each stage of one step gave."""
+        """Return the result of each stage of one step."""
         (query,), (visited,) = read_positions(position)
         outputs, taken = self._run_stages(query, visited)
         step = self._choose(visited[-1], int(position.depth[0]), taken)
@@ -144,15 +146,16 @@ class StagedEngine(StepwiseEngine):
         return outputs, taken._replace(resolvents=kept)
 
     def _read(self, made: Any) -> list[Resolvent]:
-        """What `resolve` gave. UserError unless it is pairs of a clause and atoms."""
+        """Return the resolvents that `resolve` made. UserError unless they are pairs of a clause and atoms."""
         pairs = made if isinstance(made, Iterable) else [made]
         return [Resolvent(_read_goal(pair, type(self).__name__), *pair[0][2:]) for pair in pairs]
 
 
 def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngine]:
-    """An engine from a function of a goal and the clauses that may serve: those of its first atom's predicate, in order.
+    """Return an engine class for a function of a goal and the clauses of its first atom's predicate, in order.
 
-    The function gives each clause that matches the first atom, with what is then left to prove; it may be a decorator's.
+    The function returns each clause that matches the first atom, with the atoms that it leaves to prove. Usable as a
+    decorator.
     """
 
     def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Made:
@@ -164,7 +167,7 @@ def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngin
 
 
 def _read_goal(pair: Any, where: str) -> Goal:
-    """The atoms of a pair, as tuples. UserError if it is none."""
+    """Return the atoms of a pair, as tuples. UserError for anything else."""
     try:
         clause, atoms = pair
         goal = tuple([(index(predicate), index(first), index(second)) for predicate, first, second in atoms])

@@ -1,4 +1,4 @@
-"""An engine from one function: its author says what a step's resolvents are, and the rest of the protocol is done here."""
+"""An engine from one function, which returns the resolvents of a step; a base class provides the rest."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ AtomIds: TypeAlias = tuple[int, int, int]
 """Predicate, first, second; an argument below 0 is a variable, number v being -1 - v."""
 
 Goal: TypeAlias = tuple[AtomIds, ...]
-"""Atoms left to prove."""
+"""The atoms left to prove."""
 
 
 class Resolvent(NamedTuple):
@@ -37,7 +37,7 @@ class Resolvent(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a step can choose from, and what the limits dropped."""
+    """The resolvents of a step, and how many the limits dropped."""
 
     resolvents: Sequence[Resolvent]
     dropped_atoms: int = 0
@@ -54,13 +54,13 @@ class _Step(NamedTuple):
 
 
 class StepwiseEngine:
-    """Proves whatever it is given; a subclass says in `take_step` what the resolvents of a step are.
+    """A prover whose author provides `take_step`, which returns the resolvents of a step.
 
     program, limits, policy: as given, for `take_step` to use
-    policies: names of those that it knows; NotImplementedError for another one
+    policies: names of those that it supports; NotImplementedError for another one
 
-    A prover that takes many steps at once overrides `take_steps` instead. One that has some stages of a step, and not all, is
-    a `StagedEngine`.
+    A prover that takes many steps at once overrides `take_steps` instead. One that implements only some stages of a step
+    is a `StagedEngine`.
     """
 
     policies: ClassVar[tuple[str, ...]] = ("shortest",)
@@ -73,20 +73,20 @@ class StepwiseEngine:
         self.policy = policy
 
     def take_step(self, query: AtomIds, visited: Sequence[Goal]) -> Taken:
-        """The resolvents of the last visited goal, after the stage `limit`, each with its score; at least one."""
+        """Return the resolvents of the last visited goal after the stage `limit`, at least one, with their scores."""
         raise NotImplementedError
 
     def take_steps(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
-        """A step of each of so many derivations: those that are still open, whatever their depth."""
+        """Take a step of each derivation; all of them are open, and their depths may differ."""
         return [self.take_step(query, goals) for query, goals in zip(queries, visited, strict=True)]
 
     @property
     def info(self) -> EngineInfo:
-        """The class's name; scores without rounding error."""
+        """The engine's info: the class's name, and scores without rounding error."""
         return EngineInfo(name=type(self).__name__, mode="python")
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Run every candidate to its end, a step of all of them at a time. UserError where a step gives no resolvent."""
+        """Run every candidate to its end, a step of all of them at a time. UserError if a step has no resolvent."""
         queries = [(predicate, first, second) for predicate, first, second in candidates.atom.tolist()]
         visited: list[list[Goal]] = [[(query,)] for query in queries]
         steps: list[list[_Step]] = [[] for _ in queries]
@@ -138,7 +138,7 @@ class StepwiseEngine:
 
 
 def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:
-    """The query of each position, and the goals visited, the current one last."""
+    """Return the query of each position, and the goals visited, the current one last."""
     queries = [(predicate, first, second) for predicate, first, second in positions.candidates.atom.tolist()]
     atoms = [(predicate, first, second) for predicate, first, second in positions.atoms.tolist()]
     goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(positions.num_atoms).tolist())]

@@ -1,1 +1,1 @@
-"""The knowledge graphs that come with kgverify, one folder each."""
+"""The knowledge graphs that come with kgverify, each in a folder."""

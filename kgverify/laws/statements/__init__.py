@@ -1,1 +1,1 @@
-"""The laws themselves, grouped by what they are about."""
+"""The laws, grouped by subject."""

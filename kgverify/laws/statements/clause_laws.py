@@ -1,4 +1,4 @@
-"""Laws of what clauses give: each resolvent is what its clause makes of the goal, and what is proved is true."""
+"""Laws of clauses: each resolvent is what its clause makes of the goal, and every proved candidate is true."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.view import StepView
 from kgverify.engines.adapters.resolution import Atoms, Ids, Yield, number_variables
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 
@@ -18,10 +18,10 @@ Relation = NDArray[np.float32]
 
 
 class Model:
-    """The least model of rules and facts in ids (van Emden and Kowalski 1976): rules are applied until nothing new follows.
+    """The least model of rules and facts in ids (van Emden and Kowalski 1976).
 
-    A rule is applied to all constants at once: its body is a product of relations, summed over the variables that its head does
-    not have. A variable of the head alone stands for every constant.
+    Rules are applied to all constants at once until nothing new follows. A rule's body is a product of relations, summed over
+    the variables that its head lacks. A variable of the head alone stands for every constant.
     """
 
     def __init__(self, facts: Iterable[Ids], rules: Iterable[tuple[Ids, Atoms]], constants: Iterable[int]) -> None:
@@ -38,7 +38,7 @@ class Model:
                 is_new |= self._apply(head, body)
 
     def has_instance(self, atom: Ids) -> bool:
-        """True if some instance of an atom follows; equal variables stand for one constant."""
+        """Return whether some instance of an atom follows; equal variables stand for one constant."""
         predicate, a, b = atom
         relation = self._relation(predicate)
         rows = relation if a < 0 else relation[self._place[a] : self._place[a] + 1]
@@ -97,11 +97,11 @@ def _path(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> list[object]:
 
 
 MOST_CONSTANTS = 150
-"""A problem with more constants has too large a model; nothing is said of it."""
+"""A problem with more constants is not checked, since its model is too large."""
 
 
 def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
-    """Each step's row, the step, and the excluded atom."""
+    """Yield each step's row, the step, and the excluded atom."""
     atoms = case.columns.candidates.atom.tolist()
     excluded = [case.clauses.excluded(atom) for atom in atoms]
     for row, owner in enumerate(case.owner.tolist()):
@@ -110,8 +110,14 @@ def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
             yield row, step, excluded[owner]
 
 
-def made_by_clause(case: Case) -> Iterator[Finding]:
-    """Each resolvent is what its clause makes of the goal."""
+@law(
+    "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
+    " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
+    " variables numbered, are the resolvent.",
+    needs_rows=False,
+    is_replica=True,
+)
+def _made_by_clause(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
         yields = {(each.origin_kind, each.origin): each for each in case.clauses.yields(step.goal, excluded)}
         for each in step.resolvents:
@@ -138,8 +144,13 @@ def made_by_clause(case: Case) -> Iterator[Finding]:
                 break
 
 
-def complete(case: Case) -> Iterator[Finding]:
-    """Every clause that matches gives a resolvent, or is accounted for."""
+@law(
+    "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, comes after TRUE,"
+    " or is counted as dropped by a limit.",
+    needs_rows=False,
+    is_replica=True,
+)
+def _complete_step(case: Case) -> Iterator[Finding]:
     visited: set[Atoms] = set()
     owner = -1
     for row, step, excluded in _steps(case):
@@ -159,16 +170,21 @@ def complete(case: Case) -> Iterator[Finding]:
             counts = len(left) - len(short), len(short) - len(kept)
         if found != wanted:
             missing = next((each for each in left if (each.origin_kind, each.origin) in {*wanted} - {*found}), None)
-            told = _tell(case, missing) if missing else f"{len(wanted)} resolvents"
-            yield case.of_step(row, Stage.CLOSE if proof else _stage(missing), "resolvents", told, "no such resolvent")
+            expected = _describe(case, missing) if missing else f"{len(wanted)} resolvents"
+            yield case.of_step(
+                row, Stage.CLOSE if proof else _stage(missing), "resolvents", expected, "no such resolvent"
+            )
         elif counts != (step.dropped_atoms, step.dropped_resolvents):
-            told = f"{counts[0]} dropped for their atoms, {counts[1]} for their place"
-            actual = f"{step.dropped_atoms} dropped for their atoms, {step.dropped_resolvents} for their place"
-            yield case.of_step(row, Stage.LIMIT, "dropped", told, actual)
+            expected = f"{counts[0]} dropped for their atoms, {counts[1]} beyond max_resolvents"
+            actual = f"{step.dropped_atoms} dropped for their atoms, {step.dropped_resolvents} beyond max_resolvents"
+            yield case.of_step(row, Stage.LIMIT, "dropped", expected, actual)
 
 
-def unit(case: Case) -> Iterator[Finding]:
-    """A goal of one atom that a fact matches is proved by the step."""
+@law(
+    "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
+    needs_rows=False,
+)
+def _fact_proves(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
         if len(step.goal) != 1 or (step.resolvents[:1] and step.resolvents[0].kind == GoalKind.TRUE):
             continue
@@ -179,29 +195,33 @@ def unit(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.MATCH_FACTS, "resolvents", expected, actual)
 
 
-def sound(case: Case) -> Iterator[Finding]:
-    """What is PROVED lies in the least model, of the program without the excluded atom."""
+@law(
+    "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
+    " taken out.",
+    needs_rows=False,
+)
+def _sound(case: Case) -> Iterator[Finding]:
     candidates = case.columns.candidates
     models = _Models(case)
     for row in np.flatnonzero(candidates.outcome == Outcome.PROVED).tolist():
         p, a, b = candidates.atom[row].tolist()
-        place = int(case.merged.owner[candidates.query[row]])
-        if not models.follows(place, (p, a, b)):
+        problem = int(case.merged.owner[candidates.query[row]])
+        if not models.follows(problem, (p, a, b)):
             yield Finding(row, -1, Stage.CLOSE, "outcome", "an outcome other than PROVED: no proof exists", "PROVED")
 
 
 class _Models:
-    """The least models of the problems of a case, each made when it is asked for."""
+    """The least models of the problems of a case, each computed when it is needed."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
         self._models: dict[tuple[int, Ids | None], Model] = {}
 
-    def follows(self, place: int, atom: Ids) -> bool:
-        facts, rules, constants = self._parts[place]
+    def follows(self, problem: int, atom: Ids) -> bool:
+        facts, rules, constants = self._parts[problem]
         if len(constants) > MOST_CONSTANTS or not {t for t in atom[1:] if t >= 0} <= constants:
             return True
-        key = place, self._case.clauses.excluded(atom)
+        key = problem, self._case.clauses.excluded(atom)
         if key not in self._models:
             kept = (fact for fact in facts if fact != key[1])
             self._models[key] = Model(kept, rules, sorted(constants))
@@ -209,22 +229,22 @@ class _Models:
 
     @cached_property
     def _parts(self) -> list[tuple[list[Ids], list[tuple[Ids, Atoms]], set[int]]]:
-        """Facts, rules and constants of each problem, told by their names."""
+        """The facts, rules and constants of each problem, found by their names."""
         case = self._case
         symbols, clauses = case.program.symbols, case.clauses
         num = len(case.merged.problems)
 
-        def place(name: str) -> int:
+        def owner(name: str) -> int:
             return int(name[: name.index(":")]) if num > 1 else 0
 
-        of_predicate = [place(name) for name in symbols.predicates]
+        of_predicate = [owner(name) for name in symbols.predicates]
         parts: list[tuple[list[Ids], list[tuple[Ids, Atoms]], set[int]]] = []
         for i, problem in enumerate(case.merged.problems):
             prefix = f"{i}:" if num > 1 else ""
             parts.append(([], [], {symbols.constant_ids[prefix + name] for name in problem.domain}))
         for fact in clauses.facts:
             facts, _, constants = parts[of_predicate[fact[0]]]
-            # The others spread the ids, and no goal reaches them.
+            # The other facts spread the ids, and no goal reaches them.
             if fact[1] in constants and fact[2] in constants:
                 facts.append(fact)
         for head, body in clauses.rules:
@@ -233,7 +253,7 @@ class _Models:
 
 
 def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | None) -> Stage:
-    """The stage that made other atoms than it should."""
+    """Return the stage that made the wrong atoms."""
     if number_variables(iter(found)) == wanted:
         return Stage.RENAME
     facts = case.clauses.fact_index
@@ -241,7 +261,7 @@ def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | Non
         return Stage.PRUNE
     rest = iter(wanted)
     if all(any(atom == each for each in rest) for atom in found):
-        # Some are gone: the last ones, or others.
+        # Some atoms are missing: the last ones, or others.
         return Stage.LIMIT if len(found) == case.limits.max_atoms and wanted[: len(found)] == found else Stage.PRUNE
     return Stage.RESOLVE
 
@@ -256,40 +276,14 @@ def _stage(made: Yield | None) -> Stage:
     return Stage.MATCH_RULES if made.origin_kind == Origin.RULE else Stage.MATCH_FACTS
 
 
-def _tell(case: Case, made: Yield) -> str:
+def _describe(case: Case, made: Yield) -> str:
     kind, atoms = _kind(made)
     return f"{case.names.goal(atoms, kind)}   by {case.names.clause(made.origin_kind, made.origin)}"  # type: ignore[arg-type]
 
 
 CLAUSE_LAWS = (
-    Law(
-        "made-by-clause",
-        "Each resolvent is what the clause that it names makes of the goal: the clause matches the selected atom and is not the"
-        " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
-        " variables numbered, are the resolvent.",
-        made_by_clause,
-        needs_rows=False,
-        is_replica=True,
-    ),
-    Law(
-        "complete-step",
-        "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, stands behind TRUE,"
-        " or is counted as dropped by a limit.",
-        complete,
-        needs_rows=False,
-        is_replica=True,
-    ),
-    Law(
-        "fact-proves",
-        "A goal of one atom that a fact other than the excluded atom matches is proved by the step: TRUE alone.",
-        unit,
-        needs_rows=False,
-    ),
-    Law(
-        "sound",
-        "A PROVED candidate, or an instance of it, lies in the least model of its program, from whose facts the excluded atom is"
-        " taken out.",
-        sound,
-        needs_rows=False,
-    ),
+    _made_by_clause,
+    _complete_step,
+    _fact_proves,
+    _sound,
 )

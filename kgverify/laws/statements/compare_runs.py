@@ -1,4 +1,4 @@
-"""Two runs of the same candidates by one engine: where a derivation differs first."""
+"""Comparison of two runs of the same candidates by one engine."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -13,7 +13,7 @@ from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Columns, starts_of
 
 LOG_PROBABILITY_ERROR = 1e-6
-"""What the log-probability of a step may differ by, in nats, beyond what the scores' errors explain."""
+"""The tolerance of a step's log-probability, in nats, beyond the effect of the scores' errors."""
 
 
 class _Taken(NamedTuple):
@@ -27,10 +27,10 @@ class _Taken(NamedTuple):
 
 
 def differing(case: Case, actual: Columns, stage: Stage, *, exactly: bool = False) -> Iterator[Finding]:
-    """The first difference of each derivation of the case and of another run of the same candidates, in its order.
+    """Yield the first difference of each derivation of the case from another run of the same candidates.
 
-    Scores may differ by the engine's declared error on both sides, and so may what hangs on them: from a choice on
-    whose scores are closer than that, nothing is said. `exactly` admits no difference.
+    Scores may differ by the engine's declared error on both sides. Nothing is reported from a choice on whose scores are
+    closer than that. `exactly` allows no difference.
     """
     expected = case.columns
     error = 0.0 if exactly else 2 * case.score_error
@@ -49,7 +49,7 @@ def differing(case: Case, actual: Columns, stage: Stage, *, exactly: bool = Fals
 
 
 def is_same(expected: Columns, actual: Columns, error: float) -> bool:
-    """True if all columns are equal, scores within the error and log-probabilities within what follows from it."""
+    """Return whether all columns are equal, within the error of scores and its effect on log-probabilities."""
     most_steps = int(expected.candidates.num_steps.max(initial=1))
     levels: Any = zip(expected, actual, strict=True)
     for level, other in levels:
@@ -87,7 +87,7 @@ def _first_difference(
             return number, "steps", f"{len(steps[0])} steps", f"{len(steps[1])} steps"
         found = difference_of_steps(one, other, error, names)
         if found is not None:
-            # From a near-tie on the derivations may part.
+            # After a near-tie the derivations may differ.
             return None if found[0] == "near-tie" else (number, *found)
     outcomes = outcome_name(int(a.outcome[row])), outcome_name(int(b.outcome[row]))
     if outcomes[0] != outcomes[1]:
@@ -101,7 +101,7 @@ def _first_difference(
 
 
 def difference_of_steps(one: StepView, other: StepView, error: float, names: Names) -> tuple[str, str, str] | None:
-    """Field and both values of the first difference of two steps; the field `near-tie` for a choice that may differ."""
+    """Return field and values of two steps' first difference; the field is `near-tie` for a choice that may differ."""
     if one.goal != other.goal:
         return "goal", names.goal(one.goal), names.goal(other.goal)
     if one.depth != other.depth:
@@ -125,7 +125,7 @@ def difference_of_steps(one: StepView, other: StepView, error: float, names: Nam
 
 
 def difference_of_resolvents(one: StepView, other: StepView, names: Names) -> tuple[str, str, str] | None:
-    """The first resolvent that differs, in content or in the clause that made it."""
+    """Return the first difference of two steps' resolvents, in content or in the clause that made it."""
     for x, y in zip_longest(one.resolvents, other.resolvents):
         if x is None or y is None or (x.content, x.clause) != (y.content, y.clause):
             left, right = (names.resolvent(each) if each is not None else "nothing more" for each in (x, y))

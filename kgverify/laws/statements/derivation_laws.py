@@ -1,4 +1,4 @@
-"""Laws of a single derivation: what must hold inside of one trace, whatever the program is."""
+"""Laws of a single derivation, which hold within one trace for any program."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -8,31 +8,31 @@ import numpy as np
 from kgverify.comparison.view import outcome_name
 from kgverify.engines.adapters.resolution import number_variables
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 
 
-def reported(case: Case) -> Iterator[Finding]:
-    """Each candidate once, in the order given."""
+@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False)
+def _reported_once(case: Case) -> Iterator[Finding]:
     if case.is_aligned:
         return
-    told = case.columns.candidates
+    reported = case.columns.candidates
     given, found = (
         [(*key, *atom) for *key, atom in zip(each.query.tolist(), each.side.tolist(), each.atom.tolist(), strict=True)]
-        for each in (case.candidates, told)
+        for each in (case.candidates, reported)
     )
-    for place, (one, other) in enumerate(zip_longest(given, found)):
+    for position, (one, other) in enumerate(zip_longest(given, found)):
         if one != other:
             texts = [case.atom_name(each[2:]) if each else "nothing more" for each in (one, other)]
             query = int((one or other or (-1,))[0])
-            yield Finding(-1, -1, Stage.RECYCLE, f"candidate {place}", texts[0], texts[1], query)
+            yield Finding(-1, -1, Stage.RECYCLE, f"candidate {position}", texts[0], texts[1], query)
             return
 
 
-def begins(case: Case) -> Iterator[Finding]:
-    """From the candidate, with variables numbered, at depth 0; at least one step."""
+@law("A derivation has a step, and its first goal is the candidate's atom.", needs_rows=False)
+def _begins_at_candidate(case: Case) -> Iterator[Finding]:
     candidates = case.columns.candidates
     for row, atom in enumerate(map(tuple, candidates.atom.tolist())):
         if not candidates.num_steps[row]:
@@ -44,8 +44,12 @@ def begins(case: Case) -> Iterator[Finding]:
             yield Finding(row, 0, Stage.RECYCLE, "goal", case.names.goal(wanted), case.names.goal(first.goal))  # type: ignore[arg-type]
 
 
-def continues(case: Case) -> Iterator[Finding]:
-    """Each step's goal is the resolvent that the one before chose; depth goes up by one; only the last step ends."""
+@law(
+    "Each further goal is the resolvent chosen in the step before, each step's depth is the number of steps before it, and"
+    " a step follows if and only if the outcome is OPEN: what has ended never changes.",
+    needs_rows=False,
+)
+def _goal_is_choice(case: Case) -> Iterator[Finding]:
     steps = case.columns.steps
     ordinal = np.arange(len(case.owner)) - case.first_step[case.owner]
     for row in np.flatnonzero(steps.depth != ordinal):
@@ -63,8 +67,12 @@ def continues(case: Case) -> Iterator[Finding]:
             yield case.of_step(row + 1, Stage.ADVANCE, "goal", *texts)
 
 
-def ends(case: Case) -> Iterator[Finding]:
-    """TRUE is PROVED, FALSE is FAILED, max_depth is DEPTH_LIMIT, all else is OPEN; the candidate ends as its last step."""
+@law(
+    "A step's outcome is PROVED if TRUE was chosen, FAILED if FALSE was, DEPTH_LIMIT if it is the max_depth-th step, else"
+    " OPEN; a candidate's outcome is that of its last step.",
+    needs_rows=False,
+)
+def _outcome(case: Case) -> Iterator[Finding]:
     steps, candidates = case.columns.steps, case.columns.candidates
     num = steps.num_resolvents.astype(np.int64)
     is_choice = (steps.choice >= 0) & (steps.choice < num)
@@ -86,8 +94,8 @@ def ends(case: Case) -> Iterator[Finding]:
             yield Finding(int(row), -1, Stage.RECYCLE, "outcome", *texts)
 
 
-def marks(case: Case) -> Iterator[Finding]:
-    """A derivation is limited if and only if one of its steps dropped something."""
+@law("A derivation is marked limited if and only if one of its steps dropped something.", needs_rows=False)
+def _limited_mark(case: Case) -> Iterator[Finding]:
     dropped = case.columns.steps.dropped_atoms.astype(np.int64) + case.columns.steps.dropped_resolvents
     candidates = case.columns.candidates
     is_limited = np.bincount(case.owner[dropped > 0], minlength=len(candidates.query)) > 0
@@ -97,8 +105,11 @@ def marks(case: Case) -> Iterator[Finding]:
         )
 
 
-def stand_alone(case: Case) -> Iterator[Finding]:
-    """A step has a resolvent; TRUE and FALSE stand alone; FALSE has no origin, all else has one."""
+@law(
+    "A step has a resolvent. TRUE and FALSE stand alone. FALSE has no origin, all else has one. A goal has an atom.",
+    needs_rows=False,
+)
+def _terminal_alone(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
     for row in np.flatnonzero(steps.num_resolvents == 0):
         yield case.of_step(row, Stage.CLOSE, "num_resolvents", "1 or more", 0)
@@ -108,8 +119,8 @@ def stand_alone(case: Case) -> Iterator[Finding]:
         name = GoalKind(int(resolvents.kind[each])).name
         count = steps.num_resolvents[step_of[each]]
         yield case.of_step(step_of[each], Stage.CLOSE, "kind", f"{name} alone", f"{name} among {count} resolvents")
-    is_none = resolvents.origin_kind == Origin.NONE
-    for each in np.flatnonzero(is_none != (resolvents.kind == GoalKind.FALSE)):
+    lacks_origin = resolvents.origin_kind == Origin.NONE
+    for each in np.flatnonzero(lacks_origin != (resolvents.kind == GoalKind.FALSE)):
         kind, origin = (
             GoalKind(int(resolvents.kind[each])).name,
             Origin(int(resolvents.origin_kind[each])).name.lower(),
@@ -120,8 +131,12 @@ def stand_alone(case: Case) -> Iterator[Finding]:
         yield case.of_step(step_of[each], Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", 0)
 
 
-def keep_limits(case: Case) -> Iterator[Finding]:
-    """No resolvent has more than max_atoms atoms, no step more than max_resolvents; a proof comes before any dropping."""
+@law(
+    "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
+    " dropped, and where resolvents were dropped beyond a limit there are max_resolvents.",
+    needs_rows=False,
+)
+def _within_limits(case: Case) -> Iterator[Finding]:
     resolvents, steps, limits = case.columns.resolvents, case.columns.steps, case.limits
     step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
     for each in np.flatnonzero(resolvents.num_atoms > limits.max_atoms):
@@ -136,12 +151,15 @@ def keep_limits(case: Case) -> Iterator[Finding]:
     is_short = (steps.dropped_resolvents > 0) & (steps.num_resolvents != limits.max_resolvents)
     for row in np.flatnonzero(is_short):
         count = steps.num_resolvents[row]
-        expected = f"{limits.max_resolvents}, since more were dropped for their place"
+        expected = f"{limits.max_resolvents}, since more were dropped"
         yield case.of_step(row, Stage.LIMIT, "num_resolvents", expected, count)
 
 
-def in_order(case: Case) -> Iterator[Finding]:
-    """Resolvents of rules come first, then those of facts, each in the order of the clauses, each clause once."""
+@law(
+    "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once.",
+    needs_rows=False,
+)
+def _clause_order(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     key = resolvents.origin_kind.astype(np.int64) << 40 | resolvents.origin.astype(np.int64)
@@ -155,8 +173,8 @@ def in_order(case: Case) -> Iterator[Finding]:
         )
 
 
-def canonical(case: Case) -> Iterator[Finding]:
-    """The variables of each goal and each resolvent are numbered 0, 1, 2 ... by first appearance."""
+@law("Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.", needs_rows=False)
+def _canonical(case: Case) -> Iterator[Finding]:
     has_variables = np.zeros(len(case.owner), np.bool_)
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     atom_of = np.repeat(step_of, case.columns.resolvents.num_atoms)
@@ -170,8 +188,8 @@ def canonical(case: Case) -> Iterator[Finding]:
                 break
 
 
-def visited(case: Case) -> Iterator[Finding]:
-    """No resolvent equals a goal visited in its derivation, the current one included."""
+@law("No resolvent equals a goal visited in its derivation, the current one included.", needs_rows=False)
+def _no_visited_goal(case: Case) -> Iterator[Finding]:
     num_steps = case.columns.candidates.num_steps
     for row in range(len(num_steps)):
         goals = set()
@@ -184,8 +202,11 @@ def visited(case: Case) -> Iterator[Finding]:
                     break
 
 
-def chooses(case: Case) -> Iterator[Finding]:
-    """The choice is the first of the highest recorded scores; these are numbers, and 0 for TRUE and FALSE."""
+@law(
+    "Scores are finite, those of TRUE and FALSE are 0, and the choice is the first of the highest recorded scores.",
+    needs_rows=False,
+)
+def _first_highest(case: Case) -> Iterator[Finding]:
     resolvents, steps = case.columns.resolvents, case.columns.steps
     step_of = np.repeat(np.arange(len(steps.num_resolvents)), steps.num_resolvents)
     score = resolvents.score
@@ -199,8 +220,8 @@ def chooses(case: Case) -> Iterator[Finding]:
     begin = case.first_resolvent[:-1][filled]
     highest = np.maximum.reduceat(score, begin)
     is_highest = score == np.repeat(highest, steps.num_resolvents[filled])
-    place = np.where(is_highest, np.arange(len(score)), len(score))
-    first = np.minimum.reduceat(place, begin) - begin
+    position = np.where(is_highest, np.arange(len(score)), len(score))
+    first = np.minimum.reduceat(position, begin) - begin
     for row, wanted in zip(filled, first, strict=True):
         if steps.choice[row] != wanted and np.isfinite(
             score[case.first_resolvent[row] : case.first_resolvent[row + 1]].sum()
@@ -210,8 +231,12 @@ def chooses(case: Case) -> Iterator[Finding]:
             )
 
 
-def adds_up(case: Case) -> Iterator[Finding]:
-    """The log-probability is the sum of the log-softmax of the recorded scores at the choices."""
+@law(
+    "A candidate's log-probability is the sum, over its steps, of the log-softmax of the recorded scores at the choice,"
+    " within 1e-6 relative for each step.",
+    needs_rows=False,
+)
+def _log_probability(case: Case) -> Iterator[Finding]:
     resolvents, steps, candidates = case.columns.resolvents, case.columns.steps, case.columns.candidates
     num = steps.num_resolvents.astype(np.int64)
     is_choice = (steps.choice >= 0) & (steps.choice < num)
@@ -235,80 +260,16 @@ def adds_up(case: Case) -> Iterator[Finding]:
 
 
 DERIVATION_LAWS = (
-    Law(
-        "reported-once",
-        "Every candidate given is reported exactly once, in the order given.",
-        reported,
-        needs_rows=False,
-    ),
-    Law(
-        "begins-at-candidate",
-        "A derivation has a step, and its first goal is the candidate's atom.",
-        begins,
-        needs_rows=False,
-    ),
-    Law(
-        "goal-is-choice",
-        "Each further goal is the resolvent chosen in the step before, each step's depth is the number of steps before it, and"
-        " a step follows if and only if the outcome is OPEN: what has ended never changes.",
-        continues,
-        needs_rows=False,
-    ),
-    Law(
-        "outcome",
-        "A step's outcome is PROVED if TRUE was chosen, FAILED if FALSE was, DEPTH_LIMIT if it is the max_depth-th step, else"
-        " OPEN; a candidate's outcome is that of its last step.",
-        ends,
-        needs_rows=False,
-    ),
-    Law(
-        "limited-mark",
-        "A derivation is marked limited if and only if one of its steps dropped something.",
-        marks,
-        needs_rows=False,
-    ),
-    Law(
-        "terminal-alone",
-        "A step has a resolvent. TRUE and FALSE stand alone. FALSE has no origin, all else has one. A goal has an atom.",
-        stand_alone,
-        needs_rows=False,
-    ),
-    Law(
-        "within-limits",
-        "No resolvent has more than max_atoms atoms and no step more than max_resolvents resolvents; beside TRUE nothing was"
-        " dropped, and where resolvents were dropped for their place there are max_resolvents.",
-        keep_limits,
-        needs_rows=False,
-    ),
-    Law(
-        "clause-order",
-        "Resolvents of rules come before those of facts, each kind in the order of the clauses, each clause at most once.",
-        in_order,
-        needs_rows=False,
-    ),
-    Law(
-        "canonical",
-        "Variables of a resolvent are numbered 0, 1, 2 ... by first appearance.",
-        canonical,
-        needs_rows=False,
-    ),
-    Law(
-        "no-visited-goal",
-        "No resolvent equals a goal visited in its derivation, the current one included.",
-        visited,
-        needs_rows=False,
-    ),
-    Law(
-        "first-highest",
-        "Scores are finite, those of TRUE and FALSE are 0, and the choice is the first of the highest recorded scores.",
-        chooses,
-        needs_rows=False,
-    ),
-    Law(
-        "log-probability",
-        "A candidate's log-probability is the sum, over its steps, of the log-softmax of the recorded scores at the choice,"
-        " within 1e-6 relative for each step.",
-        adds_up,
-        needs_rows=False,
-    ),
+    _reported_once,
+    _begins_at_candidate,
+    _goal_is_choice,
+    _outcome,
+    _limited_mark,
+    _terminal_alone,
+    _within_limits,
+    _clause_order,
+    _canonical,
+    _no_visited_goal,
+    _first_highest,
+    _log_probability,
 )

@@ -1,4 +1,4 @@
-"""Laws of the batch machinery: slots, batches, chunks, padding and order change nothing in any derivation."""
+"""Laws of the batch machinery: slots, batches, chunks, padding and order change no derivation."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import Law, law
 from kgverify.laws.statements.compare_runs import differing, is_same
 from kgverify.program.stages import Stage
 from kgverify.testing.checking.engine_makers import MakePipeline
@@ -15,13 +15,13 @@ from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Columns, concatenate, select_candidates
 
 FEWER = 6
-"""How many times fewer slots, and candidates in a pool, some laws have."""
+"""The factor by which some laws reduce slots, and candidates in a pool."""
 MOST_ALONE = 8
 """Candidates of a run that are proved alone."""
 
 
-def repeats(case: Case) -> Iterator[Finding]:
-    """The same engine again, bit by bit; and the columns that it gave first are still what they were."""
+@law("The same engine proves the same candidates again, equal in every bit, and leaves what it gave.")
+def _repetition(case: Case) -> Iterator[Finding]:
     first = case.columns
     kept = deepcopy(first)
     yield from differing(case, case.engine.prove(case.candidates), Stage.RECYCLE, exactly=True)
@@ -31,24 +31,24 @@ def repeats(case: Case) -> Iterator[Finding]:
         )
 
 
-def reordered(case: Case) -> Iterator[Finding]:
-    """The candidates in another order."""
+@law("The order of the candidates changes nothing in any derivation.")
+def _candidate_order(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     order = np.random.default_rng(num).permutation(num)
     columns = case.engine.prove(case.candidates.take(order))
     yield from _aligned(case, columns, np.argsort(order))
 
 
-def chunked(case: Case) -> Iterator[Finding]:
-    """The candidates in parts."""
+@law("Candidates proved in parts, one part after the other, have the derivations that they have together.")
+def _chunks(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     size = max(1, num // 3)
     parts = [case.engine.prove(case.candidates.take(slice(i, i + size))) for i in range(0, num, size)]
     yield from differing(case, concatenate(parts), Stage.RECYCLE)
 
 
-def alone(case: Case) -> Iterator[Finding]:
-    """Some candidates, each by itself."""
+@law(f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).")
+def _alone(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
     parts = [case.engine.prove(case.candidates.take(slice(i, i + 1))) for i in rows.tolist()]
@@ -57,8 +57,8 @@ def alone(case: Case) -> Iterator[Finding]:
         yield finding._replace(candidate=int(rows[finding.candidate]))
 
 
-def twice(case: Case) -> Iterator[Finding]:
-    """Each candidate given twice."""
+@law("A candidate given twice has the same derivation twice.")
+def _twice(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.repeat(np.arange(num), 2)
     columns = case.engine.prove(case.candidates.take(rows))
@@ -78,7 +78,7 @@ def _sized(change: Callable[[Sizes], Sizes]) -> Callable[[Case], Iterator[Findin
 
 
 def same_as(name: str, make_other: MakePipeline) -> Law:
-    """The law that another way of running the same engine (its mode, its device) changes nothing."""
+    """Return the law that another way of running the same engine (its mode, its device) changes nothing."""
 
     def find(case: Case) -> Iterator[Finding]:
         other = make_other(case.run, case.sizes).engine
@@ -108,23 +108,11 @@ def _aligned(case: Case, columns: Columns, rows: NDArray[np.int64]) -> Iterator[
 
 
 MACHINERY_LAWS = (
-    Law(
-        "repetition",
-        "The same engine proves the same candidates again, equal in every bit, and leaves what it gave.",
-        repeats,
-    ),
-    Law("candidate-order", "The order of the candidates changes nothing in any derivation.", reordered),
-    Law(
-        "chunks",
-        "Candidates proved in parts, one part after the other, have the derivations that they have together.",
-        chunked,
-    ),
-    Law(
-        "alone",
-        f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
-        alone,
-    ),
-    Law("twice", "A candidate given twice has the same derivation twice.", twice),
+    _repetition,
+    _candidate_order,
+    _chunks,
+    _alone,
+    _twice,
     Law(
         "slots",
         f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",

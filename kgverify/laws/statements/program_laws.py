@@ -1,4 +1,4 @@
-"""Laws of the program: names, the order of clauses, repeated facts and clauses out of reach change only what is stated."""
+"""Laws of the program: changing names, orders, repeated facts and unreachable clauses has only the stated effects."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import Law
+from kgverify.laws.law import Law, law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
@@ -23,7 +23,7 @@ from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import CandidateSet, Columns
 
 FOREIGN = 1 << 30
-"""What a clause or a symbol that only the variant has is mapped back to, and above."""
+"""The first id of clauses and symbols that only the variant has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +57,23 @@ class Variant:
         return self.graph.program
 
     def engine(self, limits: Limits | None = None) -> Engine:
-        """The engine under test on the variant."""
+        """Make the engine under test on the variant."""
         run = replace(self.case.run, graph=self.graph, policy=self._policy, limits=limits or self.case.limits)
         return self.case.make_pipeline(run, self.case.sizes).engine
 
     def candidates(self) -> CandidateSet:
-        """The candidates of the case, in the variant's ids."""
+        """Return the candidates of the case, in the variant's ids."""
         candidates = self.case.candidates
         return candidates._replace(atom=self._there(candidates.atom))
 
     def positions(self) -> Positions:
-        """The positions of the case, in the variant's ids."""
+        """Return the positions of the case, in the variant's ids."""
         positions = self.case.positions
         candidates = positions.candidates._replace(atom=self._there(positions.candidates.atom))
         return positions._replace(candidates=candidates, atoms=self._there(positions.atoms))
 
     def back(self, columns: Columns) -> Columns:
-        """Columns of the variant in the ids of the case; what only the variant has is `FOREIGN` or more."""
+        """Return columns in the ids of the case; clauses and symbols of the variant alone are `FOREIGN` or more."""
         resolvents = columns.resolvents
         rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)] or [0], np.int32)
         fact_of = self._fact_of if len(self._fact_of) else np.zeros(1, np.int32)
@@ -114,7 +114,7 @@ class Variant:
 
     @property
     def _policy(self) -> Policy:
-        """Each symbol keeps its embedding; one that only the variant has gets zeros."""
+        """The policy, in which each symbol keeps its embedding; one that only the variant has gets zeros."""
         policy = self.case.run.policy
         if not policy.weights:
             return policy
@@ -143,8 +143,8 @@ CROWD = 56
 CROWD_RULES = 4
 
 
-def renamed(case: Case) -> Iterator[Finding]:
-    """Every symbol under another name, in the same order: the ids are the same, and so is everything."""
+@law("Predicates and constants under other names, in the same order, have the same derivations.")
+def _renaming(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
 
     def other(name: str) -> str:
@@ -169,14 +169,14 @@ def renamed(case: Case) -> Iterator[Finding]:
     yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
 
 
-def repeated_facts(case: Case) -> Iterator[Finding]:
-    """Every other fact given once more, at the end."""
+@law("A fact given twice is one fact.")
+def _repeated_facts(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
     yield from _derivations_of(Variant(case, (*train, *train[::2]), rules, range(len(rules))), Stage.MATCH_FACTS)
 
 
-def irrelevant(case: Case) -> Iterator[Finding]:
-    """Facts and rules of predicates that no goal can reach; the facts come first, so that all ids move up."""
+@law("Facts and rules of predicates that no goal can reach change no derivation, though all ids move.")
+def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
     names = {*case.program.symbols.predicates, *case.program.symbols.constants}
     far = "far"
@@ -194,17 +194,18 @@ def irrelevant(case: Case) -> Iterator[Finding]:
     yield from _derivations_of(variant, Stage.RECYCLE)
 
 
-def crowded(case: Case) -> Iterator[Finding]:
-    """Facts and rules of the predicates themselves, over constants that nothing else has, in front of all others.
-
-    They match a selected atom of two different variables alone; of every other step nothing changes.
-    """
+@law(
+    "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
+    f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
+    has_steps=True,
+)
+def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     taken = {*case.program.symbols.constants}
     crowd = "crowd"
     while any(name.startswith(crowd) for name in taken):
         crowd += "~"
-    # One predicate of each problem in turn, for the sake of time.
+    # One predicate of each problem at a time, which is faster.
     predicates = _one_of_each(case)
     facts = [NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for p in predicates for i in range(CROWD)]
     rules = [
@@ -228,7 +229,7 @@ def crowded(case: Case) -> Iterator[Finding]:
 
 
 def _one_of_each(case: Case) -> list[str]:
-    """For each problem, the predicate with the most clauses."""
+    """Return, for each problem, the predicate with the most clauses."""
     graph = case.run.graph
     counts = Counter(fact.predicate for fact in graph.train)
     counts.update(rule.clause_head.predicate for rule in graph.rules)
@@ -293,28 +294,10 @@ def _derivations_of(variant: Variant, stage: Stage) -> Iterator[Finding]:
 
 
 PROGRAM_LAWS = (
-    Law(
-        "renaming",
-        "Predicates and constants under other names, in the same order, have the same derivations.",
-        renamed,
-    ),
-    Law(
-        "repeated-facts",
-        "A fact given twice is one fact.",
-        repeated_facts,
-    ),
-    Law(
-        "irrelevant-clauses",
-        "Facts and rules of predicates that no goal can reach change no derivation, though all ids move.",
-        irrelevant,
-    ),
-    Law(
-        "crowded-predicate",
-        "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
-        f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
-        crowded,
-        has_steps=True,
-    ),
+    _renaming,
+    _repeated_facts,
+    _irrelevant_clauses,
+    _crowded_predicate,
     Law(
         "fact-order",
         "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"

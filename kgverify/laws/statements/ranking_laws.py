@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kgverify.laws.case import Case, Finding, is_same_set, rank, take_candidates
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES
@@ -25,8 +25,14 @@ def _groups(candidates: CandidateSet) -> Groups:
     return groups
 
 
-def filtered(case: Case) -> Iterator[Finding]:
-    """The true triple, then as many corruptions as wanted, or all that are eligible; each as it must be."""
+@law(
+    "For each query and side: the query, then k different corruptions by ascending id (all eligible ones where there are"
+    " fewer); each differs from the query in this argument alone, which is of its domain, and is no triple of train, valid or"
+    " test.",
+    needs_rows=False,
+    judges="draw",
+)
+def _filtered_draw(case: Case) -> Iterator[Finding]:
     graph, num = case.run.graph, case.run.num_corruptions
     known = {tuple(triple) for triple in graph.known_triples.tolist()}
     groups = _groups(case.draw(case.ranked_queries))
@@ -55,8 +61,12 @@ def filtered(case: Case) -> Iterator[Finding]:
                 yield finding(f"{wanted} corruptions", len(drawn))
 
 
-def drawn_again(case: Case) -> Iterator[Finding]:
-    """Once more, in parts and backwards: every query has the same corruptions."""
+@law(
+    "The draw depends on seed, query and side alone: drawn again, in parts or in another order, it is the same.",
+    needs_rows=False,
+    judges="draw",
+)
+def _draw_by_query(case: Case) -> Iterator[Finding]:
     queries = case.ranked_queries
     once = case.draw(queries)
     if not is_same_set(once, case.draw(queries)):
@@ -71,8 +81,8 @@ def drawn_again(case: Case) -> Iterator[Finding]:
                 yield Finding(-1, -1, Stage.CORRUPT, "drawn in parts", texts[0], texts[1], key[0])
 
 
-def nested(case: Case) -> Iterator[Finding]:
-    """With one corruption more, those drawn before are among those drawn."""
+@law("The corruptions drawn as k are among those drawn as k + 1.", needs_rows=False, judges="draw")
+def _nested_draw(case: Case) -> Iterator[Finding]:
     num = case.run.num_corruptions
     if num == ALL:
         return
@@ -84,11 +94,16 @@ def nested(case: Case) -> Iterator[Finding]:
             yield Finding(-1, -1, Stage.CORRUPT, "drawn", texts[0], texts[1], key[0])
 
 
-def recounted(case: Case) -> Iterator[Finding]:
-    """The ranks counted again, one query after the other."""
+@law(
+    "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
+    " more than the number above the query's, the pessimistic one as much more as there are ties.",
+    needs_rows=False,
+    judges="rank",
+)
+def _ranks(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
         return
-    told = {
+    reported = {
         (q, s): (n, o, p)
         for q, s, n, o, p in zip(*(column.tolist() for column in case.rankings), strict=True)
         if case.merged.is_ranked[q]
@@ -115,17 +130,17 @@ def recounted(case: Case) -> Iterator[Finding]:
         above = sum(score - own >= RANK_TOLERANCE for score in of_atom.values())
         tied = sum(abs(score - own) < RANK_TOLERANCE for score in of_atom.values())
         wanted[query, side] = (1 + len(of_atom), 1.0 + above, 1.0 + above + tied)
-    for key in sorted({*wanted, *told}):
-        if wanted.get(key) != told.get(key):
+    for key in sorted({*wanted, *reported}):
+        if wanted.get(key) != reported.get(key):
             texts = [
                 f"{each[0]} ranked, optimistic {each[1]}, pessimistic {each[2]}" if each else "no ranking"
-                for each in (wanted.get(key), told.get(key))
+                for each in (wanted.get(key), reported.get(key))
             ]
             yield Finding(-1, -1, Stage.RANK, f"{Side(key[1]).name.lower()} side", texts[0], texts[1], key[0])
 
 
-def ranked_in_any_order(case: Case) -> Iterator[Finding]:
-    """The candidates handed to the ranking backwards."""
+@law("The order in which candidates are handed over changes no rank.", needs_rows=False, judges="rank")
+def _rank_order(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
         return
     backwards = take_candidates(case.columns.candidates, np.arange(len(case.columns.candidates.query))[::-1])
@@ -148,42 +163,9 @@ def _redrawn(case: Case, once: CandidateSet, again: CandidateSet, field: str) ->
 
 
 RANKING_LAWS = (
-    Law(
-        "filtered-draw",
-        "For each query and side: the query, then k different corruptions by ascending id (all eligible ones where there are"
-        " fewer); each differs from the query in this argument alone, which is of its domain, and is no triple of train, valid or"
-        " test.",
-        filtered,
-        needs_rows=False,
-        judges="draw",
-    ),
-    Law(
-        "draw-by-query",
-        "The draw depends on seed, query and side alone: drawn again, in parts or in another order, it is the same.",
-        drawn_again,
-        needs_rows=False,
-        judges="draw",
-    ),
-    Law(
-        "nested-draw",
-        "The corruptions drawn as k are among those drawn as k + 1.",
-        nested,
-        needs_rows=False,
-        judges="draw",
-    ),
-    Law(
-        "ranks",
-        "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
-        " more than the number above the query's, the pessimistic one as much more as there are ties.",
-        recounted,
-        needs_rows=False,
-        judges="rank",
-    ),
-    Law(
-        "rank-order",
-        "The order in which candidates are handed over changes no rank.",
-        ranked_in_any_order,
-        needs_rows=False,
-        judges="rank",
-    ),
+    _filtered_draw,
+    _draw_by_query,
+    _nested_draw,
+    _ranks,
+    _rank_order,
 )

@@ -1,4 +1,4 @@
-"""Laws of scores: each is what the policy's formula gives for the goal and the resolvent, and depends on nothing else."""
+"""Laws of scores: each follows the policy's formula, and depends on the goal and the resolvent alone."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -10,17 +10,20 @@ from numpy.typing import NDArray
 from kgverify.engines.adapters.resolution import Atoms
 from kgverify.engines.policy import Policy
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import starts_of
 
 ROUNDING = 1e-9
-"""What the formula, computed in float64, may itself be off by."""
+"""The error of the formula itself, computed in float64."""
 
 
-def depends_on_step(case: Case) -> Iterator[Finding]:
-    """The same goal and resolvent have the same score wherever they occur."""
+@law(
+    "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the declared error.",
+    needs_rows=False,
+)
+def _score_of_step(case: Case) -> Iterator[Finding]:
     seen: dict[tuple[Atoms, Atoms], float] = {}
     for row in range(len(case.owner)):
         step = case.steps[row]
@@ -34,8 +37,12 @@ def depends_on_step(case: Case) -> Iterator[Finding]:
                 break
 
 
-def follows_formula(case: Case) -> Iterator[Finding]:
-    """The score is what the published formula gives, within the declared error."""
+@law(
+    "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
+    needs_rows=False,
+    is_replica=True,
+)
+def _score_formula(case: Case) -> Iterator[Finding]:
     resolvents = case.columns.resolvents
     step_of = np.repeat(np.arange(len(case.owner)), case.columns.steps.num_resolvents)
     is_goal = resolvents.kind == GoalKind.GOAL
@@ -77,7 +84,7 @@ def _two_tower(case: Case, step_of: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _tower_of(policy: Policy):  # type: ignore[no-untyped-def]
-    """f of docs/semantics.md, in float64."""
+    """Return f of docs/semantics.md, in float64."""
     w = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
 
     def argument(term: int) -> NDArray[np.float64]:
@@ -97,17 +104,6 @@ def _tower_of(policy: Policy):  # type: ignore[no-untyped-def]
 
 
 SCORE_LAWS = (
-    Law(
-        "score-of-step",
-        "A score depends on the goal and the resolvent alone: equal ones have equal scores, within twice the declared error.",
-        depends_on_step,
-        needs_rows=False,
-    ),
-    Law(
-        "score-formula",
-        "A score is what the policy's formula gives in float64, exactly for `shortest`, else within the declared error.",
-        follows_formula,
-        needs_rows=False,
-        is_replica=True,
-    ),
+    _score_of_step,
+    _score_formula,
 )

@@ -1,4 +1,4 @@
-"""Laws of single steps: what a step gives depends on its goal, the visited goals and the query alone, and on these as stated."""
+"""Laws of single steps: a step depends on its goal, the visited goals and the query alone, and on these as stated."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from kgverify.engines.adapters.resolution import Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import Law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
 from kgverify.program.limits import MAX_ATOMS, Limits
 from kgverify.program.outcomes import GoalKind
@@ -23,8 +23,8 @@ WIDE_RESOLVENTS = 128
 """`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
 
 
-def taken_alone(case: Case) -> Iterator[Finding]:
-    """Each step of the run, taken from its position."""
+@law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.", has_steps=True)
+def _step_alone(case: Case) -> Iterator[Finding]:
     stepped = read_steps(case.engine.step(case.positions))
     error = 2 * case.score_error
     for row in range(len(case.owner)):
@@ -33,8 +33,12 @@ def taken_alone(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.RECYCLE, found[0], found[2], found[1])
 
 
-def forgets(case: Case) -> Iterator[Finding]:
-    """Each step without the goals visited before: what comes back are these goals alone."""
+@law(
+    "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
+    " no limit drops anything.",
+    has_steps=True,
+)
+def _visited_goals(case: Case) -> Iterator[Finding]:
     positions = case.positions
     last = np.cumsum(positions.num_goals, dtype=np.int64) - 1
     starts = starts_of(positions.num_atoms)
@@ -64,8 +68,12 @@ def forgets(case: Case) -> Iterator[Finding]:
             yield case.of_step(row, Stage.REVISIT, "resolvents", *texts)
 
 
-def widens(case: Case) -> Iterator[Finding]:
-    """Each step under wider limits: what the narrow ones drop is what is too long, or comes too late."""
+@law(
+    "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
+    " of the rest the first max_resolvents; what was dropped is counted so.",
+    has_steps=True,
+)
+def _limits(case: Case) -> Iterator[Finding]:
     narrow = case.limits
     longest = max((len(rule.body) for rule in case.program.rules), default=1)
     limits = Limits(
@@ -94,15 +102,19 @@ def widens(case: Case) -> Iterator[Finding]:
             texts = [case.names.resolvent(each) if each is not None else "nothing more" for each in pair]
             yield case.of_step(row, Stage.LIMIT, "resolvents", *texts)
         elif counts != (one.dropped_atoms, one.dropped_resolvents):
-            told = [
-                f"{a} dropped for their atoms, {b} for their place"
+            texts = [
+                f"{a} dropped for their atoms, {b} beyond max_resolvents"
                 for a, b in (counts, (one.dropped_atoms, one.dropped_resolvents))
             ]
-            yield case.of_step(row, Stage.LIMIT, "dropped", *told)
+            yield case.of_step(row, Stage.LIMIT, "dropped", *texts)
 
 
-def redundant(case: Case) -> Iterator[Finding]:
-    """A fact put behind the goal changes nothing: it is deleted from each resolvent."""
+@law(
+    "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
+    " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
+    has_steps=True,
+)
+def _redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = _facts_by_problem(case)
     problem_of = case.merged.owner[case.columns.candidates.query].tolist()
     rows: list[int] = []
@@ -155,31 +167,8 @@ def _facts_by_problem(case: Case) -> dict[int, list[Ids]]:
 
 
 STEP_LAWS = (
-    Law(
-        "step-alone",
-        "A step taken by itself from its position (query, depth, goals visited) is the step of the run.",
-        taken_alone,
-        has_steps=True,
-    ),
-    Law(
-        "visited-goals",
-        "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
-        " no limit drops anything.",
-        forgets,
-        has_steps=True,
-    ),
-    Law(
-        "limits",
-        "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
-        " of the rest the first max_resolvents; what was dropped is counted so.",
-        widens,
-        has_steps=True,
-    ),
-    Law(
-        "redundant-subgoal",
-        "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
-        " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
-        redundant,
-        has_steps=True,
-    ),
+    _step_alone,
+    _visited_goals,
+    _limits,
+    _redundant_subgoal,
 )

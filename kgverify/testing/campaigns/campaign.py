@@ -53,7 +53,6 @@ class Campaign:
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
-
     """
 
     corpus: Path
@@ -86,7 +85,6 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
 
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
-
     """
     make = make_pipeline(campaign.engine)
     if campaign.engine.name == COMPILED:

@@ -28,7 +28,6 @@ class Sighting(msgspec.Struct, kw_only=True):
     index: of the first problem that shows it, in the seed's sequence
     count: confirmed problems of the block that show it
     text:  a reproducer; empty if no single problem shows it
-
     """
 
     signature: Signature
@@ -47,7 +46,6 @@ class Block(msgspec.Struct, kw_only=True):
     num_confirmed: of these, those that were run by themselves
     num_measured:  problems whose features were counted: all, or 0
     features:      feature to the number of problems in which it occurs
-
     """
 
     number: int
@@ -67,7 +65,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
     code: a digest of the sources of kgverify, of the reference, and of the module of a third party's engine
-
     """
 
     engine: EngineSpec
@@ -93,7 +90,6 @@ class Corpus:
         """Return every reproducer of a divergence, by name. UserError, with its line, for an invalid file.
 
         Reproducers of laws are left out: a campaign compares, and `kgverify replay` checks laws.
-
         """
         every = [(path, read_reproducer(path)) for path in sorted(self.folder.glob(f"*{SUFFIX}"))]
         return [(path, made) for path, made in every if made.signature.kind != LAW]

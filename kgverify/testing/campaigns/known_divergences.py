@@ -22,7 +22,6 @@ class KnownStatus(StrEnum):
     EXPIRED:    its day is past, whether it occurs or not
     GONE:       it no longer occurs
     NOT_JUDGED: too few problems were tried to tell, and no reproducer of it was replayed
-
     """
 
     OCCURS = "occurs"
@@ -39,7 +38,6 @@ class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     reason:    why it is tolerated for now
     expires:   the last day on which it is tolerated
     within:    a number of problems in which it certainly occurs
-
     """
 
     signature: str
@@ -54,7 +52,6 @@ class KnownDivergence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         seen:         signatures that occurred, in generated problems or in a reproducer
         replayed:     signatures of the reproducers that were run again
         num_problems: generated and compared
-
         """
         if today > self.expires:
             return KnownStatus.EXPIRED
@@ -84,13 +81,13 @@ def read_known(path: Path) -> tuple[KnownDivergence, ...]:
         ) from None
     seen = set()
     for number, entry in enumerate(known, 1):
-        place = f"{where}: entry {number}"
+        location = f"{where}: entry {number}"
         for name in ("signature", "issue", "reason"):
             if not getattr(entry, name).strip():
-                raise UserError(f"its {name} is empty", where=place, fix=f"say its {name}")
+                raise UserError(f"its {name} is empty", where=location, fix=f"say its {name}")
         if entry.within < 1:
-            raise UserError(f"expected within of 1 or more, found {entry.within}", where=place, fix="leave it out")
+            raise UserError(f"expected within of 1 or more, found {entry.within}", where=location, fix="leave it out")
         if entry.signature in seen:
-            raise UserError(f"{entry.signature!r} is there twice", where=place, fix="leave one of the two")
+            raise UserError(f"{entry.signature!r} is there twice", where=location, fix="leave one of the two")
         seen.add(entry.signature)
     return tuple(known)

@@ -29,7 +29,6 @@ class Tally(NamedTuple):
     found:       signature to confirmed problems
     stages, classes: of these signatures, to confirmed problems
     features:    that occurred so far
-
     """
 
     phase: str
@@ -107,7 +106,6 @@ class FoundDivergence(msgspec.Struct, kw_only=True):
     file:         its reproducer; empty if only several problems in one run show it
     size:         facts, rules and body atoms of the reproducer's problem
     program:      the problem as text
-
     """
 
     signature: str
@@ -158,7 +156,6 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     num_measured:  problems whose features were counted
     features:      feature to the number of these in which it occurs; every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
-
     """
 
     engine: str

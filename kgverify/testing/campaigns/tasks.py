@@ -45,7 +45,6 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
     """Try the first problems of a block, and confirm those that differ until nothing new is seen.
 
     UserError for a third party's engine that cannot be made.
-
     """
     make = make_pipeline(engine)
     first = number * size

@@ -30,7 +30,6 @@ class Batch:
     """Problems in one run, and the reference's trace of it; it serves any number of engines.
 
     indices: of the problems, in the list that was divided into batches
-
     """
 
     indices: tuple[int, ...]
@@ -42,19 +41,18 @@ class Batch:
 class Suspect(NamedTuple):
     """A problem that differs in the run of its batch.
 
-    index:      of the problem, in the batch
+    member:     the index of the problem in the batch
     divergence: its first divergence there, read off the traces; None where nothing could be compared
-
     """
 
     batch: Batch
-    index: int
+    member: int
     divergence: Divergence | None = None
 
     @property
     def number(self) -> int:
         """The index of the problem among those checked."""
-        return self.batch.indices[self.index]
+        return self.batch.indices[self.member]
 
 
 def check_problems(
@@ -70,26 +68,17 @@ def check_problems(
     compared, free-running, and with `lockstep` step by step as well. The first `most` problems that differ are
     confirmed, each by itself; there may be further ones.
     """
-    return check_batches(prepare_batches(problems), make_pipeline, lockstep=lockstep, most=most)
+    make = make_pipeline or compiled_maker()
+    suspects = [
+        suspect for batch in prepare_batches(problems) for suspect in find_suspects(batch, make, lockstep=lockstep)
+    ]
+    suspects.sort(key=lambda suspect: suspect.number)
+    return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
 
 
 def prepare_batches(problems: Sequence[Problem]) -> list[Batch]:
     """Merge the problems into as few runs as possible, and prove each with the reference."""
     return [_prepare(tuple(group), [problems[i] for i in group]) for group in group_problems(problems)]
-
-
-def check_batches(
-    batches: Sequence[Batch],
-    make_pipeline: MakePipeline | None = None,
-    *,
-    lockstep: bool = False,
-    most: int = MOST_CONFIRMED,
-) -> list[Failure]:
-    """Check batches that `prepare_batches` made, like `check_problems`."""
-    make = make_pipeline or compiled_maker()
-    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
-    suspects.sort(key=lambda suspect: suspect.number)
-    return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
 
 
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
@@ -112,7 +101,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
 
 def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
     """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
-    problem = suspect.batch.merged.problems[suspect.index]
+    problem = suspect.batch.merged.problems[suspect.member]
     attempts = [problem]
     if problem.queries and problem.num_corruptions not in (0, ALL):
         # In a batch other corruptions are drawn, since the draw depends on ids.
@@ -121,7 +110,7 @@ def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = F
         failure = judge(attempt, make_pipeline, index=suspect.number, lockstep=lockstep)
         if failure is not None:
             return failure
-    group, member = _shrink_group(suspect.batch.merged.problems, suspect.index, make_pipeline, lockstep)
+    group, member = _shrink_group(suspect.batch.merged.problems, suspect.member, make_pipeline, lockstep)
     return _judge_group(group, member, make_pipeline, suspect.number, lockstep) or Failure(
         index=suspect.number,
         problem=problem,
@@ -142,10 +131,12 @@ def verify_problems(
     problems: Sequence[Problem], make_pipeline: MakePipeline | None = None, *, lockstep: bool = False
 ) -> Verification:
     """Verify problems in one run, and return the whole report. UserError unless they can share one."""
-    merged = merge(problems)
-    expected = merged.expected
-    actual = merged.with_unranked((make_pipeline or compiled_maker())(merged.run, merged.sizes))
-    return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False)
+    return _verify(merge(problems), make_pipeline or compiled_maker(), lockstep=lockstep)
+
+
+def _verify(merged: Merged, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
+    actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
+    return verify(merged.run, merged.expected, actual, lockstep=lockstep, check_determinism=False)
 
 
 def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
@@ -166,7 +157,6 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     """Return the indices in the batch of the problems that differ, each with its first divergence.
 
     EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
-
     """
     guarded = guard(make_pipeline)
     try:
@@ -229,9 +219,9 @@ def _judge_group(
 
     guarded = guard(make_pipeline)
     try:
-        report = verify_problems(group, guarded, lockstep=lockstep).report
+        report = _verify(merged, guarded, lockstep=lockstep).report
         if lockstep and not report.divergences:
-            report = verify_problems(group, guarded).report
+            report = _verify(merged, guarded, lockstep=False).report
     except EngineCrash as crash:
         return failure(Signature("", "", CRASH, crash.situation), message=str(crash))
     except UserError as error:

@@ -65,7 +65,6 @@ class Failure:
     signature:  of its first divergence
     divergence: its first divergence; None for a crash, or where nothing was compared
     message:    the exception's text, or why nothing was compared
-
     """
 
     index: int

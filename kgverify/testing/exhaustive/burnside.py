@@ -56,7 +56,6 @@ def count_patterns(positions: int, constants: int) -> int:
     """Return the ways to fill argument positions with constants and variables, up to the variables' names.
 
     It is an r-Bell number: of n positions, k hold variables, and a partition of k says which are the same.
-
     """
     bell = [1]
     for n in range(positions):
@@ -99,7 +98,6 @@ def _ordered_sets(pair: Polynomial, used: int, most: int) -> Polynomial:
 
     Constant j is introduced by a fact about it and earlier ones, or together with j + 1 by a fact of (j, j + 1). So a
     walk over the constants has two states: j has been introduced, or waits for that fact.
-
     """
     if not used:
         return (1,)

@@ -64,7 +64,6 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     divergent: problems that differ, and one for each run that failed; `findings` describes the first of each block
     seconds:   of all processes together, earlier runs included
     engine:    the engine under test
-
     """
 
     scope: str
@@ -152,7 +151,6 @@ def certify(
     one is raised at once.
 
     UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
-
     """
     make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
     described = describe_engine(scope, make)
@@ -215,7 +213,6 @@ class _Work:
     """The unfinished blocks, and the number of processes.
 
     is_kept: whether finished blocks are saved, so that an interrupt waits for those in progress
-
     """
 
     scope: Scope

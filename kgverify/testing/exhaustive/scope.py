@@ -47,7 +47,6 @@ class Scope:
     max_facts:             most facts of a program
     every_order:           whether a set of facts occurs in every order that introduces its constants differently
     max_depth, max_atoms, max_resolvents, exclude_query: the values of each limit
-
     """
 
     name: str

@@ -23,7 +23,6 @@ class Reproducer:
     neighbour:        the change after which both sides agree; empty if none is known
     versions:         library name to version, of the run that made it
     notes:            comments for readers
-
     """
 
     problem: Problem

@@ -45,7 +45,6 @@ class Oracle:
 
     calls:    runs of the engine under test so far; one run of many problems is one call
     smallest: the first of the smallest problems that were found to fail; None before one was
-
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Oracle:
         """Return the first of the attempts that fails with the signature, alone.
 
         control: a problem known to fail; without it, attempts that agree in a common run count as find_agreeing alone
-
         """
         return next((attempts[i] for i in self.sift_lazily(attempts, control) if self.holds(attempts[i])), None)
 
@@ -124,7 +122,6 @@ class Oracle:
         """Return the indices of the attempts that may fail: those that differ in a common run, if the control does.
 
         If problems cannot be judged together, return all of them except those known not to fail.
-
         """
         return list(self.sift_lazily(attempts, control))
 
@@ -242,7 +239,6 @@ def prove_individually(batch: Batch, make_pipeline: MakePipeline) -> tuple[Batch
     """Return the batch with the sizes of a single problem, and a maker of engines that prove one problem at a time.
 
     All problems must have the same sizes.
-
     """
     merged = replace(batch.merged, sizes=batch.merged.problems[0].sizes)
 

@@ -36,7 +36,6 @@ class Shrunk:
     calls:       runs of the engine under test; one run of many problems is one call
     seconds:     that it took
     is_finished: whether it ended before the limit on calls or seconds
-
     """
 
     failure: Failure
@@ -72,7 +71,6 @@ def shrink(
     lockstep:      whether the failure was found in lockstep
 
     If calls or seconds run out, the smallest problem found so far is the result.
-
     """
     oracle = Oracle(
         make_pipeline or compiled_maker(), failure.signature, lockstep=lockstep, max_calls=max_calls, seconds=seconds

@@ -143,7 +143,6 @@ def ask_fact(problem: Problem) -> Iterator[Problem]:
     """Yield the problem without its rules, with a query for one of its facts in which an argument may be a variable.
 
     The query is alone, or replaces another.
-
     """
     x = Variable(VARIABLE_NAMES[0])
     queries = [each for p, a, b in reversed(problem.facts) for each in (NamedAtom(p, x, b), NamedAtom(p, a, x))]

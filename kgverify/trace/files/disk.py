@@ -1,4 +1,4 @@
-"""The operations that touch the disk when a trace is written; each of them may fail, or be the last."""
+"""Every operation that touches the disk when a trace is written; each may fail, or be the last."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from kgverify.errors import UserError
+
 Buffer = bytes | memoryview
 Placed = tuple[int, Sequence[Buffer]]
-"""Where in a file, and what lies there, one after the other."""
+"""An offset in a file, and the buffers written there, one after the other."""
 
 _MAX_BUFFERS: Final = 512
 """Buffers given to one call; Linux takes 1024."""
@@ -21,18 +23,18 @@ _MAX_BYTES: Final = 1 << 30
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """The bytes of an array, not copied if it is contiguous."""
+    """Return the bytes of an array, not copied if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def little_endian(given: NDArray[Any] | Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """An array, or its parts, as they lie on disk."""
+    """Return an array, or its parts, as they lie on disk."""
     pieces = [given] if isinstance(given, np.ndarray) else given
     return [np.ascontiguousarray(piece, piece.dtype.newbyteorder("<")) for piece in pieces]
 
 
 def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
-    """xxh3 of the bytes of parts that lie one after the other."""
+    """Return the xxh3 of the bytes of parts that follow one another."""
     digest = xxhash.xxh3_64()
     for piece in pieces:
         digest.update(bytes_of(piece))
@@ -41,7 +43,7 @@ def checksum_of(pieces: Sequence[NDArray[Any]]) -> int:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor, closed in the end."""
+    """Open a file and yield its descriptor."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
@@ -50,7 +52,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write the buffers one after the other from an offset on, gathered, not joined; the offset behind them."""
+    """Write buffers one after the other from an offset on, without joining them; return the offset behind them."""
     left = [memoryview(buffer) for buffer in buffers if len(buffer)]
     left.reverse()
     while left:
@@ -73,7 +75,7 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
 
 
 def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
-    """Write all of these."""
+    """Write all buffers at their offsets."""
     for offset, buffers in placed:
         write_all(descriptor, buffers, offset)
 
@@ -95,7 +97,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, if it is not there, safely on disk."""
+    """Create a folder if it does not exist, and force its name to disk."""
     if not path.is_dir():
         path.mkdir()
         sync_folder(path.parent)
+
+
+def check_no_link(path: Path) -> None:
+    """Raise a UserError for a link: a folder from elsewhere could point to any file of this machine."""
+    if path.is_symlink():
+        raise UserError(
+            "is a link, expected the file itself", where=str(path), fix="copy what it points to into the folder"
+        )

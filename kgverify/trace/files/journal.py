@@ -1,8 +1,8 @@
-"""The journal of a recording: what was appended since its last shard, in frames that vouch for themselves.
+"""The journal of a recording: the batches appended since its last shard, in frames with checksums.
 
-A frame is a head of 64 bytes, with a checksum of its own, and a payload with another. The first frame holds what
-every shard repeats, a batch the columns of one append, a commit frame nothing but the totals so far: it is written
-right before the file is forced to disk. Thus a reader can tell a torn end, which nobody was promised, from damage.
+A frame is a head of 64 bytes, with its own checksum, and a payload with another. The first frame holds the datasets
+that every shard repeats, a batch frame the columns of one append, a commit frame the totals so far: it is written right
+before the file is forced to disk. So a reader can distinguish a torn end, which was never confirmed, from damage.
 """
 
 import math
@@ -22,8 +22,19 @@ import numpy as np
 import xxhash
 
 from kgverify.errors import UserError
-from kgverify.trace.files.disk import Buffer, bytes_of, sync, sync_folder, write_all
-from kgverify.trace.model.schema import FIELD_OF, Arrays
+from kgverify.trace.files.disk import Buffer, bytes_of, check_no_link, make_folder, sync, sync_folder, write_all
+from kgverify.trace.model.columns import concatenate
+from kgverify.trace.model.digests import compute_sequence
+from kgverify.trace.model.levels import is_kept, level_of
+from kgverify.trace.model.schema import (
+    FIELD_OF,
+    OPTIONAL_COLUMNS,
+    RECORD_AGAIN,
+    SEQUENCE,
+    Arrays,
+    decode_columns,
+    encode_columns,
+)
 
 _MAGIC: Final = b"KGVJRNL1"
 _HEAD: Final = struct.Struct("<8sIIQQQQQ")  # magic, kind, 0, number, payload bytes, candidates, steps, payload's xxh3
@@ -45,11 +56,11 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a journal says of its recording.
+    """The description of a recording in the first frame of a journal.
 
-    shard:  number of the shard that its batches are to become
+    shard:  number of the shard that its batches will become
     absent: columns that are not written, named as in `Trace.fields`
-    is_archived: the shard will be packed as small as HDF5's own filters can
+    is_archived: whether the shard will be packed as small as HDF5's own filters can
     """
 
     shard: int
@@ -72,7 +83,7 @@ class _Head(NamedTuple):
     checksum: int
 
 
-class Batch(NamedTuple):
+class JournalBatch(NamedTuple):
     """The arrays of one append, by path; views of the file."""
 
     arrays: Arrays
@@ -82,10 +93,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes that are no frame.
+    """Bytes that are not a valid frame.
 
-    was_committed:  a later frame says that these bytes were on disk: they were altered since
-    num_candidates: in the batch that was there; None if that cannot be told
+    was_committed:  whether a later frame confirms that these bytes were on disk: they were altered since
+    num_candidates: candidates in the batch that was there; None if unknown
     """
 
     offset: int
@@ -98,19 +109,19 @@ class Damage:
 
 @dataclass
 class Journal:
-    """What could be read of a journal's file.
+    """The readable content of a journal's file.
 
     start:          None if the first frame is damaged or torn
     shared:         the arrays that every shard repeats
     end:            bytes up to the end of the last good frame
-    num_candidates: of all batches up to the last commit frame, as it says; `num_steps` as well
-    num_batches:    found up to there
+    num_candidates: candidates up to the last commit frame, as it counts them; `num_steps` likewise
+    num_batches:    batches found up to there
     """
 
     path: Path
     start: Start | None = None
     shared: Arrays = field(default_factory=dict)
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[JournalBatch] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     end: int = 0
     num_frames: int = 0
@@ -121,49 +132,43 @@ class Journal:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something that was committed cannot be read."""
+        """True if committed bytes cannot be read."""
         return any(damage.was_committed for damage in self.damages)
 
 
 def journal_name(shard: int) -> str:
-    """The name of the journal whose batches are to become this shard."""
+    """Return the name of the journal whose batches will become this shard."""
     return f"journal-{shard:05d}"
 
 
 def list_journals(folder: Path) -> list[Path]:
-    """Every journal in a folder."""
+    """List every journal in a folder."""
     return sorted(path for path in folder.glob("journal-*") if path.name[8:].isdigit())
 
 
 class JournalWriter:
-    """Appends frames to a journal.
+    """A writer of frames to the journal in a folder, one journal for each shard; opened by the first append.
 
-    max_seconds, max_bytes: of what was appended since, `append` forces to disk at the latest when so much time has
-    passed since the last time, or so many bytes have come. This bounds what a crash of the machine can lose; what
-    `append` has returned from, a kill of the process alone does not lose at all.
+    start:       the description of the recording
+    shared:      the arrays that every shard repeats
+    max_seconds: `append` forces to disk, at the latest, when this time has passed since the last time, or
+    max_bytes:   when more bytes have been appended since. This bounds the loss in a crash of the machine; if only the
+                 process is killed, nothing that `append` has returned from is lost
     """
 
-    def __init__(self, path: Path, *, max_seconds: float, max_bytes: int) -> None:
-        self._path = path
+    def __init__(self, folder: Path, start: Start, shared: Arrays, *, max_seconds: float, max_bytes: int) -> None:
+        self._folder, self._start, self._shared = folder, start, shared
         self._max_seconds, self._max_bytes = max_seconds, max_bytes
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._end = self._num_frames = self._salt = 0
-        self._num_candidates = self._num_steps = 0
-        self._num_unsynced = 0
-        self._is_doubtful = False
-        self._synced_at = time.monotonic()
+        self._descriptor = -1
 
-    def begin(self, start: Start, shared: Arrays) -> None:
-        """Write the first frame, and see the file's name safely on disk."""
-        os.ftruncate(self._descriptor, 0)
-        payload = _encode(shared, start)
-        self._write(_Kind.START, payload)
-        sync(self._descriptor)
-        sync_folder(self._path.parent)
-        self._num_unsynced, self._synced_at = 0, time.monotonic()
+    @property
+    def is_open(self) -> bool:
+        """True if anything was appended since the last shard."""
+        return self._descriptor >= 0
 
-    def go_on(self, journal: Journal) -> None:
-        """Go on behind the last good frame of a journal that is not damaged."""
+    def resume(self, shard: int, journal: Journal) -> None:
+        """Continue behind the last good frame of a journal that is not damaged."""
+        self._open(shard)
         os.ftruncate(self._descriptor, journal.end)
         self._end, self._num_frames, self._salt = journal.end, journal.num_frames, journal.salt
         self._num_candidates = sum(batch.num_candidates for batch in journal.batches)
@@ -171,8 +176,19 @@ class JournalWriter:
         self._num_unsynced = 1
         self.sync()
 
-    def append(self, arrays: Arrays, num_candidates: int, num_steps: int) -> bool:
-        """Write a batch; whether it, and all before, was forced to disk. OSError leaves the journal as it was."""
+    def append(self, shard: int, arrays: Arrays, num_candidates: int, num_steps: int) -> bool:
+        """Write a batch of a shard; return whether everything so far was forced to disk.
+
+        An OSError leaves the journal as it was.
+        """
+        if not self.is_open:
+            make_folder(self._folder)
+            self._open(shard)
+            os.ftruncate(self._descriptor, 0)
+            self._write(_Kind.START, _encode(self._shared, msgspec.structs.replace(self._start, shard=shard)))
+            sync(self._descriptor)
+            sync_folder(self._folder)
+            self._num_unsynced, self._synced_at = 0, time.monotonic()
         self._write(_Kind.BATCH, _encode(arrays), num_candidates, num_steps)
         self._num_candidates += num_candidates
         self._num_steps += num_steps
@@ -182,29 +198,44 @@ class JournalWriter:
             return True
         return False
 
-    def sync(self) -> None:
-        """Commit: force all to disk. Nothing if nothing came since the last time."""
-        if not self._num_unsynced:
-            return
-        self._write(_Kind.COMMIT, [], self._num_candidates, self._num_steps)
-        self._force()
-        self._num_unsynced, self._synced_at = 0, time.monotonic()
+    def sync(self) -> bool:
+        """Commit: force everything to disk, if there is anything new; return whether the journal is open."""
+        if self.is_open and self._num_unsynced:
+            self._write(_Kind.COMMIT, [], self._num_candidates, self._num_steps)
+            self._force()
+            self._num_unsynced, self._synced_at = 0, time.monotonic()
+        return self.is_open
 
     def save(self) -> bool:
-        """After a failure: force to disk what is there; whether that could be done."""
-        if self._is_doubtful or self._descriptor < 0:
+        """Force to disk, after a failure, what was written, and close; return whether that succeeded."""
+        if not self.is_open:
             return False
-        try:
-            self.sync()
-        except OSError:
-            # The commit frame found no room. The batches may be there all the same.
-            with suppress(OSError):
-                self._force()
+        if not self._is_doubtful:
+            try:
+                self.sync()
+            except OSError:
+                # The commit frame found no room. The batches may be there all the same.
+                with suppress(OSError):
+                    self._force()
+        self._close()
         return not self._is_doubtful
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._descriptor >= 0:
+    def end(self) -> None:
+        """Close and delete all journals: their batches are in a shard."""
+        self._close()
+        for path in list_journals(self._folder):
+            path.unlink()
+
+    def _open(self, shard: int) -> None:
+        path = self._folder / journal_name(shard)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._end = self._num_frames = self._salt = 0
+        self._num_candidates = self._num_steps = self._num_unsynced = 0
+        self._is_doubtful = False
+        self._synced_at = time.monotonic()
+
+    def _close(self) -> None:
+        if self.is_open:
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -219,8 +250,9 @@ class JournalWriter:
         try:
             end = write_all(self._descriptor, frame, self._end)
         except BaseException:
-            # What has no room leaves no torn end behind, either.
-            self._cut()
+            # Leave no torn end, if possible; a reader drops one in any case.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
             raise
         if kind is _Kind.START:
             self._salt = checksum.intdigest()
@@ -229,19 +261,14 @@ class JournalWriter:
         self._num_frames += 1
 
     def _force(self) -> None:
-        # After a failure a second call may succeed, and says nothing of what the first lost.
+        # After a failure a second call may succeed, and hide what the first lost.
         self._is_doubtful = True
         sync(self._descriptor)
         self._is_doubtful = False
 
-    def _cut(self) -> None:
-        # A reader drops a torn end in any case.
-        with suppress(OSError):
-            os.ftruncate(self._descriptor, self._end)
-
 
 def read_journal(path: Path) -> Journal:
-    """Read a journal as far as its checksums vouch for it. UserError if the file cannot be read."""
+    """Read a journal as far as its checksums are right. UserError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -263,7 +290,7 @@ def read_journal(path: Path) -> Journal:
         head = _read_head(view, position, journal)
         if head is None and position:
             following = _find_head(content, view, position + 1, journal)
-            damage(following - position, "bytes that are no frame")
+            damage(following - position, "bytes that are not a frame")
             position, is_lost = following, True
             continue
         if head is None:
@@ -295,7 +322,7 @@ def read_journal(path: Path) -> Journal:
     journal.damages = [replace(each, was_committed=each.offset < committed_to) for each, _ in damages]
     for each, (num_batches, end, num_frames) in zip(journal.damages, [here for _, here in damages], strict=True):
         if not each.was_committed:
-            # What follows a tear was never promised: after a crash it may have reached the disk by chance.
+            # What follows a tear was never confirmed: after a crash it may have reached the disk by chance.
             journal.batches, journal.end, journal.num_frames = journal.batches[:num_batches], end, num_frames
             break
     return journal
@@ -325,7 +352,7 @@ def _find_head(content: Any, view: memoryview, position: int, journal: Journal) 
 
 
 def _take(journal: Journal, head: _Head, payload: memoryview) -> bool:
-    """Keep what a frame holds; whether it could be decoded."""
+    """Keep the content of a frame; return whether it could be decoded."""
     if head.kind == _Kind.COMMIT:
         return True
     decoded = _decode(payload)
@@ -333,14 +360,14 @@ def _take(journal: Journal, head: _Head, payload: memoryview) -> bool:
         return False
     arrays, start = decoded
     if head.kind == _Kind.BATCH:
-        journal.batches.append(Batch(arrays, head.num_candidates, head.num_steps))
+        journal.batches.append(JournalBatch(arrays, head.num_candidates, head.num_steps))
     elif start is not None:
         journal.start, journal.shared = start, arrays
     return head.kind == _Kind.BATCH or start is not None
 
 
 def _encode(arrays: Arrays, start: Start | None = None) -> list[Buffer]:
-    """A directory, then the arrays, each on an 8-byte boundary."""
+    """Encode a directory, then the arrays, each on an 8-byte boundary."""
     little = {path: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for path, a in arrays.items()}
     entries = tuple(_Entry(path, a.dtype.str, a.shape) for path, a in little.items())
     directory = msgspec.json.encode(_Directory(entries, start))
@@ -351,7 +378,7 @@ def _encode(arrays: Arrays, start: Start | None = None) -> list[Buffer]:
 
 
 def _decode(payload: memoryview) -> tuple[Arrays, Start | None] | None:
-    """The reverse of `_encode`; None for what it did not make. Arrays are views of the payload."""
+    """Decode a payload into views of it; return None for one that `_encode` did not make."""
     if len(payload) < _SUM.size:
         return None
     (length,) = _SUM.unpack_from(payload)
@@ -379,3 +406,42 @@ def _decode(payload: memoryview) -> tuple[Arrays, Start | None] | None:
         arrays[entry.path] = np.frombuffer(payload, entry.dtype, count, position).reshape(entry.shape)
         position += num_bytes
     return arrays, directory.start
+
+
+def open_journal(folder: Path, shard: int) -> Journal | None:
+    """Read the journal of the next shard; None if it does not exist. UserError if committed bytes were altered."""
+    path = folder / journal_name(shard)
+    check_no_link(path)
+    if not path.is_file():
+        return None
+    journal = read_journal(path)
+    if journal.is_damaged:
+        found = next(damage for damage in journal.damages if damage.was_committed)
+        raise UserError(
+            f"damaged: {found.message}, at byte {found.offset}",
+            where=str(path),
+            fix=f"see what can be recovered: kgverify trace repair {folder}",
+        )
+    return journal
+
+
+def load_journal(folder: Path, shard: int) -> Arrays | None:
+    """Read the journal's batches as the datasets of that shard; None without batches. UserError if it is damaged."""
+    journal = open_journal(folder, shard)
+    if journal is None or not journal.batches:
+        return None
+    try:
+        return gather(journal) | {"shard/index": np.array([shard], np.uint64)}
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"holds invalid batches: {error}", where=str(journal.path), fix=RECORD_AGAIN) from error
+
+
+def gather(journal: Journal) -> Arrays:
+    """Join the batches of a journal, with the shared arrays and digests, as far as the level of its header keeps them."""
+    batches = [(decode_columns(batch.arrays), batch.arrays.get(SEQUENCE)) for batch in journal.batches]
+    absent = {name for name in OPTIONAL_COLUMNS if name.replace(".", "/") not in journal.batches[0].arrays}
+    digests = [compute_sequence(columns) if found is None else found for columns, found in batches]
+    columns = encode_columns(concatenate([columns for columns, _ in batches]), absent)
+    level = level_of(journal.shared["header"], str(journal.path))
+    arrays = journal.shared | columns | {SEQUENCE: np.concatenate(digests)}
+    return {name: array for name, array in arrays.items() if is_kept(name, level)}

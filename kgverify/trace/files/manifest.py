@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from kgverify.errors import UserError
-from kgverify.trace.files.disk import opened, sync_file, sync_folder, write_all
+from kgverify.trace.files.disk import check_no_link, opened, sync_file, sync_folder, write_all
 from kgverify.trace.files.journal import journal_name
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
@@ -40,29 +40,39 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Which of several writers wrote a folder: number `index`, from 0, of `count`."""
+    """The writer of a folder among several: number `index`, from 0, of `count`."""
 
     index: int
     count: int
 
 
 class ShardError(UserError):
-    """A shard that is not what the manifest says.
+    """The error for a shard that does not match the manifest.
 
     name:   the shard's file
     reason: `missing`, `altered` or `misplaced`
+    index:  the index that a misplaced shard states; None if it states none
     """
 
-    def __init__(self, message: str, *, name: str, reason: str, where: str, fix: str = RECORD_AGAIN) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str,
+        reason: str,
+        where: str,
+        fix: str = RECORD_AGAIN,
+        index: int | None = None,
+    ) -> None:
         super().__init__(message, where=where, fix=fix)
-        self.name, self.reason = name, reason
+        self.name, self.reason, self.index = name, reason, index
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a folder of shards holds; a file that it does not list is no part of the trace.
+    """The content of a folder of shards; a file that it does not list does not belong to the trace.
 
-    part:     set where this is the work of one writer of several
-    has_gaps: candidates between those recorded were lost, so the recording cannot be gone on with
+    part:     set if this is the work of one writer of several
+    has_gaps: candidates between those recorded were lost, so the recording cannot be resumed
     """
 
     is_complete: bool
@@ -80,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 def list_shards(
     shards: tuple[Shard, ...], *, is_complete: bool, creator: str, part: Part | None = None, has_gaps: bool = False
 ) -> Manifest:
-    """The manifest of these shards."""
+    """Make the manifest of these shards."""
     return Manifest(
         is_complete=is_complete,
         num_candidates=sum(s.num_candidates for s in shards),
@@ -96,19 +106,19 @@ def list_shards(
 
 
 def render_hash(value: int) -> str:
-    """16 hexadecimal digits."""
+    """Return 16 hexadecimal digits."""
     return f"{value:016x}"
 
 
 def shard_name(index: int) -> str:
-    """The name of a shard's file."""
+    """Return the name of a shard's file."""
     return f"shard-{index:05d}.h5"
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder, consistent in itself; of a recording that has but a journal, one of no shards.
+    """Read the manifest of a folder, and check that it is consistent; a recording with only a journal has no shards.
 
-    UserError if there is none or it cannot be believed.
+    UserError if the manifest is missing or contradicts itself.
     """
     path = folder / MANIFEST
     check_no_link(path)
@@ -162,7 +172,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_shard(folder: Path, shard: Shard) -> None:
-    """ShardError unless the shard's file is there with the size and checksum of the manifest."""
+    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
     path = folder / shard.name
     check_no_link(path)
     if not path.is_file():
@@ -178,16 +188,8 @@ def check_shard(folder: Path, shard: Shard) -> None:
         raise ShardError(message, name=shard.name, reason="altered", where=str(path))
 
 
-def check_no_link(path: Path) -> None:
-    """UserError for a link: a folder that came from elsewhere could point to any file of this machine."""
-    if path.is_symlink():
-        raise UserError(
-            "is a link, expected the file itself", where=str(path), fix="copy what it points to into the folder"
-        )
-
-
 def hash_file(path: Path) -> str:
-    """xxh3 of a file's bytes, 16 hexadecimal digits."""
+    """Return the xxh3 of a file's bytes, 16 hexadecimal digits."""
     digest = xxhash.xxh3_64()
     with path.open("rb") as file:
         while block := file.read(_READ_BYTES):
@@ -196,7 +198,7 @@ def hash_file(path: Path) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the folder's manifest at once."""
+    """Replace the folder's manifest atomically."""
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     write_at_once(folder / MANIFEST, lambda path: _write_bytes(path, content))
 
@@ -204,9 +206,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def write_at_once(
     path: Path, write: Callable[[Path], _Result], before_naming: Callable[[], object] = lambda: None
 ) -> _Result:
-    """Let `write` fill a temporary file, force it to disk, then give it its name; an error leaves nothing.
+    """Let `write` fill a temporary file, force it to disk, then rename it; an error leaves nothing.
 
-    before_naming: called when the file is on disk; an error of its as well leaves nothing
+    before_naming: called when the file is on disk; if it raises, nothing is left either
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -222,7 +224,7 @@ def write_at_once(
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Rename a finished file or folder to `path`, in the place of whatever trace is there."""
+    """Rename a finished file or folder to `path`, replacing whatever trace is there."""
     aside = path.with_name(path.name + ".replaced")
     if path.is_dir() or (path.exists() and new.is_dir()):
         # One rename cannot replace a folder that is not empty.

@@ -1,4 +1,4 @@
-"""Checking a trace on disk, part by part: what is whole, what is wrong, what is missing."""
+"""Checking a trace on disk part by part: what is intact, what is damaged, what is missing."""
 
 from pathlib import Path
 
@@ -7,20 +7,20 @@ import numpy as np
 
 from kgverify.errors import UserError
 from kgverify.program.outcomes import Side
-from kgverify.trace.files.journal import Journal, journal_name, list_journals, read_journal
-from kgverify.trace.files.manifest import MANIFEST, Manifest, read_manifest
-from kgverify.trace.hdf5.datasets import examine_arrays
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.files.journal import journal_name, list_journals, read_journal
+from kgverify.trace.files.manifest import MANIFEST, Manifest, check_shard, read_manifest
+from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
+from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import check_alike, read_journal_part, read_shard, read_trace
-from kgverify.trace.write.uncommitted import join_candidates
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import check_alike, check_root, open_journal_file, open_shard, read_trace
 
 WHOLE, UNFINISHED, DAMAGED = "whole", "unfinished", "damaged"
 
 
 class PartState(msgspec.Struct, frozen=True):
-    """A dataset, a shard, a journal or a manifest; `problem` is empty where nothing is wrong with it."""
+    """The state of a dataset, a shard, a journal or a manifest; `problem` is empty if it is intact."""
 
     name: str
     problem: str = ""
@@ -29,12 +29,12 @@ class PartState(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What was found.
+    """The result of a check.
 
-    state:          `whole`, `unfinished`: nothing is wrong, but the recording did not end, or `damaged`
-    num_candidates: that can be read; `num_steps` as well
-    root:           root digest of all steps, 16 hexadecimal digits; empty where something is damaged
-    notes:          what is no fault but worth knowing
+    state:          `whole`, `unfinished`: intact, but the recording did not end, or `damaged`
+    num_candidates: candidates that can be read; `num_steps` likewise
+    root:           root digest of all steps, 16 hexadecimal digits; empty if anything is damaged
+    notes:          remarks that are not problems
     """
 
     path: str
@@ -47,7 +47,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def check_trace(path: Path | str) -> CheckReport:
-    """Verify checksums, digests, counts and structure of a file or a folder. UserError if there is no trace at all."""
+    """Verify checksums, digests, counts and structure of a file or a folder. UserError if it is not a trace at all."""
     path = Path(path)
     if path.is_dir():
         return _check_folder(path)
@@ -57,13 +57,13 @@ def check_trace(path: Path | str) -> CheckReport:
 
 
 def name_candidate(candidates: Candidates, row: int) -> str:
-    """A candidate as a person reads it: `query 3, tail, atom (0, 5, 7)`."""
+    """Return the name of a candidate as text: `query 3, tail, atom (0, 5, 7)`."""
     atom = ", ".join(str(value) for value in candidates.atom[row].tolist())
     return f"query {candidates.query[row]}, {Side(int(candidates.side[row])).name.lower()}, atom ({atom})"
 
 
-def find_doubled(candidates: Candidates) -> list[tuple[int, int]]:
-    """Rows of the same candidate: of each that occurs again, the first and the next."""
+def find_duplicates(candidates: Candidates) -> list[tuple[int, int]]:
+    """Return pairs of rows with the same candidate: each occurrence and the next."""
     keys = candidate_keys(candidates)
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1])
@@ -71,17 +71,18 @@ def find_doubled(candidates: Candidates) -> list[tuple[int, int]]:
 
 
 def _check_file(path: Path) -> CheckReport:
-    examined = examine_arrays(path)
-    names = sorted(examined.intact.keys() | examined.problems.keys())
-    parts = [PartState(name, examined.problems.get(name, "")) for name in names]
+    problems: Problems = {}
+    intact, altered = load_arrays(path, locate_arrays(path, problems), problems)
+    names = sorted(intact.keys() | altered.keys() | problems.keys())
+    parts = [PartState(name, problems.get(name, "")) for name in names]
     num_candidates = num_steps = 0
     root = ""
     state = DAMAGED
-    if not examined.problems:
+    if not problems:
         try:
             trace = read_trace(path)
         except UserError as error:
-            parts.append(PartState("structure and digests", _tell(error, path)))
+            parts.append(PartState("structure and digests", _describe(error, path)))
         else:
             num_candidates, num_steps = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
             parts.append(PartState("structure and digests", "", num_candidates, num_steps))
@@ -90,71 +91,84 @@ def _check_file(path: Path) -> CheckReport:
     return CheckReport(str(path), state, tuple(parts), num_candidates, num_steps, root)
 
 
+class _FolderCheck:
+    """The parts of a folder that were checked so far, and the candidates in them."""
+
+    def __init__(self) -> None:
+        self.parts: list[PartState] = []
+        self.candidates: list[Candidates] = []
+        self.root = 0
+        self._first: DataFile | None = None
+
+    def load(self, file: DataFile, *, is_last: bool) -> Trace:
+        """Load a file, and compare it with the first one."""
+        first = self._first or file
+        check_alike(first, file, is_last=is_last)
+        trace = file.load()
+        self._first = first
+        return trace
+
+    def add(self, name: str, trace: Trace | None) -> None:
+        """Add an intact part."""
+        candidates = join_candidates([]) if trace is None else trace.columns.candidates
+        num_steps = 0 if trace is None else len(trace.columns.steps.depth)
+        self.parts.append(PartState(name, "", len(candidates.query), num_steps))
+        self.candidates.append(candidates)
+        self.root += 0 if trace is None else trace.root
+
+
 def _check_folder(folder: Path) -> CheckReport:
-    if not (folder / MANIFEST).exists() and not list_journals(folder) and not any(folder.glob("shard-*.h5")):
+    has_manifest = (folder / MANIFEST).exists()
+    if not has_manifest and not list_journals(folder) and not any(folder.glob("shard-*.h5")):
         raise UserError(f"no {MANIFEST} in this folder, expected a trace", where=str(folder), fix="check the path")
-    parts: list[PartState] = []
-    candidates: list[Candidates] = []
-    root = 0
     try:
         manifest = read_manifest(folder)
     except UserError as error:
-        return CheckReport(str(folder), DAMAGED, (PartState(MANIFEST, _tell(error, folder)),), 0, 0, "")
-    if (folder / MANIFEST).exists():
-        parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
-    shared: dict[str, bytes] = {}
-    first: Trace | None = None
+        return CheckReport(str(folder), DAMAGED, (PartState(MANIFEST, _describe(error, folder)),), 0, 0, "")
+    check = _FolderCheck()
+    if has_manifest:
+        check.parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
     for index, shard in enumerate(manifest.shards):
         try:
-            trace = read_shard(folder, index, shard, shared)
-            first = first or trace
-            check_alike(first, trace, is_last=index + 1 == len(manifest.shards))
+            check_shard(folder, shard)
+            file = open_shard(folder, index, shard)
+            trace = check.load(file, is_last=index + 1 == len(manifest.shards))
+            check_root(trace.root, shard, file.path)
         except UserError as error:
-            parts.append(PartState(shard.name, _tell(error, folder), shard.num_candidates, shard.num_steps))
-            continue
-        parts.append(PartState(shard.name, "", shard.num_candidates, shard.num_steps))
-        candidates.append(trace.columns.candidates)
-        root += trace.root
+            check.parts.append(PartState(shard.name, _describe(error, folder), shard.num_candidates, shard.num_steps))
+        else:
+            check.add(shard.name, trace)
     notes = _note_files(folder, manifest)
-    if not manifest.is_complete and (folder / journal_name(len(manifest.shards))).is_file():
-        name = journal_name(len(manifest.shards))
+    name = journal_name(len(manifest.shards))
+    if not manifest.is_complete and (folder / name).is_file():
         try:
-            notes += _note_tear(read_journal(folder / name))
-            pending = read_journal_part(folder, manifest, shared)
-            if pending is not None:
-                check_alike(first or pending, pending, is_last=True)
-                parts.append(
-                    PartState(name, "", len(pending.columns.candidates.query), len(pending.columns.steps.depth))
-                )
-                candidates.append(pending.columns.candidates)
-                root += pending.root
-            else:
-                parts.append(PartState(name, "", 0, 0))
+            notes += _note_tear(folder / name)
+            journal = open_journal_file(folder, len(manifest.shards))
+            check.add(name, None if journal is None else check.load(journal, is_last=True))
         except UserError as error:
-            parts.append(PartState(name, _tell(error, folder)))
-    is_damaged = any(part.problem for part in parts)
-    there = join_candidates(candidates)
-    doubled = find_doubled(there)
-    notes += [f"recorded more than once: {name_candidate(there, first)}" for first, _ in doubled[:10]]
-    state = DAMAGED if is_damaged else UNFINISHED
-    if not is_damaged and manifest.is_complete and not folder.name.endswith(".partial"):
-        state = WHOLE
+            check.parts.append(PartState(name, _describe(error, folder)))
+    is_damaged = any(part.problem for part in check.parts)
+    candidates = join_candidates(check.candidates)
+    notes += [
+        f"recorded more than once: {name_candidate(candidates, first)}" for first, _ in find_duplicates(candidates)[:10]
+    ]
+    is_whole = manifest.is_complete and not folder.name.endswith(".partial")
     return CheckReport(
         str(folder),
-        state,
-        tuple(parts),
-        len(there.query),
-        int(there.num_steps.sum(dtype=np.int64)),
-        "" if is_damaged else f"{root % (1 << 64):016x}",
+        DAMAGED if is_damaged else WHOLE if is_whole else UNFINISHED,
+        tuple(check.parts),
+        len(candidates.query),
+        int(candidates.num_steps.sum(dtype=np.int64)),
+        "" if is_damaged else f"{check.root % (1 << 64):016x}",
         tuple(notes),
     )
 
 
-def _note_tear(journal: Journal) -> list[str]:
+def _note_tear(path: Path) -> list[str]:
     return [
-        f"{journal.path.name} ends in what was never confirmed: {damage.message}, {damage.num_bytes} bytes"
+        f"{path.name} ends in bytes that were never confirmed: {damage.message}, {damage.num_bytes} bytes"
         f" from byte {damage.offset} on"
-        for damage in journal.damages
+        for damage in read_journal(path).damages
         if not damage.was_committed
     ]
 
@@ -163,9 +177,9 @@ def _note_files(folder: Path, manifest: Manifest) -> list[str]:
     listed = {MANIFEST, *(shard.name for shard in manifest.shards)}
     if not manifest.is_complete:
         listed.add(journal_name(len(manifest.shards)))
-    return [f"{path.name} is no part of the trace" for path in sorted(folder.iterdir()) if path.name not in listed]
+    return [f"{path.name} does not belong to the trace" for path in sorted(folder.iterdir()) if path.name not in listed]
 
 
-def _tell(error: UserError, path: Path) -> str:
-    place = error.where.removeprefix(str(path)).lstrip("/:")
-    return f"{place}: {error.message}" if place and not place.endswith((".h5", ".json")) else error.message
+def _describe(error: UserError, path: Path) -> str:
+    where = error.where.removeprefix(str(path)).lstrip("/:")
+    return f"{where}: {error.message}" if where and not where.endswith((".h5", ".json")) else error.message

@@ -20,25 +20,22 @@ from kgverify.trace.files.manifest import (
     write_at_once,
     write_manifest,
 )
-from kgverify.trace.hdf5.datasets import read_file, write_arrays
-from kgverify.trace.hdf5.metadata_image import Written
-from kgverify.trace.hdf5.stored_file import FileContent
+from kgverify.trace.hdf5.writing import Written, write_arrays
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, packing_of, parse_level
-from kgverify.trace.model.schema import Arrays
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.reader import decode_trace, read_trace
-from kgverify.trace.write.rewrite import encode_trace
-from kgverify.trace.write.uncommitted import read_pending
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import open_journal_file, open_trace, read_trace
+from kgverify.trace.write.encode import encode_trace
 
 Rebuild = Callable[[Trace], Trace]
-"""Gives a compact trace, or some candidates of it, its goals. UserError where its clauses do not lead to its digests."""
+"""A function that restores the goals of a compact trace. It raises a UserError if its clauses contradict its digests."""
 
 
 class Conversion(NamedTuple):
-    """What was converted.
+    """The result of a conversion.
 
-    num_bytes_read, num_bytes_written: of the files
-    dropped: what the source held that could not be kept, by path
+    num_bytes_read, num_bytes_written: sizes of the files
+    dropped: paths of data in the source that could not be kept
     """
 
     num_candidates: int
@@ -58,66 +55,59 @@ def convert_trace(
 ) -> Conversion:
     """Write a trace again at `target`, in this version of the schema; a folder shard by shard.
 
-    level:   None for its own
-    rebuild: for raising a compact trace to `steps`
+    level:   the level of the target; None for that of the source
+    rebuild: restores the goals that raise a compact trace to level `steps`
 
-    What this version does not know of the trace is kept. UserError for a trace that cannot be read, or cannot be raised to
-    the level; nothing appears at `target` then.
+    Data that this version does not know are kept. UserError for a trace that cannot be read, or cannot be raised to the
+    level; then nothing appears at `target`.
     """
+    job = _Job(level, is_archived, rebuild)
     try:
-        if source.is_dir():
-            return _convert_folder(source, target, level, is_archived, rebuild)
-        return _convert_file(source, target, level, is_archived, rebuild)
+        return _convert_folder(source, target, job) if source.is_dir() else _convert_file(source, target, job)
     except OSError as error:
         raise UserError(
-            f"cannot be written: {error.strerror or error}; what was to be converted is untouched",
+            f"cannot be written: {error.strerror or error}; the source is unchanged",
             where=str(target),
-            fix="make room, or see to the permissions, then convert again",
+            fix="make room, or check the permissions, then convert again",
         ) from error
 
 
-def _convert_file(
-    source: Path, target: Path, level: TraceLevel | None, is_archived: bool, rebuild: Rebuild | None
-) -> Conversion:
-    if not source.is_file():
-        read_trace(source)  # says what is wrong with the path
-    content = read_file(source)
-    trace = decode_trace(content, str(source))
+class _Job(NamedTuple):
+    """The options of a conversion, as `convert_trace` takes them."""
+
+    level: TraceLevel | None
+    is_archived: bool
+    rebuild: Rebuild | None
+
+    def write(self, file: DataFile, path: Path) -> tuple[Trace, Written]:
+        """Convert one file, and write it to a path."""
+        trace = source = file.load()
+        own = parse_level(trace.header.level, trace.source)
+        level = self.level or own
+        order = list(TraceLevel)
+        if order.index(level) > order.index(own):
+            if own is not TraceLevel.COMPACT or level is not TraceLevel.STEPS or self.rebuild is None:
+                raise UserError(
+                    f"the trace is of level {own.value!r}; the data that it left out cannot be restored at level"
+                    f" {level.value!r}",
+                    where=trace.source,
+                    fix="record it again at that level",
+                )
+            trace = self.rebuild(trace)
+        arrays = lower_arrays(encode_trace(trace), level) | file.read_group("shard/") | dict(trace.unknown.arrays)
+        creator = trace.header.creator or f"kgverify {__version__}"
+        return source, write_arrays(path, arrays, creator, packing_of(level, is_archived=self.is_archived))
+
+
+def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
+    (file,) = open_trace(source).files
     num_bytes = source.stat().st_size
-    arrays, own = _convert(content, trace, level, is_archived, rebuild)
-    write_at_once(target, lambda path: _write(path, arrays, trace, own, is_archived))
+    trace, written = write_at_once(target, lambda path: job.write(file, path))
     candidates, steps, *_ = trace.columns
-    return Conversion(len(candidates.query), len(steps.depth), num_bytes, target.stat().st_size, trace.unknown.dropped)
+    return Conversion(len(candidates.query), len(steps.depth), num_bytes, written.size, trace.unknown.dropped)
 
 
-def _convert(
-    content: FileContent, trace: Trace, level: TraceLevel | None, is_archived: bool, rebuild: Rebuild | None
-) -> tuple[Arrays, TraceLevel]:
-    own = parse_level(trace.header.level, trace.source)
-    level = level or own
-    order = list(TraceLevel)
-    if order.index(level) > order.index(own):
-        if own is not TraceLevel.COMPACT or level is not TraceLevel.STEPS or rebuild is None:
-            raise UserError(
-                f"the trace is of level {own.value!r}, and what it left out cannot be had back at level {level.value!r}",
-                where=trace.source,
-                fix="record it again at that level",
-            )
-        trace = rebuild(trace)
-    arrays = lower_arrays(encode_trace(trace), level)
-    if "shard/index" in content.arrays:
-        arrays["shard/index"] = content.arrays["shard/index"]
-    return arrays | dict(trace.unknown.arrays), level
-
-
-def _write(path: Path, arrays: Arrays, trace: Trace, level: TraceLevel, is_archived: bool) -> Written:
-    creator = trace.header.creator or f"kgverify {__version__}"
-    return write_arrays(path, arrays, creator, packing_of(level, is_archived=is_archived))
-
-
-def _convert_folder(
-    source: Path, target: Path, level: TraceLevel | None, is_archived: bool, rebuild: Rebuild | None
-) -> Conversion:
+def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     manifest = read_manifest(source)
     unfinished = target.with_name(target.name + ".converting")
     if unfinished.exists():
@@ -128,14 +118,11 @@ def _convert_folder(
     try:
         shards: list[Shard] = []
         dropped: set[str] = set()
-        for index, content in enumerate(_contents(source, manifest)):
+        for index, file in enumerate(_list_files(source, manifest)):
             name = shard_name(index)
-            trace = decode_trace(content, str(source / name))
-            arrays, own = _convert(content, trace, level, is_archived, rebuild)
-            written = _write(unfinished / name, arrays, trace, own, is_archived)
-            candidates, steps, *_ = trace.columns
-            counts = len(candidates.query), len(steps.depth)
-            # The digests of the sequence stay, and so does the root.
+            trace, written = job.write(file, unfinished / name)
+            counts = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
+            # The digests of the sequence do not change, and so the root does not.
             shards.append(Shard(name, written.size, *counts, written.xxh3, render_hash(trace.root)))
             dropped.update(trace.unknown.dropped)
         converted = list_shards(
@@ -160,11 +147,10 @@ def _convert_folder(
     )
 
 
-def _contents(folder: Path, manifest: Manifest) -> Iterator[FileContent]:
-    """The shards of a folder, one by one, then what its recording appended since the last."""
+def _list_files(folder: Path, manifest: Manifest) -> Iterator[DataFile]:
+    """Open the shards of a folder, one by one, then the journal of its recording, if there is one."""
     for shard in manifest.shards:
         check_shard(folder, shard)
-        yield read_file(folder / shard.name)
-    pending = None if manifest.is_complete else read_pending(folder, len(manifest.shards))
-    if pending is not None:
-        yield FileContent(pending, {}, ())
+        yield DataFile(folder / shard.name)
+    if not manifest.is_complete and (journal := open_journal_file(folder, len(manifest.shards))) is not None:
+        yield journal

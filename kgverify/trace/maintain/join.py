@@ -1,4 +1,4 @@
-"""One trace of what several writers recorded: processes, ranks or machines, each a trace of its own."""
+"""Joining the traces of several writers (processes, ranks or machines) into one."""
 
 import shutil
 from collections.abc import Sequence
@@ -19,17 +19,15 @@ from kgverify.trace.files.manifest import (
     read_manifest,
     write_manifest,
 )
-from kgverify.trace.files.output_path import check_no_partial, check_place
-from kgverify.trace.hdf5.datasets import read_file
-from kgverify.trace.maintain.check import find_doubled, name_candidate
-from kgverify.trace.model.columns import Candidates, Digests, Rankings
+from kgverify.trace.files.output_path import check_no_partial, check_output_path, partial_of
+from kgverify.trace.maintain.check import find_duplicates, name_candidate
+from kgverify.trace.model.columns import Candidates, Digests, Rankings, join_candidates
 from kgverify.trace.model.digests import candidate_keys, compute_digests
 from kgverify.trace.model.levels import Packing, packing_of
-from kgverify.trace.model.required_datasets import level_of
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns, encode_level
-from kgverify.trace.read.reader import check_shared, partial_of, read_trace, shared_of
-from kgverify.trace.write.shard import write_shard
-from kgverify.trace.write.uncommitted import join_candidates
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import check_same_run, read_trace
+from kgverify.trace.write.shards import write_shard
 
 _SHOWN = 10
 """Candidates named in a message."""
@@ -38,10 +36,10 @@ _MAY_DIFFER = {name.replace(".", "/") for name in OPTIONAL_COLUMNS} | {f"digests
 
 
 class PartsError(UserError):
-    """The traces of several writers that are not the parts of one.
+    """The error for traces of several writers that do not make one whole trace.
 
-    missing: the parts, or the candidates, that are nowhere
-    doubled: those that are there more than once
+    missing: the missing parts or candidates
+    doubled: those that occur more than once
     """
 
     def __init__(
@@ -56,8 +54,8 @@ def unite(
 ) -> Manifest:
     """Write one folder of shards with the candidates of several complete traces of one run, in the order given.
 
-    like:          a trace, all of whose candidates must be there and no others
-    drop_rankings: leave out rankings, else each query and side may be ranked by one of the traces only
+    like:          a trace with exactly the expected candidates
+    drop_rankings: leave out the rankings; otherwise only one of the traces may rank each query and side
 
     One shard is in memory at a time. PartsError for a part or a candidate that is missing or doubled; UserError for
     traces of different runs, or what cannot be read.
@@ -66,7 +64,7 @@ def unite(
     sources = [Path(path) for path in paths]
     expected = None if like is None else read_trace(like, verify_digests=False).columns.candidates
     files = _list_files(sources)
-    check_place(output)
+    check_output_path(output)
     partial = partial_of(output)
     check_no_partial(partial)
     make_folder(partial)
@@ -76,7 +74,7 @@ def unite(
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError):
             raise UserError(
-                f"cannot be written: {error.strerror or error}; what was to be joined is untouched",
+                f"cannot be written: {error.strerror or error}; the traces to join are unchanged",
                 where=str(output),
                 fix="make room, or see to the permissions, then join again",
             ) from error
@@ -86,7 +84,7 @@ def unite(
 
 
 def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
-    """PartsError unless these are all parts of one recording, each once; traces that are no parts are let be."""
+    """Raise a PartsError unless these are all parts of one recording, each once, or none is a part."""
     parts = [(path, manifest.part) for path, manifest in manifests if manifest.part is not None]
     if not parts:
         return
@@ -98,12 +96,12 @@ def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
             where=where,
             fix="join the parts of one recording",
         )
-    places: dict[int, list[Path]] = {}
+    paths: dict[int, list[Path]] = {}
     for path, part in parts:
-        places.setdefault(part.index, []).append(path)
-    missing = [f"part {i} of {counts[0]}" for i in range(counts[0]) if i not in places]
+        paths.setdefault(part.index, []).append(path)
+    missing = [f"part {i} of {counts[0]}" for i in range(counts[0]) if i not in paths]
     doubled = [
-        f"part {i} of {counts[0]} ({', '.join(map(str, there))})" for i, there in places.items() if len(there) > 1
+        f"part {i} of {counts[0]} ({', '.join(map(str, there))})" for i, there in paths.items() if len(there) > 1
     ]
     if missing or doubled:
         found = [f"{', '.join(names)} {what}" for names, what in ((missing, "missing"), (doubled, "doubled")) if names]
@@ -117,7 +115,7 @@ def check_parts(manifests: Sequence[tuple[Path, Manifest]]) -> None:
 
 
 def _list_files(sources: Sequence[Path]) -> list[tuple[Path, Shard | None]]:
-    """The files of all traces, with what their manifests say of them."""
+    """List the files of all traces, with their entries in the manifests."""
     files: list[tuple[Path, Shard | None]] = []
     manifests = []
     for source in sources:
@@ -143,7 +141,7 @@ def _list_files(sources: Sequence[Path]) -> list[tuple[Path, Shard | None]]:
 def _write(
     files: Sequence[tuple[Path, Shard | None]], partial: Path, expected: Candidates | None, drop_rankings: bool
 ) -> Manifest:
-    shared: dict[str, bytes] = {}
+    first: DataFile | None = None
     kinds: tuple[frozenset[str], Any] | None = None
     candidates: list[Candidates] = []
     rankings: list[tuple[Path, Arrays]] = []
@@ -151,9 +149,9 @@ def _write(
     held: tuple[Arrays, Packing] | None = None
     creator = f"kgverify {__version__}"
     for path, shard in files:
-        arrays, packing = _read(path, shard)
-        shared = shared or shared_of(arrays)
-        check_shared(shared, arrays, str(files[0][0]), str(path))
+        file, arrays, packing = _read(path, shard)
+        first = first or file
+        check_same_run(first, file)
         if any(name.startswith("rankings/") for name in arrays):
             rankings.append((path, {n: arrays.pop(n) for n in list(arrays) if n.startswith("rankings/")}))
         columns = decode_columns(arrays).candidates
@@ -181,16 +179,16 @@ def _write(
     return manifest
 
 
-def _read(path: Path, shard: Shard | None) -> tuple[Arrays, Packing]:
+def _read(path: Path, shard: Shard | None) -> tuple[DataFile, Arrays, Packing]:
     if shard is not None:
         check_shard(path.parent, shard)
-    content = read_file(path, with_unknown=False)
-    arrays = content.arrays
+    file = DataFile(path)
+    arrays = file.load_arrays()
     if (arrays.pop("shard/index", None) is None) != (shard is None):
         raise UserError("is a shard, not a whole trace", where=str(path), fix="give the folder that it belongs to")
     if "digests/sequence" not in arrays:
         arrays |= encode_level("digests", compute_digests(decode_columns(arrays)))
-    return arrays, packing_of(level_of(arrays["header"], str(path)), is_archived=content.is_archived)
+    return file, arrays, packing_of(file.level, is_archived=file.is_archived)
 
 
 def _score_type(arrays: Arrays) -> Any:
@@ -203,10 +201,10 @@ def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: s
 
 def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expected: Candidates | None) -> None:
     there = join_candidates(parts)
-    if doubled := find_doubled(there):
+    if doubled := find_duplicates(there):
         names = [name_candidate(there, first) for first, _ in doubled]
         raise PartsError(
-            f"{len(doubled):,} candidates are there more than once: {_shorten(names)}",
+            f"{len(doubled):,} candidates occur more than once: {_shorten(names)}",
             where=", ".join(map(str, dict.fromkeys(path.parent for path in paths))),
             fix="give every writer its own candidates",
             doubled=names,
@@ -219,7 +217,7 @@ def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expect
     if missing or extra:
         messages = [
             f"{len(names):,} candidates are {what}: {_shorten(names)}"
-            for names, what in ((missing, "missing"), (extra, "there that should not be"))
+            for names, what in ((missing, "missing"), (extra, "unexpected"))
             if names
         ]
         raise PartsError(
@@ -232,7 +230,7 @@ def _shorten(names: Sequence[str]) -> str:
 
 
 def _join_rankings(parts: Sequence[tuple[Path, Arrays]]) -> Arrays:
-    """All rankings, in order of query and side."""
+    """Join all rankings, in order of query and side."""
     columns: list[Any] = [
         np.concatenate([arrays[f"rankings/{name}"] for _, arrays in parts]) for name in Rankings._fields
     ]

@@ -1,4 +1,4 @@
-"""Repairing a trace: what checksums vouch for is written anew beside it, and takes its place only when it is safe on disk."""
+"""Repairing a trace: its intact part is written beside it, and replaces it only when it is safe on disk."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ import numpy as np
 
 from kgverify.errors import UserError
 from kgverify.trace.files.disk import make_folder, sync_folder
-from kgverify.trace.files.journal import Journal, list_journals, read_journal
+from kgverify.trace.files.journal import Journal, gather, list_journals, read_journal
 from kgverify.trace.files.manifest import (
     MANIFEST,
     Manifest,
@@ -24,19 +24,18 @@ from kgverify.trace.files.manifest import (
     write_at_once,
     write_manifest,
 )
-from kgverify.trace.hdf5.datasets import write_arrays
+from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.check import UNFINISHED, WHOLE, check_trace
 from kgverify.trace.maintain.salvage import Salvage, salvage
-from kgverify.trace.model.levels import Packing, packing_of
-from kgverify.trace.model.required_datasets import level_of
+from kgverify.trace.model.levels import Packing, level_of, packing_of
 from kgverify.trace.model.schema import Arrays
-from kgverify.trace.read.reader import check_shared, read_shard, read_trace, shared_of
-from kgverify.trace.write.shard import write_shard
-from kgverify.trace.write.uncommitted import gather
+from kgverify.trace.read.data_file import DataFile
+from kgverify.trace.read.trace_file import SHARED, check_root, check_same_run, open_shard, read_trace
+from kgverify.trace.write.shards import write_shard
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What could not be kept of a part; counts are None where they cannot be told."""
+    """A loss in one part of the trace; counts are None if they are unknown."""
 
     name: str
     reason: str
@@ -45,12 +44,12 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """What a repair did.
+    """The result of a repair.
 
-    is_changed:     False where nothing needed repair, and nothing was written
-    num_candidates: kept; `num_steps` as well
-    original:       where the trace as it was found is kept; empty if nothing of it was lost
-    is_resumable:   whether its recording can be gone on with
+    is_changed:     False if nothing needed repair, and nothing was written
+    num_candidates: candidates kept; `num_steps` likewise
+    original:       path to which the unrepaired trace was moved; empty if nothing was lost
+    is_resumable:   whether its recording can be resumed
     """
 
     path: str
@@ -64,9 +63,9 @@ class RepairReport(msgspec.Struct, frozen=True):
 
 
 def repair_trace(path: Path | str) -> RepairReport:
-    """Recover a file or a folder as far as its checksums vouch for it, up to the last commit of a recording.
+    """Recover the part of a file or a folder that its checksums prove intact, up to the last commit of a recording.
 
-    UserError if there is no trace, or nothing can be kept; then nothing is touched.
+    UserError if there is no trace, or nothing can be kept; then nothing is changed.
     """
     path = Path(path)
     repaired = _beside(path, "repaired")
@@ -103,7 +102,7 @@ def _repair_file(path: Path, repaired: Path) -> RepairReport:
     loss = _loss_of(path.name, found)
     arrays: dict[str, Any] = dict(found.arrays)
     if loss is not None and loss.num_candidates and "shard/index" not in arrays:
-        # What lacks candidates is no whole trace.
+        # A file that lacks candidates is not a whole trace.
         arrays["shard/index"] = np.zeros(1, np.uint64)
     creator = "kgverify trace repair"
     write_at_once(repaired, lambda temporary: write_arrays(temporary, arrays, creator, found.packing))
@@ -116,12 +115,15 @@ def _repair_file(path: Path, repaired: Path) -> RepairReport:
 
 @dataclass
 class _Rebuilt:
-    """The repaired folder as it grows."""
+    """The repaired folder so far.
+
+    first: the first file kept, with which the others must agree
+    """
 
     source: Path
     folder: Path
     creator: str
-    shared: dict[str, bytes] = field(default_factory=dict)
+    first: DataFile | None = None
     shards: list[Shard] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -129,12 +131,12 @@ class _Rebuilt:
     has_gaps: bool = False
 
     def lose(self, loss: Loss) -> None:
-        """Note what is lost, and that what follows is behind a gap."""
+        """Add a loss; if it lost candidates, the next shard follows a gap."""
         self.losses.append(loss)
         self.has_lost = self.has_lost or loss.num_candidates != 0
 
     def keep_file(self, path: Path, index: int, shard: Shard) -> None:
-        """Keep an intact shard; the same file, if its number stays."""
+        """Keep an intact shard; link the same file if its number stays."""
         self._follow()
         if index == len(self.shards):
             _link(path, self.folder / shard.name)
@@ -144,10 +146,11 @@ class _Rebuilt:
             assert found.arrays is not None
             self._write(found.arrays, found.packing)
 
-    def keep(self, arrays: Arrays, packing: Packing) -> None:
+    def keep(self, path: Path, arrays: Arrays, packing: Packing) -> None:
         """Keep arrays as the next shard. UserError if they are of another run."""
-        check_shared(self.shared or shared_of(arrays), arrays, "the shards before", str(self.source))
-        self.shared = self.shared or shared_of(arrays)
+        file = DataFile(path, arrays=arrays)
+        check_same_run(self.first or file, file)
+        self.first = self.first or file
         self._follow()
         self._write(arrays, packing)
 
@@ -165,13 +168,13 @@ def _repair_folder(path: Path, repaired: Path) -> RepairReport:
     except UserError as error:
         manifest, reason = None, error.message
     if repaired.exists():
-        # Left behind by a repair that did not finish.
+        # A repair that did not finish left it.
         shutil.rmtree(repaired)
     make_folder(repaired)
     try:
         rebuilt = _Rebuilt(path, repaired, (manifest.creator if manifest else "") or "kgverify trace repair")
         if manifest is None:
-            rebuilt.lose(Loss(MANIFEST, f"{reason}; what shards there were is told by their files alone", 0, 0))
+            rebuilt.lose(Loss(MANIFEST, f"{reason}; what shards there were is known from their files alone", 0, 0))
             _rebuild_from_files(rebuilt)
         else:
             for index, shard in enumerate(manifest.shards):
@@ -211,7 +214,11 @@ def _repair_folder(path: Path, repaired: Path) -> RepairReport:
 def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
     path = rebuilt.source / shard.name
     try:
-        read_shard(rebuilt.source, index, shard, rebuilt.shared)
+        check_shard(rebuilt.source, shard)
+        file = open_shard(rebuilt.source, index, shard)
+        check_same_run(rebuilt.first or file, file)
+        check_root(file.load().root, shard, path)
+        rebuilt.first = rebuilt.first or file
     except UserError as error:
         reason = error.message
     else:
@@ -232,27 +239,27 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
         return
     loss = _loss_of(shard.name, found)
     if loss is not None and loss.num_candidates:
-        # Candidates of its midst may be lost.
+        # Candidates between those kept may be lost.
         rebuilt.lose(loss)
     elif loss is not None:
         rebuilt.losses.append(loss)
     else:
-        rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all that it held is vouched for, and kept")
+        rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all of it is intact, and kept")
     try:
-        rebuilt.keep(found.arrays, found.packing)
+        rebuilt.keep(path, found.arrays, found.packing)
     except UserError as error:
         rebuilt.lose(msgspec.structs.replace(lost_all, reason=error.message))
 
 
 def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
-    """Roll the journal of the shard to come into a shard."""
+    """Turn the journal of the next shard into a shard."""
     for path in list_journals(rebuilt.source):
         if int(path.name[8:]) != index:
             rebuilt.notes.append(f"{path.name} is in the shards already")
             continue
         journal = read_journal(path)
         kept = sum(b.num_candidates for b in journal.batches), sum(b.num_steps for b in journal.batches)
-        # What the last commit counted, less what was found up to it, less the losses that say how much they are.
+        # The counts of the last commit, less what was found up to it, less the losses whose counts are known.
         rest = _missing(journal)
         for damage in journal.damages:
             counts = damage.num_candidates, damage.num_steps
@@ -272,7 +279,7 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
             try:
                 level = level_of(journal.shared["header"], str(path))
                 packing = packing_of(level, is_archived=is_archived)
-                rebuilt.keep(gather(journal), packing)
+                rebuilt.keep(path, gather(journal), packing)
             except (UserError, ValueError, LookupError, TypeError) as error:
                 rebuilt.lose(Loss(path.name, str(error), *kept))
 
@@ -289,11 +296,11 @@ def _missing(journal: Journal) -> tuple[int, int]:
 
 
 def _shared_arrays(rebuilt: _Rebuilt) -> Arrays:
-    """What every shard repeats, from a shard that was kept."""
+    """Return the datasets that every shard repeats, from a shard that was kept."""
     if not rebuilt.shards:
-        raise UserError("its first frame is damaged, and no shard says what it held", where=str(rebuilt.source))
+        raise UserError("its first frame is damaged, and no shard holds a copy of it", where=str(rebuilt.source))
     found = salvage(rebuilt.folder / rebuilt.shards[0].name)
-    return {name: array for name, array in (found.arrays or {}).items() if name in shared_of(found.arrays or {})}
+    return {name: array for name, array in (found.arrays or {}).items() if name.startswith(SHARED)}
 
 
 def _is_archived(rebuilt: _Rebuilt) -> bool:
@@ -301,7 +308,7 @@ def _is_archived(rebuilt: _Rebuilt) -> bool:
 
 
 def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
-    """Without a manifest: shards in order of their numbers, then the journal of the one after the last."""
+    """Rebuild without a manifest: shards in order of their numbers, then the journal of the one after the last."""
     index = 0
     files = {int(p.stem[6:]): p for p in rebuilt.source.glob("shard-*.h5") if p.stem[6:].isdigit()}
     last = max(files, default=-1)
@@ -321,7 +328,7 @@ def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
         if (loss := _loss_of(files[index].name, found)) is not None:
             rebuilt.lose(loss)
         try:
-            rebuilt.keep(found.arrays, found.packing)
+            rebuilt.keep(files[index], found.arrays, found.packing)
         except UserError as error:
             rebuilt.lose(Loss(files[index].name, error.message, *_counts(found)))
     _rebuild_journal(rebuilt, last + 1)
@@ -332,7 +339,7 @@ def _counts(found: Salvage) -> tuple[int | None, int | None]:
 
 
 def _loss_of(name: str, found: Salvage) -> Loss | None:
-    """What a salvaged file lacks; None if nothing."""
+    """Return the loss in a salvaged file; None if there is no loss."""
     assert found.arrays is not None
     if found.num_candidates is None or found.num_steps is None:
         return Loss(name, found.reason)
@@ -346,7 +353,7 @@ def _loss_of(name: str, found: Salvage) -> Loss | None:
 
 
 def _swap(path: Path, repaired: Path, *, has_losses: bool) -> str:
-    """Put the repaired trace in the place of the original; where that is kept."""
+    """Replace the original by the repaired trace; return the path to which the original was moved, if it is kept."""
     original = _beside(path, "unrepaired")
     number = 1
     while original.exists():
@@ -357,7 +364,7 @@ def _swap(path: Path, repaired: Path, *, has_losses: bool) -> str:
     sync_folder(path.parent)
     if has_losses:
         return str(original)
-    # All that was vouched for is in the new one.
+    # The new one holds everything.
     remove: Callable[[Path], None] = shutil.rmtree if original.is_dir() else remove_trace
     remove(original)
     return ""
@@ -368,7 +375,7 @@ def _beside(path: Path, word: str) -> Path:
 
 
 def _link(path: Path, new: Path) -> None:
-    """The same file under another name; a copy where the file system has no such thing."""
+    """Link the same file under another name; copy it if the file system has no hard links."""
     try:
         os.link(path, new)
     except OSError:

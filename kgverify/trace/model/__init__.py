@@ -1,1 +1,1 @@
-"""What a trace contains: columns, header, levels, digests and their rules."""
+"""The content of a trace: columns, header, levels, digests and their rules."""

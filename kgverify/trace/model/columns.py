@@ -6,7 +6,7 @@ Candidates are in order; the steps of candidate i follow those of candidate i - 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ class CandidateSet(NamedTuple):
     atom: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
-        """The given candidates."""
+        """Return the given candidates."""
         return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
 
 
 class Candidates(NamedTuple):
-    """What was to be proved, and how it ended.
+    """The candidates that were to be proved, and their outcomes.
 
     query:           int32   [N]     index of the query (the test triple) in its split
     side:            int8    [N]     a `Side`: which argument was replaced
@@ -51,7 +51,7 @@ class Candidates(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """One step each: from which goal, with which choice, to which outcome.
+    """The steps, one row each: the goal, the choice, the outcome.
 
     depth:              uint16 [T]     steps taken before this one
     num_atoms:          uint16 [T]     atoms of the goal
@@ -74,12 +74,12 @@ class Steps(NamedTuple):
 
 
 class Resolvents(NamedTuple):
-    """What each step could choose from, after `limit`.
+    """The resolvents from which each step could choose, after `limit`.
 
     kind:        uint8  [R]     a `GoalKind`; TRUE and FALSE have no atoms
     num_atoms:   uint16 [R]
     origin_kind: uint8  [R]     an `Origin`
-    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 where there is none
+    origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 without one
     score:       float32 or float64 [R]
     atoms:       int32  [M, 3]
     """
@@ -123,15 +123,15 @@ class Digests(NamedTuple):
 
 
 class StageItems(NamedTuple):
-    """What each stage of each step gave, item by item; all empty where that was not recorded (see `trace.stage_items`).
+    """The output of each stage of each step, item by item; all empty if it was not recorded (see `stage_items`).
 
-    told:        uint16  [T]     bit n - 1 is set where stage number n of the step was told
+    told:        uint16  [T]     bit n - 1 is set where the output of stage number n is known
     num_items:   uint32  [T]     items of the step
     stage:       uint8   [I]     number of the stage, from 1, `select`, to 13, `finish`; ascending within a step
     kind:        uint8   [I]     a `GoalKind`
     origin_kind: uint8   [I]     an `Origin`
-    origin:      int32   [I]     index of the rule or fact; 0 where there is none
-    number:      float64 [I]     what `score`, `choose`, `advance` and `finish` gave: score, index, depth, outcome; else 0
+    origin:      int32   [I]     index of the rule or fact; 0 without one
+    number:      float64 [I]     output of `score`, `choose`, `advance`, `finish`: score, index, depth, outcome; else 0
     num_atoms:   uint16  [I]
     atoms:       int32   [K, 3]  one with a negative predicate is no atom
     """
@@ -148,14 +148,14 @@ class StageItems(NamedTuple):
 
 
 def no_stage_items(num_steps: int = 0) -> StageItems:
-    """Of so many steps nothing was told."""
+    """Return the items of steps whose stages' outputs are all unknown."""
     per_step: list[Any] = [np.zeros(num_steps, dtype) for dtype in (np.uint16, np.uint32)]
     types = np.uint8, np.uint8, np.uint8, np.int32, np.float64, np.uint16
     return StageItems(*[*per_step, *(np.zeros(0, dtype) for dtype in types), np.zeros((0, 3), np.int32)])
 
 
 class Columns(NamedTuple):
-    """The candidates of a run with all their steps, and what the stages gave where that was recorded."""
+    """The candidates of a run with all their steps, and the outputs of the stages if those were recorded."""
 
     candidates: Candidates
     steps: Steps
@@ -163,8 +163,12 @@ class Columns(NamedTuple):
     stages: StageItems = no_stage_items()
 
 
+StepBatch: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
+"""Candidates with their steps, and the sequence digests of the steps if they were computed elsewhere."""
+
+
 def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
-    """Columns of no candidates."""
+    """Return the columns of no candidates."""
 
     def zeros(*dtypes: type) -> list[Any]:
         return [np.zeros(0, d) for d in dtypes]
@@ -181,7 +185,7 @@ def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """One after the other; no part gives empty columns."""
+    """Concatenate columns; no parts give empty columns."""
     if not parts:
         return empty_columns()
     if len(parts) == 1:
@@ -193,15 +197,22 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
     return Columns(*(join(levels) for levels in zip(*parts, strict=True)))
 
 
+def join_candidates(parts: Sequence[Candidates]) -> Candidates:
+    """Concatenate candidates; no parts give no candidates."""
+    if not parts:
+        return empty_columns().candidates
+    return Candidates(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    """int64 [n + 1]: where each of n ragged rows begins; the last entry is where the last one ends."""
+    """Return int64 [n + 1], the offset of each of n ragged rows; the last entry is the end of the last row."""
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
 
 
 def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The element indices of the given ragged rows, one row after the other."""
+    """Return the element indices of the given ragged rows, one row after the other."""
     first, length = starts[rows], starts[rows + 1] - starts[rows]
     ends = np.cumsum(length)
     total = int(ends[-1]) if len(ends) else 0
@@ -210,15 +221,16 @@ def expand_rows(starts: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[n
 
 
 def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
-    """The given candidates with their steps, in the given order."""
+    """Return the given candidates with their steps, in the given order."""
     chosen: NDArray[np.int64] = np.asarray(rows, np.int64)
     steps = expand_rows(starts_of(columns.candidates.num_steps), chosen)
-    candidates = Candidates(*(column[chosen] for column in _columns_of(columns.candidates)))
+    every: Any = columns.candidates
+    candidates = Candidates(*(column[chosen] for column in every))
     return select_steps(columns, steps)._replace(candidates=candidates)
 
 
 def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
-    """The given steps with their resolvents, in the given order; the candidates stay as they are."""
+    """Return the given steps with their resolvents, in the given order; the candidates stay as they are."""
     resolvents = expand_rows(starts_of(columns.steps.num_resolvents), rows)
     goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), rows)
     atoms = expand_rows(starts_of(columns.resolvents.num_atoms), resolvents)
@@ -242,7 +254,3 @@ def _select_items(stages: StageItems, rows: NDArray[np.int64]) -> StageItems:
     atoms = expand_rows(starts_of(stages.num_atoms), items)
     per_step: list[Any] = [stages.told[rows], stages.num_items[rows]]
     return StageItems(*[*per_step, *(column[items] for column in stages[2:-1]), stages.atoms[atoms]])
-
-
-def _columns_of(level: Any) -> list[Any]:
-    return list(level)

@@ -1,4 +1,4 @@
-"""Digests of steps: three numbers that name the class of a difference without looking at the step.
+"""Digests of steps: three numbers that classify a difference without reading the step.
 
 Two steps that differ in `sequence` differ in the order of resolvents alone if `multiset` agrees, in the
 numbering of variables alone if `renaming` agrees, else in content. `docs/trace-format.md` defines them.
@@ -6,13 +6,14 @@ They are built from the splitmix64 step (Steele, Lea, Flood 2014), they are not 
 out scores and origins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.trace.model.columns import Candidates, Columns, Digests, starts_of
+from kgverify.trace.model.schema import decode_columns, encode_columns
 
 Words = NDArray[np.uint64]
 
@@ -26,32 +27,37 @@ _MAX_TABLE: Final = 1 << 16
 
 
 def mix(words: Words) -> Words:
-    """The splitmix64 step of each word."""
+    """Return the splitmix64 step of each word."""
     return _mix_(words.copy())
 
 
 def fold(state: Words, words: Words) -> Words:
-    """`mix(state ^ mix(words))`: words taken into running digests, in order."""
+    """Return `mix(state ^ mix(words))`: fold words into running digests, in order."""
     return _mix_(state ^ mix(words))
 
 
 def words_of(values: NDArray[np.integer]) -> Words:
-    """Integers as 64-bit words in two's complement."""
+    """Return integers as 64-bit words in two's complement."""
     return np.asarray(values).astype(np.int64).view(np.uint64)
 
 
 def compute_digests(columns: Columns) -> Digests:
-    """The digests of every step. ValueError if counts do not add up."""
+    """Compute the digests of every step. ValueError if counts do not add up."""
     return Digests(*_compute(columns, len(Digests._fields)))
 
 
-def compute_sequence(columns: Columns) -> Words:
-    """uint64 [T]: of `compute_digests` the first, in half the time. ValueError if counts do not add up."""
+def compute_sequence(columns: Columns, absent: Iterable[str] = ()) -> Words:
+    """Compute uint64 [T], only the first of the digests, in half the time. ValueError if counts do not add up.
+
+    absent: columns, named as in `Trace.fields`, that will not be stored and count as zeros
+    """
+    if absent:
+        columns = decode_columns(encode_columns(columns, absent))
     return _compute(columns, 1)[0]
 
 
 def _compute(columns: Columns, num: int) -> list[Words]:
-    """All three, or the first alone."""
+    """Compute all three digests, or the first alone."""
     _, steps, resolvents, _ = columns
     num_steps = len(steps.num_atoms)
     for counts, total in (
@@ -82,7 +88,7 @@ def _compute(columns: Columns, num: int) -> list[Words]:
 
 
 def candidate_keys(candidates: Candidates) -> Words:
-    """uint64 [N]: a hash of what each candidate is: query, side, atom."""
+    """Return uint64 [N], a hash of each candidate's query, side and atom."""
     key = np.zeros(len(candidates.query), np.uint64)
     for values in (candidates.query, candidates.side, *candidates.atom.T):
         key = fold(key, words_of(values))
@@ -90,7 +96,7 @@ def candidate_keys(candidates: Candidates) -> Words:
 
 
 def root_digest(candidates: Candidates, sequence: Words) -> int:
-    """One number for all steps: a sum modulo 2^64, so the roots of parts add up to the root of the whole."""
+    """Return one number for all steps: a sum modulo 2^64, so the roots of parts add up to the root of the whole."""
     starts = starts_of(candidates.num_steps)
     keys = candidate_keys(candidates)
     root = 0
@@ -121,16 +127,16 @@ class _Table:
         self.mixed = mix(words_of(np.arange(self.low, self.high + 1))) if self.is_narrow else None
 
     def mix(self, values: NDArray[np.integer]) -> Words:
-        """The same as `mix(words_of(values))`; the values are among those of the constructor."""
+        """Return the same as `mix(words_of(values))`; the values are among those of the constructor."""
         if self.mixed is None:
             return _mix_(words_of(values))
         return self.mixed[values.astype(np.int64) - self.low]
 
 
 class _GoalHasher:
-    """Hashes goals and resolvents, with lookup tables for the words that occur in these columns.
+    """A hasher of goals and resolvents, with lookup tables for the words that occur in these columns.
 
-    is_renaming: whether renumbered, too
+    is_renaming: whether to hash goals with renumbered variables as well
     """
 
     def __init__(self, columns: Columns, *, is_renaming: bool) -> None:
@@ -153,7 +159,7 @@ class _GoalHasher:
     def hash_goals(
         self, kind: NDArray[np.uint8], num_atoms: NDArray[np.uint16], atoms: NDArray[np.int32]
     ) -> _GoalHashes:
-        """uint64 [n]: hashes of n goals whose atoms lie one goal after the other."""
+        """Return uint64 [n], hashes of n goals whose atoms lie one goal after the other."""
         starts = starts_of(num_atoms)
         exact = np.empty(len(num_atoms), np.uint64)
         renamed = exact
@@ -243,7 +249,7 @@ def _digest_block(
 
 
 def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-    """The hash of each step's chosen resolvent; 0 where the choice is no resolvent of the step."""
+    """Return the hash of each step's chosen resolvent; 0 where the choice is not a resolvent of the step."""
     chosen = np.zeros(len(choice), np.uint64)
     is_valid = (choice >= 0) & (choice < np.diff(starts))
     chosen[is_valid] = hashes[starts[:-1][is_valid] + choice[is_valid]]
@@ -251,7 +257,7 @@ def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64])
 
 
 def _renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """int32 [n, 3]: each goal's variables numbered by first appearance; the same array if they were."""
+    """Return int32 [n, 3], each goal's variables numbered by first appearance; the same array if they were."""
     is_variable = atoms < 0
     is_variable[:, 0] = False
     where = np.flatnonzero(is_variable)
@@ -280,7 +286,7 @@ def _renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np
 
 
 def _pieces(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of at most `_BLOCK` elements each, or of a single row."""
+    """Yield ranges of rows of at most `_BLOCK` elements each, or of a single row."""
     low, last = 0, len(starts) - 1
     while low < last:
         high = int(np.searchsorted(starts, starts[low] + _BLOCK, side="right")) - 1
@@ -290,7 +296,7 @@ def _pieces(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _segment_sums(values: Words, starts: NDArray[np.int64]) -> Words:
-    """The sum modulo 2^64 of each ragged row; 0 for an empty one."""
+    """Return the sum modulo 2^64 of each ragged row; 0 for an empty one."""
     running = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(values, out=running[1:])
     return running[starts[1:]] - running[starts[:-1]]

@@ -1,4 +1,4 @@
-"""What a trace says of itself: who made it, from what, under which limits."""
+"""The header of a trace: the engine, the program, the policy, the limits and the run."""
 
 from typing import Final
 
@@ -7,22 +7,22 @@ import msgspec
 from kgverify.program.limits import Limits
 
 SCHEMA_VERSION: Final = 2
-"""What is written. Version 2 has levels, the rules in ids, and digests of the sequence alone."""
+"""The version written. Version 2 has levels, the rules in ids, and digests of the sequence alone."""
 
 READABLE_VERSIONS: Final = (1, 2)
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """Who took the steps.
+    """The engine that took the steps.
 
     name:        `reference`, `compiled`, or the name a third party gives its engine
-    mode:        how it ran: `python`, `eager`, a `torch.compile` mode; empty if that means nothing
+    mode:        its execution mode: `python`, `eager`, a `torch.compile` mode; empty if it has none
     device:      `cpu`, `cuda`
     precision:   dtype of the scores
     score_error: bound on a score's rounding error, absolute, in the scores' own unit
-    layout:      sizes that may change nothing: slots, paddings, windows
+    layout:      sizes that must not change any result: slots, paddings, windows
     versions:    library name to version
-    faults:      the faults planted in it; normally none
+    faults:      the faults planted in it; normally empty
     """
 
     name: str
@@ -50,7 +50,7 @@ class PolicyInfo(msgspec.Struct, frozen=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """Which candidates were to be proved.
+    """The candidates that were to be proved.
 
     num_corruptions: corruptions for each query and side; -1 means all
     rank_tolerance:  two ranking scores closer than this are a tie, nats
@@ -65,7 +65,7 @@ class RunInfo(msgspec.Struct, frozen=True):
 
 
 class ClauseTexts(msgspec.Struct, frozen=True):
-    """Rules as a person reads them, and where they stand; the facts' file."""
+    """The rules as text, with their source locations; the facts' file."""
 
     rules: tuple[str, ...] = ()
     rule_sources: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ class ClauseTexts(msgspec.Struct, frozen=True):
 class Header(msgspec.Struct, frozen=True):
     """The header of a trace; unknown fields are kept beside it, in `Trace.unknown`.
 
-    level:  a `TraceLevel`: which columns the trace holds
-    absent: columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; said only
-            at a level that leaves such columns out by itself
+    level:  a `TraceLevel`: the columns that the trace holds
+    absent: columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; listed
+            only at a level that leaves such columns out by itself
     """
 
     engine: EngineInfo
@@ -94,5 +94,5 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def expected_versions() -> str:
-    """The schema versions that can be read, as a person reads them."""
+    """Return the schema versions that can be read, as text."""
     return " or ".join(map(str, READABLE_VERSIONS))

@@ -1,4 +1,4 @@
-"""The levels of a trace: how much of each step it keeps. A level is a set of datasets; none changes what a dataset holds."""
+"""The levels of a trace: how much of each step it keeps. A level is a set of datasets; it never changes their content."""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -6,15 +6,16 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
 from kgverify.trace.model.columns import Candidates, Resolvents, Steps
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.schema import FIELDS, STAGES, Arrays
+from kgverify.trace.model.schema import FIELDS, STAGES, TOGETHER, Arrays
 
 
 class TraceLevel(StrEnum):
-    """What is kept, least first.
+    """The level of a trace, from the one that keeps least.
 
     digests: the candidates, and one digest of each step
     compact: also the clause, kind and score of each resolvent, and the counts; goals can be rebuilt from the program
@@ -29,7 +30,7 @@ class TraceLevel(StrEnum):
 
 
 class Packing(StrEnum):
-    """How datasets lie in a file.
+    """The storage of the datasets in a file.
 
     plain:   contiguous, to be read through a memory map
     small:   with gzip and shuffle where that saves half, else contiguous
@@ -47,7 +48,7 @@ _OF_STEPS: Final = frozenset(field.path for field in FIELDS if field.path.split(
 _STAGES: Final = frozenset(STAGES)
 _CLAUSES: Final = frozenset({"resolvents/origin_kind", "resolvents/origin"})
 
-# What each level leaves out, and what it requires beyond the candidates and the symbols.
+# The datasets that each level leaves out, and those that it requires beyond the candidates and the symbols.
 _LEFT_OUT: Final = {
     TraceLevel.DIGESTS: _OF_STEPS | _STAGES | _OTHER_DIGESTS | {"candidates/log_probability"},
     TraceLevel.COMPACT: _ATOMS | _STAGES | _OTHER_DIGESTS,
@@ -65,8 +66,13 @@ _REQUIRED: Final = {
 _COUNTED: Final = ("steps/dropped_atoms", "steps/dropped_resolvents")
 
 
+class _Levelled(msgspec.Struct, frozen=True):
+    level: str = "steps"
+    schema_version: int = 1
+
+
 def parse_level(text: str, where: str) -> TraceLevel:
-    """The level of this name. UserError for another name."""
+    """Return the level of this name. UserError for an unknown name."""
     try:
         return TraceLevel(text)
     except ValueError:
@@ -76,71 +82,109 @@ def parse_level(text: str, where: str) -> TraceLevel:
         ) from None
 
 
+def level_of(header: NDArray[Any], where: str) -> TraceLevel:
+    """Return the level that a header names. UserError for an unknown level, or JSON that is not a header."""
+    try:
+        found = msgspec.json.decode(header.tobytes(), type=_Levelled)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(
+            f"not a header: {error}", where=f"{where}:header", fix="write the JSON that docs/trace-format.md describes"
+        ) from error
+    # Version 1 gave the level no meaning.
+    return parse_level(found.level if found.schema_version > 1 else "steps", f"{where}:header")
+
+
 def left_out(level: TraceLevel) -> frozenset[str]:
-    """Paths of the datasets that a trace of this level may not hold."""
+    """Return the paths of the datasets that a trace of this level may not hold."""
     return _LEFT_OUT[level]
 
 
 def required(level: TraceLevel) -> frozenset[str]:
-    """Paths of the datasets that a trace of this level must hold."""
+    """Return the paths of the datasets that a trace of this level must hold."""
     always = {field.path for field in FIELDS if field.is_required}
     return frozenset(always - _LEFT_OUT[level]) | _REQUIRED[level]
 
 
 def has_goals(level: str) -> bool:
-    """Whether a trace of this level holds the atoms of its goals, so that digests can be computed from it."""
+    """Return whether a trace of this level holds the atoms of its goals, so that digests can be computed from it."""
     return level not in (TraceLevel.DIGESTS, TraceLevel.COMPACT)
 
 
 def optional_columns_of(level: TraceLevel, columns: frozenset[str]) -> frozenset[str]:
-    """Those of the columns, named as in `Trace.fields`, that this level keeps."""
+    """Return those of the columns, named as in `Trace.fields`, that this level keeps."""
     return frozenset(name for name in columns if name.replace(".", "/") not in _LEFT_OUT[level])
 
 
 def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
-    """How a trace of this level is packed: small levels always, others for the archive alone."""
+    """Return the packing of a trace of this level: small levels are always packed, others only for the archive."""
     if is_archived:
         return Packing.ARCHIVE
     return Packing.PLAIN if has_goals(level) else Packing.SMALL
 
 
 def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
-    """The datasets that this level keeps, out of those of a higher one, with the header saying so.
+    """Return the datasets of a higher level that this level keeps, with a header of this level.
 
-    The digests but that of the sequence follow from the columns, and are left out at every level. At level `digests` the
-    program is left out, too: the header names it by its hash.
+    Every level leaves out the digests but that of the sequence, since they follow from the columns. Level `digests`
+    also leaves out the program: the header names it by its hash.
     """
     kept = {path: array for path, array in arrays.items() if is_kept(path, level)}
     raw: dict[str, Any] = msgspec.json.decode(arrays["header"].tobytes())
     absent = set(raw.get("absent", ()))
     if "steps/choice" in arrays:
         absent |= {path.replace("/", ".") for path in _COUNTED if path not in arrays}
-    kept["header"] = encode_raw_header(raw | {"level": level.value, "absent": uncounted(level, absent)})
+    kept["header"] = np.frombuffer(
+        msgspec.json.encode(
+            raw | {"level": level.value, "absent": uncounted(level, absent), "schema_version": SCHEMA_VERSION}
+        ),
+        np.uint8,
+    )
     return kept
 
 
 def is_kept(path: str, level: TraceLevel) -> bool:
-    """Whether this level keeps the dataset, as `lower_arrays` says."""
+    """Return whether this level keeps the dataset, as described in `lower_arrays`."""
     if path in _LEFT_OUT[level] | _OTHER_DIGESTS:
         return False
     return level is not TraceLevel.DIGESTS or not path.startswith("program/")
 
 
 def uncounted(level: TraceLevel, absent: Collection[str]) -> list[str]:
-    """Of the columns that a prover does not know, those that a header of this level must name."""
+    """Return those of the columns unknown to a prover that a header of this level must name."""
     return sorted(name for name in absent if level is TraceLevel.DIGESTS and name.replace(".", "/") in _COUNTED)
 
 
-def encode_raw_header(raw: dict[str, Any]) -> Any:
-    """uint8 [n]: a header's JSON, in this version of the schema; fields that it does not know stay."""
-    return np.frombuffer(msgspec.json.encode(raw | {"schema_version": SCHEMA_VERSION}), np.uint8)
-
-
 def columns_kept(level: TraceLevel) -> frozenset[str]:
-    """The columns of candidates, steps and resolvents that a trace of this level can hold, as in `Trace.fields`."""
-    every = {
-        f"{group}/{name}"
-        for group, columns in (("candidates", Candidates), ("steps", Steps), ("resolvents", Resolvents))
-        for name in columns._fields
-    }
+    """Return the columns of candidates, steps and resolvents that this level can hold, named as in `Trace.fields`."""
+    groups = ("candidates", Candidates), ("steps", Steps), ("resolvents", Resolvents)
+    every = {f"{group}/{name}" for group, columns in groups for name in columns._fields}
     return frozenset(path.replace("/", ".") for path in every - _LEFT_OUT[level])
+
+
+def check_together(arrays: Collection[str], where: str) -> None:
+    """Raise a UserError if only some datasets of a group that belongs together are present."""
+    for group in TOGETHER:
+        held = [name for name in group if name in arrays]
+        if held and len(held) < len(group):
+            missing = next(name for name in group if name not in arrays)
+            raise UserError(
+                f"missing, while {held[0]} is there",
+                where=f"{where}:{missing}",
+                fix=f"write all of {', '.join(group)}, or none",
+            )
+    if "digests/multiset" in arrays and "digests/sequence" not in arrays:
+        raise UserError(
+            "missing, while digests/multiset is there",
+            where=f"{where}:digests/sequence",
+            fix="write it as well",
+        )
+
+
+def check_level(arrays: Collection[str], level: str, where: str) -> None:
+    """Raise a UserError for a dataset that a trace of this level may not hold."""
+    if odd := sorted(left_out(parse_level(level, f"{where}:header")).intersection(arrays)):
+        raise UserError(
+            f"found, but the level is {str(level)!r}, which leaves it out",
+            where=f"{where}:{odd[0]}",
+            fix="leave it out, or name the level whose datasets these are",
+        )

@@ -1,4 +1,4 @@
-"""Where ragged rows begin: counts turned into offsets, only as far as somebody asks."""
+"""Offsets of ragged rows: counts summed only as far as a caller needs them."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.model.columns import expand_rows
-from kgverify.trace.model.counts import ADD_UP
+
+ADD_UP: Final = "write one count per row of the level above, adding up to the rows of the level below"
 
 _BLOCK: Final = 64
 _READ_ROWS: Final = 1 << 20
@@ -18,15 +19,24 @@ _LANES: Final = 1 << 10
 _MIN_ANCHOR: Final = 1 << 12
 
 
+def check_counts(counts: NDArray[Any], num_rows: int, below: str, where: str) -> None:
+    """Raise a UserError unless unsigned counts add up to the rows of the level below, called `below`."""
+    total = int(counts.sum(dtype=np.uint64))
+    # The second test: a sum modulo 2^64 proves nothing.
+    if total != num_rows or (len(counts) and int(counts.max()) > num_rows):
+        raise UserError(f"counts add up to {total}, but there are {num_rows} {below}", where=where, fix=ADD_UP)
+
+
 class Offsets:
     """The offsets that belong to a column of counts.
 
-    read:  gives the counts from one row to another
-    take:  gives the counts of rows in any order
-    total: rows of the level below, which the counts add up to
+    read:  returns the counts from one row to another
+    take:  returns the counts of rows in any order
+    total: rows of the level below, to which the counts add up
+    where: the column's name in errors
 
     A single offset is summed from the nearest one known, so that the first look into a large file reads a part of one
-    column; what was summed is remembered. `build` sums everything once, a number for every 64 rows.
+    column; sums are remembered. `build` sums everything once, and keeps a number for every 64 rows.
     """
 
     def __init__(
@@ -35,13 +45,13 @@ class Offsets:
         take: Callable[[NDArray[np.int64]], NDArray[Any]],
         num_rows: int,
         total: int,
-        place: str,
+        where: str,
     ) -> None:
         self._read = read
         self._take = take
         self._num_rows = num_rows
         self._total = total
-        self._place = place
+        self._where = where
         self._rows = [0, num_rows] if num_rows else [0]
         self._offsets = [0, total] if num_rows else [0]
         self._starts: NDArray[np.int64] | None = None
@@ -49,7 +59,7 @@ class Offsets:
             raise self._wrong(0)
 
     def at(self, row: int) -> int:
-        """Where a row begins; of the row after the last, where that one ends. UserError if counts lead outside."""
+        """Return the offset of a row, or the end of the last row for the one after it. UserError if counts lead outside."""
         i = bisect_right(self._rows, row) - 1
         known, offset = self._rows[i], self._offsets[i]
         if row == known:
@@ -67,7 +77,7 @@ class Offsets:
         return offset
 
     def build(self) -> NDArray[np.int64]:
-        """int64 [n / 64 + 1]: where every 64th row begins. UserError unless the counts add up."""
+        """Return int64 [n / 64 + 1], the offset of every 64th row. UserError unless the counts add up."""
         if self._starts is None:
             starts = np.zeros(-(-self._num_rows // _BLOCK) + 1, np.int64)
             for begin in range(0, self._num_rows, _READ_ROWS):
@@ -86,7 +96,7 @@ class Offsets:
         return self._starts
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [n]: where each of the given rows begins."""
+        """Return int64 [n], the offset of each of the given rows."""
         starts = self.build()
         block = rows // _BLOCK
         first = block * _BLOCK
@@ -100,7 +110,7 @@ class Offsets:
         return found
 
     def row_of(self, element: int) -> int:
-        """The row that an element of the level below belongs to."""
+        """Return the row to which an element of the level below belongs."""
         starts = self.build()
         block = int(np.searchsorted(starts, element, side="right")) - 1
         begin = block * _BLOCK
@@ -113,15 +123,11 @@ class Offsets:
 
     def _wrong(self, found: int | None) -> UserError:
         what = f"add up to {found}" if found is not None else "lead outside"
-        return UserError(
-            f"counts {what}, but there are {self._total} rows below",
-            where=self._place,
-            fix=ADD_UP,
-        )
+        return UserError(f"counts {what}, but there are {self._total} rows below", where=self._where, fix=ADD_UP)
 
 
 def sum_counts(counts: NDArray[Any]) -> int:
-    """The sum of unsigned counts. Where they are small, added up in their own type, which is several times faster."""
+    """Sum unsigned counts; add small ones in their own type, which is several times faster."""
     total = 0
     for low in range(0, len(counts), _SUM_ROWS):
         piece = counts[low : low + _SUM_ROWS]

@@ -1,4 +1,4 @@
-"""The datasets of a trace file, schema version 2: paths, types, shapes, and how names lie in them."""
+"""The datasets of a trace file, schema version 2: paths, types, shapes, and the encoding of names and rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,13 +102,13 @@ _LEVELS: Final[Mapping[str, Any]] = {"candidates": Candidates, "steps": Steps, "
 
 
 def file_checksum(checksums: Mapping[str, int]) -> int:
-    """xxh3 over the path and checksum of each dataset, in ascending order of paths."""
+    """Return the xxh3 over the path and checksum of each dataset, in ascending order of paths."""
     content = b"".join(path.encode() + b"\0" + checksums[path].to_bytes(8, "little") for path in sorted(checksums))
     return xxhash.xxh3_64_intdigest(content)
 
 
 def check_file_checksum(checksums: Mapping[str, int], stored: int, where: str) -> None:
-    """UserError unless the datasets found are those that the file was written with."""
+    """Raise a UserError unless the datasets found are those with which the file was written."""
     found = file_checksum(checksums)
     if found != stored:
         raise UserError(
@@ -120,12 +120,12 @@ def check_file_checksum(checksums: Mapping[str, int], stored: int, where: str) -
 
 
 def encode_level(group: str, level: Candidates | Steps | Resolvents | StageItems | Digests | Rankings) -> Arrays:
-    """The columns of a NamedTuple, by path."""
+    """Return the columns of a NamedTuple, by path."""
     return {f"{group}/{name}": column for name, column in level._asdict().items()}
 
 
 def encode_columns(columns: Columns, absent: Iterable[str] = ()) -> Arrays:
-    """The columns by path, without the absent ones, named as in `Trace.fields`."""
+    """Return the columns by path, without the absent ones, named as in `Trace.fields`."""
     arrays = (
         encode_level("candidates", columns.candidates)
         | encode_level("steps", columns.steps)
@@ -138,7 +138,7 @@ def encode_columns(columns: Columns, absent: Iterable[str] = ()) -> Arrays:
 
 
 def encode_rules(rules: Sequence[Rule]) -> Arrays:
-    """The atoms of the rules, each head first, and how many each rule has."""
+    """Encode the atoms of the rules, each head first, and the number of atoms of each rule."""
     atoms = [atom for rule in rules for atom in (rule.clause_head, *rule.body)]
     return {
         "program/rule_atoms": np.array(atoms, np.int32).reshape(-1, 3),
@@ -147,7 +147,7 @@ def encode_rules(rules: Sequence[Rule]) -> Arrays:
 
 
 def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
-    """The reverse of `encode_rules`; None where the file has none. The lengths are to be checked before."""
+    """Decode the rules; None if the file has none. The caller has checked the lengths."""
     if "program/rule_lengths" not in arrays:
         return None
     atoms = iter([Atom(*row) for row in arrays["program/rule_atoms"].tolist()])
@@ -157,7 +157,7 @@ def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
 
 
 def decode_columns(arrays: Arrays) -> Columns:
-    """Columns out of what a file held; an absent column is zeros, absent atoms are none."""
+    """Decode the datasets of a file; an absent column is zeros, and absent atoms are empty."""
     lengths = num_rows({path: len(array) for path, array in arrays.items()})
 
     def column(group: str, name: str) -> NDArray[Any]:
@@ -171,19 +171,19 @@ def decode_columns(arrays: Arrays) -> Columns:
 
 
 def decode_stage_items(arrays: Arrays) -> StageItems:
-    """What the stages gave; nothing where the file does not say."""
+    """Decode the outputs of the stages; empty if the file does not hold them."""
     if STAGES[0] not in arrays:
         return no_stage_items()
     return StageItems(*(arrays[path] for path in STAGES))
 
 
 STAGES: Final = tuple(f"stages/{name}" for name in StageItems._fields)
-"""What the stages of each step gave: all or none."""
+"""The outputs of the stages of each step: a file holds all of these or none."""
 
 SEQUENCE: Final = "digests/sequence"
 """The digests of the steps that a writer writes."""
 
-# A level without atoms counts its steps and resolvents by what it has.
+# A level without atoms counts its steps and resolvents by the datasets that it has.
 _LENGTH_FROM: Final = {
     "candidates": ("candidates/num_steps",),
     "steps": ("steps/num_atoms", "steps/num_resolvents", "digests/sequence"),
@@ -192,20 +192,20 @@ _LENGTH_FROM: Final = {
 
 
 def num_rows(lengths: Mapping[str, int]) -> dict[str, int]:
-    """How many candidates, steps and resolvents a file with datasets of these lengths has."""
+    """Return the number of candidates, steps and resolvents of a file with datasets of these lengths."""
     return {
         group: next((lengths[path] for path in paths if path in lengths), 0) for group, paths in _LENGTH_FROM.items()
     }
 
 
 def absent_column(path: str, length: int) -> NDArray[Any]:
-    """What stands for a dataset that a file does not hold: zeros for each row of its level, or no atoms at all."""
+    """Return the stand-in for a dataset that a file does not hold: zeros for each row of its level, or no atoms."""
     field = FIELD_OF[path]
     return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
 
 
 def encode_symbols(symbols: Symbols, where: str) -> Arrays:
-    """Names as UTF-8 bytes, one after the other, and the offsets at which they begin and end."""
+    """Encode names as UTF-8 bytes, one after the other, with the offsets at which they begin and end."""
     arrays: Arrays = {}
     for kind, names in (("predicates", symbols.predicates), ("constants", symbols.constants)):
         encoded = []
@@ -219,7 +219,7 @@ def encode_symbols(symbols: Symbols, where: str) -> Arrays:
                     fix="decode the input files as UTF-8",
                 ) from error
         if len(set(names)) != len(names):
-            raise _doubled_name(names, f"{where}:symbols/{kind}_bytes")
+            raise _duplicate_name(names, f"{where}:symbols/{kind}_bytes")
         offsets = np.zeros(len(encoded) + 1, np.uint64)
         offsets[1:] = np.cumsum([len(name) for name in encoded], dtype=np.uint64)
         arrays[f"symbols/{kind}_bytes"] = np.frombuffer(b"".join(encoded), np.uint8)
@@ -228,7 +228,7 @@ def encode_symbols(symbols: Symbols, where: str) -> Arrays:
 
 
 def decode_symbols(arrays: Arrays, where: str) -> Symbols:
-    """The reverse of `encode_symbols`. UserError for offsets that do not fit, bad UTF-8, a doubled name."""
+    """Decode names. UserError for offsets that do not fit, bad UTF-8, or a duplicate name."""
     return Symbols(_decode_names(arrays, "predicates", where), _decode_names(arrays, "constants", where))
 
 
@@ -248,11 +248,11 @@ def _decode_names(arrays: Arrays, kind: str, where: str) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise UserError(f"found bytes that are not UTF-8: {error}", where=where, fix="write names as UTF-8") from error
     if len(set(names)) != len(names):
-        raise _doubled_name(names, where)
+        raise _duplicate_name(names, where)
     return names
 
 
-def _doubled_name(names: tuple[str, ...], where: str) -> UserError:
+def _duplicate_name(names: tuple[str, ...], where: str) -> UserError:
     first: dict[str, int] = {}
     for i, name in enumerate(names):
         if first.setdefault(name, i) != i:

@@ -1,4 +1,4 @@
-"""What the stages of a step gave, as values and as the columns of a trace of level `deep`."""
+"""The outputs of the stages of a step, as values and as the columns of a trace of level `deep`."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -12,11 +12,10 @@ from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, StageItems, starts_of
-from kgverify.trace.model.counts import check_counts
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.offsets import check_counts
 
 StageOutputs: TypeAlias = dict[Stage, Any]
-"""What each stage of one step gave, in ids, in the order of the stages; what an engine cannot tell it leaves out.
+"""The output of each stage of one step, in ids, in the order of the stages; an engine leaves out what it does not know.
 
 `select`: an atom. `match_rules`, `match_facts`: indices of the clauses. `resolve` to `revisit`: (origin kind, origin,
 atoms) of each resolvent, up to `prune` with variables renumbered canonically, since until `rename` their numbers mean
@@ -32,7 +31,7 @@ _Item: TypeAlias = tuple[int, int, int, float, Sequence[Sequence[int]]]
 
 
 def encode_stage_outputs(outputs: Iterable[StageOutputs]) -> StageItems:
-    """The outputs of steps, one after the other, as columns."""
+    """Encode the outputs of steps, one after the other, as columns."""
     told: list[int] = []
     num_items: list[int] = []
     stages: list[int] = []
@@ -80,7 +79,7 @@ def _items_of(stage: Stage, given: Any) -> list[_Item]:
 
 
 class StageReader:
-    """Takes what the stages of single steps gave out of columns."""
+    """A reader of the stage outputs of single steps in some columns."""
 
     def __init__(self, columns: Columns) -> None:
         self._items = columns.stages
@@ -88,7 +87,7 @@ class StageReader:
 
     @property
     def has_stages(self) -> bool:
-        """Whether it was recorded at all."""
+        """True if stage outputs were recorded at all."""
         return len(self._items.told) > 0
 
     @cached_property
@@ -100,7 +99,7 @@ class StageReader:
         return starts_of(self._items.num_atoms)
 
     def read(self, row: int) -> StageOutputs:
-        """Of the step in a row of the step columns; of a stage that was not told nothing."""
+        """Return the known outputs of the step in a row of the step columns."""
         if not self.has_stages:
             return {}
         told = int(self._items.told[row])
@@ -142,7 +141,7 @@ class StageReader:
 def check_stage_items(
     items: StageItems, num_steps: int, symbols: Symbols, where: str, *, num_rules: int | None, num_facts: int | None
 ) -> None:
-    """UserError unless counts add up, every id and code is one that exists, and each stage told gave what it can give."""
+    """Raise a UserError unless counts add up, ids and codes exist, and each known stage has items that it can have."""
     _check_counts(items, num_steps, where)
     owner = np.repeat(np.arange(num_steps), items.num_items)
     stage = items.stage.astype(np.int64)
@@ -157,7 +156,7 @@ def check_stage_items(
         number = _NUMBER_OF[each]
         given = np.bincount(owner[stage == number], minlength=num_steps)
         is_wrong = given != (items.told.astype(np.int64) >> (number - 1) & 1)
-        _check(given, is_wrong, "num_items", f"one item of `{each.value}` where it is told", where)
+        _check(given, is_wrong, "num_items", f"one item of `{each.value}` where its bit in `told` is set", where)
     _check(
         items.num_atoms, (stage == _NUMBER_OF[Stage.SELECT]) & (items.num_atoms != 1), "num_atoms", "one atom", where
     )
@@ -176,16 +175,6 @@ def check_stage_items(
     is_unknown = is_atom & (items.atoms[:, 0] >= len(symbols.predicates))
     is_unknown |= is_atom & (items.atoms[:, 1:] >= len(symbols.constants)).any(axis=1)
     _check(items.atoms, is_unknown, "atoms", "ids of known names, or a negative predicate for no atom", where)
-
-
-def check_told(columns: Columns, level: TraceLevel, where: str) -> None:
-    """UserError unless the columns of a deep trace say of each step what its stages gave, be it that nothing was told."""
-    if level is TraceLevel.DEEP and len(columns.stages.told) != len(columns.steps.depth):
-        raise UserError(
-            "level deep keeps what the stages of each step gave, and these columns do not say it",
-            where=f"{where}:stages/told",
-            fix="give the columns of `stages` as well, `told` 0 where nothing is known; or write level steps",
-        )
 
 
 def _check_counts(items: StageItems, num_steps: int, where: str) -> None:
@@ -212,5 +201,5 @@ def _check(values: NDArray[Any], is_wrong: NDArray[np.bool_], name: str, expecte
         raise UserError(
             f"row {row} is {values[row]}, expected {expected}",
             where=f"{where}:stages/{name}",
-            fix="write what docs/trace-format.md prescribes of the stages",
+            fix="write what docs/trace-format.md prescribes for the stages",
         )

@@ -1,10 +1,11 @@
-"""A trace as it was read: header, names, columns, digests, and which columns the file held."""
+"""A trace in memory: header, names, columns, digests, and data that this version of the schema does not know."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +16,7 @@ from kgverify.trace.model.header import Header
 
 
 class Unknown(NamedTuple):
-    """What a file holds beyond this version of the schema: kept, so that it can be written again.
+    """The content of a file beyond this version of the schema, kept so that it can be written again.
 
     arrays:  datasets by path
     header:  the fields of the header's JSON that this version does not know, nested as they were
@@ -29,10 +30,13 @@ class Unknown(NamedTuple):
 
 NOTHING_UNKNOWN = Unknown({}, {})
 
+# Groups in which an unknown dataset has, by the rules of the format, one row for each row of the level.
+_BY_ROW = ("candidates/", "steps/", "resolvents/")
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What an engine did.
+    """The recorded steps of an engine, in memory.
 
     digests:     as stored and verified, or computed where the file has none; at a level without goals as stored, and
                  those that are not stored are zeros
@@ -43,7 +47,7 @@ class Trace:
     is_complete: False for a single shard and for a recording that did not finish
     source:      the path it was read from
     rules:       the program's rules; None where the file has none
-    unknown:     what this version of the schema does not know
+    unknown:     data that this version of the schema does not know
     """
 
     header: Header
@@ -63,3 +67,61 @@ class Trace:
     def root(self) -> int:
         """The root digest of all steps."""
         return root_digest(self.columns.candidates, self.digests.sequence)
+
+
+def find_unknown(header: Header, arrays: Mapping[str, NDArray[Any]], raw: bytes, dropped: tuple[str, ...]) -> Unknown:
+    """Find what this version of the schema does not know.
+
+    arrays: datasets that it does not name
+    raw:    the JSON of the header
+    """
+    fields = _without(msgspec.json.decode(raw), msgspec.to_builtins(header))
+    if not fields and not arrays and not dropped:
+        return NOTHING_UNKNOWN
+    return Unknown(arrays, fields, dropped)
+
+
+def join_unknown(parts: Sequence[Unknown]) -> Unknown:
+    """Join the unknown data of several shards: append rows, and keep the rest where it is the same in all.
+
+    Drop, by name, a dataset that is not in every shard or does not fit together.
+    """
+    arrays = {}
+    names = {name for part in parts for name in part.arrays}
+    dropped = {name for part in parts for name in part.dropped}
+    for name in sorted(names):
+        found = [part.arrays[name] for part in parts if name in part.arrays]
+        if len(found) == len(parts) and len({(a.dtype, a.shape[1:]) for a in found}) == 1:
+            if name.startswith(_BY_ROW):
+                arrays[name] = np.concatenate(found)
+                continue
+            if all(np.array_equal(found[0], other) for other in found[1:]):
+                arrays[name] = found[0]
+                continue
+        dropped.add(name)
+    header = parts[0].header if parts else {}
+    return Unknown(arrays, header, tuple(sorted(dropped)))
+
+
+def merge_fields(known: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a header's fields with the unknown ones put back where they were."""
+    merged = dict(known)
+    for name, value in unknown.items():
+        if name not in merged:
+            merged[name] = value
+        elif isinstance(value, Mapping) and isinstance(merged[name], Mapping):
+            merged[name] = merge_fields(merged[name], value)
+    return merged
+
+
+def _without(raw: Any, known: Any) -> dict[str, Any]:
+    """Return the fields of `raw`, an object, that `known` does not have, nested objects included."""
+    fields: dict[str, Any] = {}
+    if not isinstance(raw, dict):
+        return fields
+    for name, value in raw.items():
+        if name not in known:
+            fields[name] = value
+        elif isinstance(value, dict) and isinstance(known[name], dict) and (inner := _without(value, known[name])):
+            fields[name] = inner
+    return fields

@@ -1,4 +1,4 @@
-"""What must hold between the columns of a trace before it is written, and before it is believed."""
+"""Checks of the values of a trace's columns, before they are written and after they are read."""
 
 from enum import IntEnum
 from typing import Any
@@ -10,16 +10,17 @@ from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, Rankings
-from kgverify.trace.model.counts import ADD_UP, check_counts
-from kgverify.trace.model.schema import FIELD_OF, Arrays, Field
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.offsets import ADD_UP, check_counts
+from kgverify.trace.model.schema import FIELD_OF, SEQUENCE, Arrays, Field, encode_columns
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256
-"""Atoms looked at as one row."""
+"""Atoms compared as one row."""
 
 
 def check_array(field: Field, array: NDArray[Any], where: str) -> None:
-    """UserError unless the array has the type and the rank that the field prescribes."""
+    """Raise a UserError unless the array has the type and the rank that the field prescribes."""
     place = f"{where}:{field.path}"
     allowed = [np.dtype(d) for d in field.dtypes]
     if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("=") not in [d.newbyteorder("=") for d in allowed]:
@@ -38,6 +39,27 @@ def check_array(field: Field, array: NDArray[Any], where: str) -> None:
         )
 
 
+def check_appended(columns: Columns, sequence: NDArray[np.uint64] | None, level: TraceLevel, where: str) -> None:
+    """Raise a UserError unless appended columns and their digests have the right types, lengths and stages."""
+    check_types(encode_columns(columns), where)
+    num_steps = len(columns.steps.depth)
+    if level is TraceLevel.DEEP and len(columns.stages.told) != num_steps:
+        raise UserError(
+            "level deep keeps the outputs of the stages of each step, and these columns do not hold them",
+            where=f"{where}:stages/told",
+            fix="give the columns of `stages` as well, `told` 0 where nothing is known; or write level steps",
+        )
+    if sequence is None:
+        return
+    check_types({SEQUENCE: sequence}, where)
+    if len(sequence) != num_steps:
+        raise UserError(
+            f"found {len(sequence)} digests for {num_steps} steps",
+            where=f"{where}:{SEQUENCE}",
+            fix="write one digest for each step, or none",
+        )
+
+
 def check_columns(
     columns: Columns,
     symbols: Symbols,
@@ -46,9 +68,9 @@ def check_columns(
     num_rules: int | None = None,
     num_facts: int | None = None,
 ) -> None:
-    """UserError unless lengths and counts add up and every id and code is one that exists.
+    """Raise a UserError unless lengths and counts add up and every id and code exists.
 
-    A choice is not checked: a prover that chooses what is not there is a finding, not a bad file.
+    Choices are not checked: a choice that does not exist is a finding about the prover, not a bad file.
     """
     candidates, steps, resolvents, stages = columns
     for group, level in (("candidates", candidates), ("steps", steps), ("resolvents", resolvents)):
@@ -108,7 +130,7 @@ def check_columns(
 
 
 def check_rankings(rankings: Rankings, where: str) -> None:
-    """UserError unless every column has one entry for each ranking, and every side is one."""
+    """Raise a UserError unless every column has one entry for each ranking, and every side exists."""
     if len({len(column) for column in rankings}) != 1:
         raise UserError(
             f"lengths differ: {', '.join(f'{n} {len(c)}' for n, c in rankings._asdict().items())}",
@@ -121,7 +143,7 @@ def check_rankings(rankings: Rankings, where: str) -> None:
 def check_facts(
     facts: NDArray[np.int32] | None, fact_lines: NDArray[np.int32] | None, symbols: Symbols, where: str
 ) -> None:
-    """UserError unless facts are ground atoms of known symbols and each has its line."""
+    """Raise a UserError unless facts are ground atoms of known symbols and each has its line."""
     place = f"{where}:program/facts"
     if facts is not None:
         check_array(FIELD_OF["program/facts"], facts, where)
@@ -139,7 +161,7 @@ def check_facts(
 
 
 def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
-    """UserError unless rules in ids, where there are any, have a head and a body of known symbols."""
+    """Raise a UserError unless rules in ids, if there are any, have a head and a body of known symbols."""
     if "program/rule_lengths" not in arrays:
         return
     lengths, atoms = arrays["program/rule_lengths"], arrays["program/rule_atoms"]
@@ -155,7 +177,7 @@ def check_rules(arrays: Arrays, symbols: Symbols, where: str) -> None:
 
 
 def check_types(arrays: Arrays, where: str) -> None:
-    """`check_array` for every array, by path."""
+    """Check each array by `check_array`."""
     for path, array in arrays.items():
         check_array(FIELD_OF[path], array, where)
 
@@ -172,21 +194,12 @@ def _check_atoms(where: str, atoms: NDArray[np.int32], symbols: Symbols) -> None
 
 
 def _bounds(atoms: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-    """The least and the greatest of each column; rows are taken many at a time, which is several times as fast."""
+    """Return the least and the greatest value of each column; many rows are reduced at a time, several times faster."""
     split = len(atoms) // _LINE * _LINE
     lines = atoms[:split].reshape(-1, 3 * _LINE)
-    ends = [np.concatenate([reduce(lines).reshape(-1, 3), atoms[split:]]) for reduce in (_least, _greatest)]
-    return ends[0].min(axis=0).tolist(), ends[1].max(axis=0).tolist()
-
-
-def _least(lines: NDArray[np.int32]) -> NDArray[np.int32]:
-    least: NDArray[np.int32] = lines.min(axis=0)
-    return least
-
-
-def _greatest(lines: NDArray[np.int32]) -> NDArray[np.int32]:
-    greatest: NDArray[np.int32] = lines.max(axis=0)
-    return greatest
+    least = np.concatenate([lines.min(axis=0).reshape(-1, 3), atoms[split:]]).min(axis=0)
+    greatest = np.concatenate([lines.max(axis=0).reshape(-1, 3), atoms[split:]]).max(axis=0)
+    return least.tolist(), greatest.tolist()
 
 
 def _check_code(where: str, values: NDArray[Any], codes: type[IntEnum]) -> None:

@@ -1,55 +1,49 @@
-"""Threads whose work begins in order, goes on side by side, and ends in order."""
+"""The order of appends from several threads: they begin in order, overlap, and end in order."""
 
 import threading
 from types import TracebackType
 from typing import Self
 
 
-class Turns:
-    """Gives out turns. Each that was taken must be entered, and left, or those after it wait for ever."""
+class CommitQueue:
+    """The order of appends. Every ticket must be used as a context manager; otherwise later ones block forever."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.num_taken = self.num_entered = self.num_begun = self.num_ended = 0
+        self._lock = threading.Lock()
+        self._last: CommitTicket | None = None
 
-    def take(self) -> "Turn":
-        """The next turn."""
-        with self.changed:
-            self.num_taken += 1
-            return Turn(self, self.num_taken - 1)
+    def reserve(self) -> "CommitTicket":
+        """Return the next ticket."""
+        with self._lock:
+            self._last = CommitTicket(self._last)
+            return self._last
+
+    def is_last(self, ticket: "CommitTicket") -> bool:
+        """Return whether no later ticket was reserved."""
+        return self._last is ticket
 
 
-class Turn:
-    """A context manager: leaving it ends the turn, as soon as all turns before it have ended."""
+class CommitTicket:
+    """One append in a queue. Leaving the context ends it, as soon as all tickets before it have ended."""
 
-    def __init__(self, turns: Turns, number: int) -> None:
-        self._turns, self._number = turns, number
+    def __init__(self, previous: "CommitTicket | None") -> None:
+        self._previous = previous
+        self._has_begun, self._has_ended = threading.Event(), threading.Event()
 
     def wait_to_begin(self) -> None:
-        """Until every turn before this one has let this one begin."""
-        with self._turns.changed:
-            self._turns.changed.wait_for(lambda: self._turns.num_begun >= self._number)
-            self._turns.num_entered = max(self._turns.num_entered, self._number + 1)
+        """Wait until the ticket before this one lets it begin."""
+        if self._previous is not None:
+            self._previous._has_begun.wait()
 
-    def begin(self) -> None:
-        """Let the next turn begin."""
+    def let_next_begin(self) -> None:
+        """Let the next ticket begin, once this one may."""
         self.wait_to_begin()
-        with self._turns.changed:
-            self._turns.num_begun = max(self._turns.num_begun, self._number + 1)
-            self._turns.changed.notify_all()
-
-    def take_back(self) -> bool:
-        """As if this turn had not let the next one begin; whether that can be, because it has not begun."""
-        with self._turns.changed:
-            if self._turns.num_entered > self._number + 1:
-                return False
-            self._turns.num_begun = self._number
-            return True
+        self._has_begun.set()
 
     def wait_for_others(self) -> None:
-        """Until every turn before this one has ended."""
-        with self._turns.changed:
-            self._turns.changed.wait_for(lambda: self._turns.num_ended == self._number)
+        """Wait until every ticket before this one has ended."""
+        if self._previous is not None:
+            self._previous._has_ended.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +52,6 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.wait_for_others()
-        self.begin()
-        with self._turns.changed:
-            self._turns.num_ended += 1
-            self._turns.changed.notify_all()
+        self.let_next_begin()
+        self._has_ended.set()
+        self._previous = None

@@ -1,4 +1,4 @@
-"""Writing a trace from a prover's own loop: arrays of NumPy, torch or whatever becomes one, no engine of ours.
+"""Writing a trace from a prover's own loop: from NumPy arrays, tensors, or anything that converts to an array.
 
 The names of the columns are those of docs/trace-format.md.
 """
@@ -27,22 +27,23 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import FIELD_OF, OPTIONAL_COLUMNS, Field
-from kgverify.trace.write.writer import TraceWriter
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Storage, TraceWriter
 
 Arrays = Mapping[str, Any]
-"""Columns by name. A value is whatever becomes an array: NumPy, torch on any device, JAX, a list of numbers."""
+"""Columns by name. A value is anything that converts to an array: NumPy, torch on any device, JAX, a list of numbers."""
 
 
 class LoopWriter:
-    """A context manager that takes candidates batch by batch; the trace stands at `path` when it ends well.
+    """A context manager that writes candidates batch by batch; the trace appears at `path` when it exits without error.
 
-    engine:      the prover's name, or all that a header says of one
+    engine:      the prover's name, or its complete description
     predicates, constants: the names behind the ids
-    limits:      under which it proves
-    facts:       int [F, 3]  the program's facts, which the origin of a resolvent counts; optional
+    limits:      the limits under which it proves
+    facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
     rules:       the program's rules; optional
-    rule_texts:  the rules as a person reads them; optional
-    level, is_archived, shard_steps: as `TraceWriter` has them
+    rule_texts:  the rules as text; optional
+    level, is_archived, shard_steps: as in `Storage`
 
     UserError for what cannot be written, with the column's name.
     """
@@ -85,11 +86,11 @@ class LoopWriter:
     def append(self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | None = None) -> None:
         """Add candidates with all their steps, by the names of the columns.
 
-        stages: what the stages of each step gave, for level `deep`: all columns, or outputs that `encode_stage_outputs`
-                made columns of, by `_asdict()`
+        stages: the outputs of the stages of each step, for level `deep`: all columns, such as
+                `encode_stage_outputs(outputs)._asdict()`
 
-        Left out, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the limits
-        dropped. Of the other columns those that the format allows to be absent may be; every batch has the same ones.
+        By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
+        limits dropped. Columns that the format allows to be absent may be left out, but in every batch.
         """
         given = {
             f"{group}.{name}": self._convert(self._field(group, name), value)
@@ -117,7 +118,7 @@ class LoopWriter:
         self._num_candidates += len(columns.candidates.query)
 
     def set_rankings(self, rankings: Rankings) -> None:
-        """Give the rankings, before the end."""
+        """Set the rankings, before the context exits."""
         if self._writer is None:
             self._writer = self._open(frozenset())
         self._writer.set_rankings(rankings)
@@ -132,7 +133,6 @@ class LoopWriter:
             writer = self._writer or self._open(frozenset())
             writer.close()
         elif self._writer is not None:
-            # What was appended stays safe.
             self._writer.__exit__(kind, error, traceback)
 
     def _open(self, absent: frozenset[str]) -> TraceWriter:
@@ -140,12 +140,8 @@ class LoopWriter:
             self._path,
             self._header,
             self._symbols,
-            facts=self._facts,
-            shard_steps=self._shard_steps,
-            absent=absent,
-            level=self._level,
-            is_archived=self._is_archived,
-            rules=self._rules,
+            clauses=Clauses(self._facts, rules=self._rules),
+            storage=Storage(self._level, absent, self._is_archived, self._shard_steps),
         )
 
     def _field(self, group: str, name: str) -> Field:
@@ -210,7 +206,7 @@ class LoopWriter:
 
 
 def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:
-    """An array of the type that the field prescribes. UserError for values that it cannot hold as they are."""
+    """Convert to an array of the type that the field prescribes. UserError for values that it cannot hold unchanged."""
     array = as_array(value, where)
     allowed = [np.dtype(dtype) for dtype in field.dtypes]
     dtype = next((each for each in allowed if each == array.dtype), allowed[-1])
@@ -228,13 +224,13 @@ def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:
         raise UserError(
             f"values from {low} to {high}, expected {bounds.min} to {bounds.max}",
             where=where,
-            fix="give what the column can hold",
+            fix="give values that the column can hold",
         )
     return np.ascontiguousarray(array, dtype)
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
-    """A NumPy array of whatever has numbers: a tensor on any device, what has `__array__` or `.numpy()`, a list."""
+    """Convert numbers to a NumPy array: a tensor on any device, an object with `__array__` or `.numpy()`, a list."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -245,10 +241,10 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"is no array: {error}", where=where, fix="give a NumPy array, a tensor, or a list of numbers"
+            f"is not an array: {error}", where=where, fix="give a NumPy array, a tensor, or a list of numbers"
         ) from error
     if array.dtype.kind not in "iubf":
-        # A short float that NumPy does not know by itself says so in its name.
+        # A short float that NumPy does not know by itself has it in its name.
         if "float" in array.dtype.name:
             return array.astype(np.float32)
         if array.size:

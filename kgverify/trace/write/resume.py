@@ -1,4 +1,4 @@
-"""Taking up a recording that did not finish: its shards, and what it appended since."""
+"""Resuming a recording that did not finish: its shards, its journal, and checks that they are of the same run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,22 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kgverify.trace.files.journal import Journal, list_journals
+from kgverify.errors import UserError
+from kgverify.trace.files.journal import Journal, list_journals, open_journal
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, check_shard, read_manifest, shard_name
-from kgverify.trace.files.output_path import check_resumable, check_same_run
-from kgverify.trace.hdf5.datasets import read_arrays
+from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates
-from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.levels import TraceLevel, optional_columns_of
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns
-from kgverify.trace.write.uncommitted import open_journal
 
 
-class TakenUp(NamedTuple):
-    """What a recording left.
+class UnfinishedRecording(NamedTuple):
+    """The shards and the journal of a recording that did not finish.
 
-    candidates:  of each shard
-    score_dtype: of its scores, if it has shards with scores
-    journal:     with what was appended since the last shard, if there is any
+    candidates:  candidates of each shard
+    score_dtype: type of its scores, if it has shards with scores
+    journal:     the batches appended since the last shard, if there are any
     """
 
     manifest: Manifest
@@ -30,34 +29,75 @@ class TakenUp(NamedTuple):
     journal: Journal | None
 
 
-def take_up(
+def read_unfinished(
     partial: Path, nothing: Manifest, part: Part | None, shared: Arrays, absent: frozenset[str], level: TraceLevel
-) -> TakenUp:
-    """Look at what a recording left in its folder. UserError if that is damaged, or of another run.
+) -> UnfinishedRecording:
+    """Read the folder of an unfinished recording. UserError if it is damaged, or of another run.
 
     nothing: the manifest of no shards
-    shared:  what every shard of the run repeats
+    shared:  the datasets that every shard of the run repeats
     """
     if not partial.is_dir() or not any(partial.iterdir()):
         # Killed before anything was appended, or there is nothing to resume.
-        return TakenUp(nothing, [], None, None)
+        return UnfinishedRecording(nothing, [], None, None)
     has_manifest = (partial / MANIFEST).is_file() or bool(list_journals(partial))
     manifest = read_manifest(partial) if has_manifest else nothing
-    check_resumable(manifest, part, partial)
+    _check_resumable(manifest, part, partial)
     candidates: list[Candidates] = []
     score_dtype: np.dtype[np.floating[Any]] | None = None
     for shard in manifest.shards:
         check_shard(partial, shard)
-        arrays = read_arrays(partial / shard.name)
+        path = partial / shard.name
+        arrays, _ = load_arrays(path, locate_arrays(path))
         if shard.name == shard_name(0):
-            check_same_run(arrays, shared, absent, level, partial / shard.name)
+            _check_same_run(arrays, shared, absent, level, path)
         columns = decode_columns(arrays)
         candidates.append(columns.candidates)
         if "resolvents/score" in arrays:
             score_dtype = columns.resolvents.score.dtype
     journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
     if journal is None or journal.start is None:
-        return TakenUp(manifest, candidates, score_dtype, None)
+        return UnfinishedRecording(manifest, candidates, score_dtype, None)
     stated = {name.replace(".", "/"): np.zeros(0) for name in OPTIONAL_COLUMNS - {*journal.start.absent}}
-    check_same_run(journal.shared | stated, shared, absent, level, journal.path)
-    return TakenUp(manifest, candidates, score_dtype, journal)
+    _check_same_run(journal.shared | stated, shared, absent, level, journal.path)
+    return UnfinishedRecording(manifest, candidates, score_dtype, journal)
+
+
+def _check_resumable(manifest: Manifest, part: Part | None, partial: Path) -> None:
+    """Raise a UserError for a recording that has gaps, or is another part."""
+    if manifest.has_gaps:
+        raise UserError(
+            "candidates between those recorded were lost, so that it cannot be resumed",
+            where=str(partial),
+            fix="keep it under another name, and record again",
+        )
+    if manifest.shards and manifest.part != part:
+        found, wanted = ("no part" if p is None else f"part {p.index} of {p.count}" for p in (manifest.part, part))
+        raise UserError(
+            f"is {found} of a recording, expected {wanted}",
+            where=str(partial),
+            fix=f"resume with the same part, or delete {partial}",
+        )
+
+
+def _check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], level: TraceLevel, path: Path) -> None:
+    """Raise a UserError unless a file is of the run with these shared arrays, absent columns and level."""
+    own = {name for name in arrays if name in shared or name.startswith("program/")}
+    for name in sorted(own | shared.keys()):
+        found, expected = arrays.get(name), shared.get(name)
+        if found is None or expected is None or not np.array_equal(found, expected):
+            raise UserError(
+                "differs from that of the run to be resumed",
+                where=f"{path}:{name}",
+                fix=f"resume with the same program, options and versions, or delete {path.parent}",
+            )
+    if odd := sorted(
+        name
+        for name in optional_columns_of(level, OPTIONAL_COLUMNS)
+        if (name.replace(".", "/") in arrays) == (name in absent)
+    ):
+        raise UserError(
+            f"{odd[0]} is in the shards or in this run, not in both",
+            where=str(path),
+            fix=f"resume with the same columns, or delete {path.parent}",
+        )

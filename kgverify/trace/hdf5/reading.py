@@ -1,0 +1,526 @@
+"""Opening one trace file as HDF5 and checking every dataset in it, before a byte of its data is read.
+
+Plain h5py follows external links, virtual datasets and raw external storage without a word, and allocates
+whatever a shape asks for. Here every link on the way to a dataset, and the dataset's type, shape, layout,
+filters and size, are checked, for all datasets together; `kgverify.trace.hdf5.stored_array` reads and unpacks the
+bytes. HDF5's plugins, code that a file could ask to load, are switched off.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import xxhash
+
+from kgverify.errors import UserError
+from kgverify.trace.hdf5.stored_array import (
+    DEFLATE,
+    FLETCHER32,
+    SHUFFLE,
+    Chunk,
+    Identity,
+    StoredArray,
+    check_extents,
+    identity_of,
+    load_array,
+    open_again,
+    open_regular,
+    read_array,
+    translate_hdf5_errors,
+)
+from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
+from kgverify.trace.model.levels import check_together, level_of, required
+from kgverify.trace.model.schema import (
+    FIELD_OF,
+    FIELDS,
+    FORMAT,
+    RECORD_AGAIN,
+    Arrays,
+    Field,
+    check_file_checksum,
+)
+
+os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
+
+import h5py
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
+
+_MAX_HEADER_BYTES: Final = 64 << 20
+_MAX_ATTRIBUTE_BYTES: Final = 1 << 10
+_MAX_LINKS: Final = 256
+_MAX_NESTING: Final = 8
+_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+
+MAX_BYTES: Final = 64 << 30
+MAX_RATIO: Final = 64
+"""All datasets of a file together take at most this times its size in memory, or `MIN_TOTAL_BYTES` if that is more."""
+MIN_TOTAL_BYTES: Final = 64 << 20
+_MAX_CHUNK_BYTES: Final = 1 << 30
+_MAX_CHUNKS: Final = 1 << 20
+_MAX_DEFLATE_RATIO: Final = 1100  # deflate cannot do better than 1032 to 1
+_FILTERS: Final = (DEFLATE, SHUFFLE, FLETCHER32)
+
+# HDF5's own numbers of the layouts.
+_COMPACT: Final = 0
+_CONTIGUOUS: Final = 1
+_CHUNKED: Final = 2
+
+Problems = dict[str, str]
+"""A message for each dataset in which something is wrong, by path; `/` for the file as a whole."""
+
+
+class StoredFile(NamedTuple):
+    """The datasets of one file, by path.
+
+    arrays:   those that the schema names
+    unknown:  the others that can be kept
+    dropped:  paths of those that cannot
+    identity: the file must still be this one when it is read
+    """
+
+    arrays: dict[str, StoredArray]
+    unknown: dict[str, StoredArray]
+    dropped: tuple[str, ...]
+    identity: Identity
+
+    @property
+    def is_archived(self) -> bool:
+        """True if the file is packed as archives are."""
+        stored = (*self.arrays.values(), *self.unknown.values())
+        return any(FLETCHER32 in each.filters for each in stored)
+
+
+def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
+    """Locate and check every dataset of one file; checksums are left to the caller, but for that of the header.
+
+    UserError for what `docs/trace-format.md` refuses. With `problems` they are collected there instead, datasets that
+    are wrong and unknown ones are left out, and a UserError is raised only if it is no trace file at all.
+    """
+    with _opened_trace(path) as (root, descriptor):
+        identity = identity_of(descriptor)
+        dropped: list[str] = []
+        unknown = _locate_unknown(root, path, identity[2], dropped) if problems is None else {}
+        known: dict[str, StoredArray] = {}
+        groups: dict[str, Any] = {}
+        for field in FIELDS:
+            where = f"{path}:{field.path}"
+            with collecting(problems, field.path, where):
+                if (dataset := _open_dataset(root, field, str(path), groups)) is not None:
+                    known[field.path] = _check_dataset(dataset, field, where, identity[2])
+                    known[field.path] = replace(known[field.path], checksum=_read_checksum(dataset, where))
+        with collecting(problems, "/", str(path)):
+            for group in (root, *groups.values()):
+                h5o.get_info(group)  # checks what finding a dataset by its name does not
+        _check_together(known, unknown, identity[2], problems)
+        _check_whole(root, descriptor, path, known, problems)
+        return StoredFile(known, unknown, tuple(dropped), identity)
+
+
+def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:
+    """Read all known datasets and verify their checksums: return the intact ones, and those that were altered.
+
+    UserError for one that was altered or cannot be read; with `problems` it is collected there instead.
+    """
+    intact: Arrays = {}
+    altered: Arrays = {}
+    with open_again(path, stored.identity) as descriptor:
+        for name, each in stored.arrays.items():
+            with collecting(problems, name, each.where):
+                altered[name] = read_array(descriptor, each)
+                each.check_checksum(xxhash.xxh3_64_intdigest(altered[name].data))
+                if problems is None or name not in problems:
+                    intact[name] = altered.pop(name)
+    return intact, altered
+
+
+def load_unknown(path: Path, stored: StoredFile) -> Arrays:
+    """Read the datasets that the schema does not name, and verify those of their checksums that there are."""
+    with open_again(path, stored.identity) as descriptor:
+        return {name: load_array(descriptor, each) for name, each in stored.unknown.items()}
+
+
+@contextmanager
+def collecting(problems: Problems | None, name: str, where: str) -> Iterator[None]:
+    """Collect what is wrong with a dataset instead of raising it; raise it where nothing is collected."""
+    try:
+        with translate_hdf5_errors(where):
+            yield
+    except UserError as error:
+        if problems is None:
+            raise
+        problems.setdefault(name, error.message)
+
+
+def _check_together(
+    known: dict[str, StoredArray], unknown: Mapping[str, StoredArray], file_size: int, problems: Problems | None
+) -> None:
+    """Check that datasets do not overlap, and do not unpack to too much together; drop those that do, one by one."""
+    while known:
+        try:
+            arrays = [*known.values(), *unknown.values()]
+            check_extents(arrays, file_size)
+            _check_total(arrays, file_size)
+            return
+        except UserError as error:
+            if problems is None:
+                raise
+            name = next(name for name, stored in known.items() if stored.where == error.where)
+            problems[name] = error.message
+            del known[name]
+
+
+def _check_whole(
+    root: Any, descriptor: int, path: Path, known: Mapping[str, StoredArray], problems: Problems | None
+) -> None:
+    """Check that the file holds what its level requires, and that its checksum is that of its datasets."""
+    where = str(path)
+    if "header" in known:
+        with collecting(problems, "header", where):
+            level = level_of(load_array(descriptor, known["header"]), where)
+            for field in FIELDS:
+                if field.path in required(level) and field.path not in known:
+                    with collecting(problems, field.path, where):
+                        raise _missing(field, where)
+            if problems is None:
+                check_together(known, where)
+    with collecting(problems, "/", where):
+        checksums = {name: stored.checksum for name, stored in known.items() if stored.checksum is not None}
+        check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
+
+
+@contextmanager
+def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
+    """Open a file that claims to be a trace: yield its root group and a descriptor."""
+    where = str(path)
+    with translate_hdf5_errors(where), open_regular(path) as descriptor:
+        if os.pread(descriptor, len(_SIGNATURE), 0) != _SIGNATURE:
+            raise UserError(
+                "not an HDF5 file, or cut off in its first bytes; expected a trace",
+                where=where,
+                fix=RECORD_AGAIN,
+            )
+        with h5py.File(path, "r", locking="best-effort") as file:
+            root: Any = file["/"].id
+            _check_format(_read_text(root, "format", where), where)
+            _check_version(_read_integer(root, "schema_version", where), where)
+            yield root, descriptor
+
+
+def _check_format(found: str | None, where: str) -> None:
+    """Raise a UserError unless the root attribute `format` is that of a trace."""
+    fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
+    if found is None:
+        raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
+    if found != FORMAT:
+        raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
+
+
+def _check_version(version: int | None, where: str) -> None:
+    """Raise a UserError for a schema version that cannot be read."""
+    if version not in READABLE_VERSIONS:
+        newer = version is not None and version > SCHEMA_VERSION
+        raise UserError(
+            f"schema version is {version}, expected {expected_versions()}",
+            where=where,
+            fix="read it with a newer kgverify" if newer else "record the trace again with this kgverify",
+        )
+
+
+def _missing(field: Field, where: str) -> UserError:
+    """Return the error for a file that lacks a dataset."""
+    return UserError(
+        f"missing, expected a dataset of {' or '.join(np.dtype(d).name for d in field.dtypes)}",
+        where=f"{where}:{field.path}",
+        fix="write every dataset that docs/trace-format.md requires at this level",
+    )
+
+
+def _locate_unknown(root: Any, path: Path, file_size: int, dropped: list[str]) -> dict[str, StoredArray]:
+    """Locate the datasets that the schema does not name; add the paths of those that cannot be kept to `dropped`."""
+    found: dict[str, StoredArray] = {}
+    with translate_hdf5_errors(str(path)):
+        for name, dataset in _find_unknown(root, dropped):
+            where = f"{path}:{name}"
+            try:
+                stored = _check_unknown(dataset, where, file_size)
+            except UserError:
+                dropped.append(name)
+            else:
+                has_checksum = h5a.exists(dataset, b"xxh3")
+                found[name] = replace(stored, checksum=_read_checksum(dataset, where) if has_checksum else None)
+    return found
+
+
+def _find_unknown(root: Any, dropped: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets that the schema does not name and that hard links alone lead to; drop the others.
+
+    Each group is visited once, so that cycles end; a group with too many links is dropped.
+    """
+    seen = set()
+    groups = [("", root)]
+    while groups:
+        prefix, group = groups.pop()
+        address = h5o.get_info(group).addr
+        if address in seen:
+            continue
+        seen.add(address)
+        if group.get_num_objs() > _MAX_LINKS or prefix.count("/") >= _MAX_NESTING or len(seen) > _MAX_LINKS:
+            dropped.append(prefix or "/")
+            continue
+        for raw in sorted(group):
+            try:
+                name = prefix + raw.decode()
+            except UnicodeDecodeError:
+                dropped.append(prefix + repr(raw))
+                continue
+            if name in FIELD_OF:
+                continue
+            if group.links.get_info(raw).type != h5l.TYPE_HARD:
+                dropped.append(name)
+                continue
+            node = h5o.open(group, raw)
+            if isinstance(node, h5g.GroupID):
+                groups.append((f"{name}/", node))
+            elif isinstance(node, h5d.DatasetID):
+                yield name, node
+            else:
+                dropped.append(name)
+
+
+def _open_dataset(root: Any, field: Field, where: str, groups: dict[str, Any]) -> Any:
+    """Open a dataset that hard links alone lead to; return None if it is absent and not the header.
+
+    groups: the groups opened so far, by path; more are added
+    """
+    node = root
+    walked = ""
+    for part in field.path.split("/"):
+        walked = f"{walked}/{part}".lstrip("/")
+        if walked in groups:
+            node = groups[walked]
+            continue
+        name = part.encode()
+        if not isinstance(node, h5g.GroupID) or not node.links.exists(name):
+            # The level in the header says which others are required.
+            if field.path != "header":
+                return None
+            raise _missing(field, where)
+        if node.links.get_info(name).type != h5l.TYPE_HARD:
+            raise UserError(
+                "is a soft, external or user-defined link, expected the object itself",
+                where=f"{where}:{walked}",
+                fix="copy what it points to into the file",
+            )
+        node = h5o.open(node, name)
+        if isinstance(node, h5g.GroupID):
+            groups[walked] = node
+    if not isinstance(node, h5d.DatasetID):
+        raise UserError("is not a dataset", where=f"{where}:{field.path}", fix="write a dataset under this name")
+    return node
+
+
+def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> StoredArray:
+    """Locate the data of a known dataset. UserError unless its type, shape and storage are as they must be."""
+    stored_type = dataset.get_type()
+    matching = [d for d in field.dtypes if stored_type.equal(_library_type(d))]
+    if not matching:
+        expected = " or ".join(np.dtype(d).name for d in field.dtypes)
+        raise UserError(
+            f"dtype is {_describe_type(stored_type)}, expected little-endian {expected}",
+            where=where,
+            fix="write it with the type that docs/trace-format.md prescribes",
+        )
+    shape = _check_shape(_shape_of(dataset), field, where)
+    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size)
+
+
+def _check_unknown(dataset: Any, where: str, file_size: int) -> StoredArray:
+    """Locate the data of an unknown dataset. UserError unless it is a plain array of numbers."""
+    shape = _shape_of(dataset)
+    plain = [f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["<f2", "<f4", "<f8"]
+    matching = [d for d in plain if dataset.get_type().equal(_library_type(d))]
+    if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
+        raise UserError("is not a plain array", where=where, fix="write it as an array of numbers")
+    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size)
+
+
+def _check_shape(shape: tuple[int, ...] | None, field: Field, where: str) -> tuple[int, ...]:
+    """Return the shape. UserError unless the field may have it."""
+    if shape is None or len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
+        raise UserError(
+            f"shape is {list(shape or ())}, expected {field.shape_text}",
+            where=where,
+            fix=f"write it with shape {field.shape_text}",
+        )
+    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
+        raise UserError(
+            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
+        )
+    return shape
+
+
+def _locate(dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, file_size: int) -> StoredArray:
+    """Locate the data. UserError unless all of them lie in this very file and can be as large as the shape says."""
+    num_bytes = dtype.itemsize * prod(shape)
+    plan = dataset.get_create_plist()
+    layout = plan.get_layout()
+    if layout not in (_CONTIGUOUS, _CHUNKED, _COMPACT) or plan.get_external_count():
+        raise UserError(
+            "is a virtual dataset, or keeps its data in another file",
+            where=where,
+            fix="copy the data into the file",
+        )
+    filters = tuple(int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters()))
+    if any(f not in _FILTERS for f in filters) or len(set(filters)) < len(filters):
+        raise UserError(
+            f"uses the HDF5 filters {list(filters)}, expected none, or one each of gzip, shuffle and fletcher32",
+            where=where,
+            fix="repack it without filters, e.g. h5repack -f NONE",
+        )
+    stored = min(dataset.get_storage_size(), file_size)
+    chunk_shape = tuple(int(n) for n in plan.get_chunk()) if layout == _CHUNKED else ()
+    chunk_bytes = dtype.itemsize * prod(chunk_shape) if chunk_shape else 0
+    if chunk_bytes > _MAX_CHUNK_BYTES:
+        raise UserError(
+            f"a chunk takes {chunk_bytes} bytes, expected at most {_MAX_CHUNK_BYTES}",
+            where=where,
+            fix="write it contiguous",
+        )
+    offset = dataset.get_offset() if layout == _CONTIGUOUS else None
+    most = stored * (_MAX_DEFLATE_RATIO if DEFLATE in filters else 1)
+    if layout == _CONTIGUOUS:
+        most = max(0, min(stored, file_size - offset)) if offset is not None else 0
+    if num_bytes > min(most, MAX_BYTES):
+        raise UserError(
+            f"its shape asks for {num_bytes} bytes, but the file holds {stored} for it"
+            f" and a dataset may have {MAX_BYTES}",
+            where=where,
+            fix=RECORD_AGAIN,
+        )
+    if layout == _COMPACT:
+        # Inside the metadata, of which there is never much.
+        content = np.empty(shape, dtype)
+        if num_bytes:
+            space = dataset.get_space()
+            dataset.read(space, space, content)
+        return StoredArray(where, dtype, shape, content=content)
+    if layout == _CONTIGUOUS or not num_bytes:
+        return StoredArray(where, dtype, shape, -1 if offset is None else int(offset))
+    chunks = _locate_chunks(dataset, shape, chunk_shape, where, file_size)
+    return StoredArray(where, dtype, shape, -1, None, chunk_shape, filters, chunks)
+
+
+def _locate_chunks(
+    dataset: Any, shape: tuple[int, ...], chunk_shape: tuple[int, ...], where: str, file_size: int
+) -> tuple[Chunk, ...]:
+    counts = tuple(-(-whole // part) for whole, part in zip(shape, chunk_shape, strict=True))
+    # A chunk that is stored takes a byte at least, whatever the index says.
+    if prod(counts) > min(_MAX_CHUNKS, file_size) or dataset.get_num_chunks() < prod(counts):
+        raise UserError(
+            f"its shape asks for {prod(counts)} chunks, but the file does not hold as many, or they are more than"
+            f" {_MAX_CHUNKS}",
+            where=where,
+            fix="write it contiguous",
+        )
+    chunks = []
+    for number in np.ndindex(counts):
+        index = tuple(int(i) * part for i, part in zip(number, chunk_shape, strict=True))
+        info = dataset.get_chunk_info_by_coord(index)
+        if info.byte_offset is None or not 0 < info.size <= file_size:
+            raise UserError(f"the chunk at {list(index)} is missing", where=where, fix=RECORD_AGAIN)
+        chunks.append(Chunk(int(info.byte_offset), int(info.size), int(info.filter_mask), index))
+    return tuple(chunks)
+
+
+def most_bytes(file_size: int) -> int:
+    """Return the memory that all datasets of a file of this size may take together."""
+    return min(MAX_BYTES, max(MIN_TOTAL_BYTES, MAX_RATIO * file_size))
+
+
+def _check_total(arrays: Sequence[StoredArray], file_size: int) -> None:
+    """Raise a UserError if the datasets together unpack to more than such a file may."""
+    total = sum(stored.memory_bytes for stored in arrays)
+    if total > most_bytes(file_size):
+        largest = max(arrays, key=lambda stored: stored.memory_bytes)
+        raise UserError(
+            f"the datasets together ask for {total} bytes, expected at most {most_bytes(file_size)} of a file of"
+            f" {file_size}",
+            where=largest.where,
+            fix="repack it without filters, e.g. h5repack -f NONE",
+        )
+
+
+@cache
+def _library_type(dtype: str) -> Any:
+    return h5t.py_create(np.dtype(dtype))
+
+
+def _shape_of(dataset: Any) -> tuple[int, ...] | None:
+    space = dataset.get_space()
+    if space.get_simple_extent_type() != h5s.SIMPLE:
+        return None
+    return tuple(int(n) for n in space.get_simple_extent_dims())
+
+
+def _read_checksum(node: Any, where: str) -> int:
+    name = b"xxh3"
+    if h5a.exists(node, name):
+        attribute = h5a.open(node, name)
+        is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
+        if is_scalar and attribute.get_type().equal(h5t.STD_U64LE):
+            value = np.zeros((), np.uint64)
+            attribute.read(value)
+            return int(value)
+    raise UserError(
+        "has no attribute `xxh3` that is one uint64",
+        where=where,
+        fix="write the checksums that docs/trace-format.md defines",
+    )
+
+
+def _read_text(node: Any, name: str, where: str) -> str | None:
+    if not h5a.exists(node, name.encode()):
+        return None
+    attribute = h5a.open(node, name.encode())
+    kind = attribute.get_type()
+    is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
+    is_fixed = kind.get_class() == h5t.STRING and not kind.is_variable_str()
+    if not (is_scalar and is_fixed and kind.get_size() <= _MAX_ATTRIBUTE_BYTES):
+        raise UserError(
+            f"the root attribute `{name}` is not one string of fixed length",
+            where=where,
+            fix=f"write it as numpy.bytes_, such as file.attrs[{name!r}] = numpy.bytes_(...)",
+        )
+    value = np.zeros((), f"S{kind.get_size()}")
+    attribute.read(value)
+    return bytes(value[()]).decode("utf-8", "replace")
+
+
+def _read_integer(node: Any, name: str, where: str) -> int | None:
+    if not h5a.exists(node, name.encode()):
+        return None
+    attribute = h5a.open(node, name.encode())
+    is_scalar = attribute.get_space().get_simple_extent_type() == h5s.SCALAR
+    if not is_scalar or attribute.get_type().get_class() != h5t.INTEGER:
+        raise UserError(f"the root attribute `{name}` is not one integer", where=where, fix="write it as numpy.uint32")
+    value = np.zeros((), np.int64)
+    attribute.read(value)
+    return int(value)
+
+
+def _describe_type(kind: Any) -> str:
+    if kind.get_class() == h5t.VLEN or (kind.get_class() == h5t.STRING and kind.is_variable_str()):
+        return "of variable length"
+    if kind.get_class() not in (h5t.INTEGER, h5t.FLOAT, h5t.STRING):
+        # A compound may have members without end.
+        return "of another kind"
+    try:
+        return str(kind.dtype)
+    except (TypeError, ValueError):
+        return "of another kind"

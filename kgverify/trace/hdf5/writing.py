@@ -1,0 +1,282 @@
+"""Writing one trace file as HDF5. HDF5 itself lays the file out, but in memory: our code writes the bytes to disk."""
+
+import io
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import h5py
+import numpy as np
+import xxhash
+from h5py import h5d, h5p
+from numpy.typing import NDArray
+
+from kgverify.trace.files.disk import (
+    Buffer,
+    Placed,
+    bytes_of,
+    checksum_of,
+    little_endian,
+    opened,
+    sync,
+    write_all,
+    write_placed,
+)
+from kgverify.trace.hdf5.reading import most_bytes
+from kgverify.trace.model.header import SCHEMA_VERSION
+from kgverify.trace.model.levels import Packing
+from kgverify.trace.model.schema import FIELD_OF, FIELDS, FORMAT, file_checksum
+
+_MAX_CREATOR_BYTES: Final = 1 << 10
+_PAGE: Final = 4096
+# From version 1.10 on HDF5 puts checksums on its own metadata.
+_BOUNDS: Final = ("v110", "v110")
+_ORDER: Final = {field.path: number for number, field in enumerate(FIELDS)}
+_WRITTEN: Final = re.compile(b"\1+")
+
+_CHUNK_BYTES: Final = 1 << 18
+_GZIP: Final = {Packing.SMALL: 1, Packing.ARCHIVE: 6}
+_SAMPLE_BYTES: Final = 1 << 16
+_MOST_KEPT: Final = 0.5
+_MAX_THREADS: Final = 8
+
+ArrayParts = Mapping[str, Sequence[NDArray[Any]]]
+"""Datasets by path, each in parts that follow one another."""
+
+
+class Written(NamedTuple):
+    """A file that was written: its size in bytes, and its xxh3 as 16 hexadecimal digits."""
+
+    size: int
+    xxh3: str
+
+
+def write_arrays(
+    path: Path,
+    arrays: Mapping[str, NDArray[Any] | Sequence[NDArray[Any]]],
+    creator: str,
+    packing: Packing = Packing.PLAIN,
+) -> Written:
+    """Write one file with checksums, and force it to disk. The same input gives the same bytes.
+
+    A plain file has contiguous datasets on page boundaries. A dataset may come in parts, rows after rows; they are not
+    copied. A packed file is made in memory first; one that would unpack to more than a reader admits is written plain.
+    """
+    names = sorted(arrays, key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    parts = {name: little_endian(arrays[name]) for name in names}
+    if packing is not Packing.PLAIN:
+        packed = _pack(parts, creator, packing)
+        total = sum(piece.nbytes for pieces in parts.values() for piece in pieces)
+        if total <= most_bytes(len(packed)):
+            return _write_bytes(path, packed)
+    image = _MetadataImage()
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
+        with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
+            placed = _lay_out(file, parts)
+            written = pool.submit(write_placed, descriptor, placed)
+            _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+        return image.write_out(descriptor, placed, written, pool)
+
+
+def _lay_out(file: Any, parts: ArrayParts) -> list[Placed]:
+    """Create the datasets without their data; return the data with their offsets."""
+    plan = h5p.create(h5p.DATASET_CREATE)
+    plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5d.FILL_TIME_NEVER)
+    placed: list[Placed] = []
+    for name, pieces in parts.items():
+        shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:])
+        dataset = file.create_dataset(name, shape, pieces[0].dtype, dcpl=plan)
+        if (offset := dataset.id.get_offset()) is not None:
+            placed.append((offset, [bytes_of(piece) for piece in pieces]))
+    return placed
+
+
+def _pack(parts: ArrayParts, creator: str, packing: Packing) -> memoryview:
+    """Return the bytes of a packed file, without pages, which would cost more than small datasets do."""
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=_BOUNDS) as file:
+        for name, pieces in parts.items():
+            array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            _create_packed(file, name, array, packing)
+        _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+    return content.getbuffer()
+
+
+def _sign(file: Any, checksums: Mapping[str, int], creator: str) -> None:
+    """Write the checksums of all datasets and the root attributes of a trace."""
+    for name, checksum in checksums.items():
+        file[name].attrs["xxh3"] = np.uint64(checksum)
+    file.attrs["format"] = np.bytes_(FORMAT)
+    file.attrs["schema_version"] = np.uint32(SCHEMA_VERSION)
+    file.attrs["creator"] = np.bytes_(creator.encode("ascii", "replace")[:_MAX_CREATOR_BYTES])
+    known = {name: checksum for name, checksum in checksums.items() if name in FIELD_OF}
+    file.attrs["xxh3"] = np.uint64(file_checksum(known))
+
+
+def _create_packed(group: Any, name: str, array: NDArray[Any], packing: Packing) -> None:
+    """Write a dataset into a group of h5py; the same array gives the same bytes."""
+    options = _storage_options(array, packing)
+    if options and packing is Packing.SMALL:
+        _write_chunks(group.create_dataset(name, array.shape, array.dtype, **options), array)
+    else:
+        group.create_dataset(name, data=array, **options)
+
+
+def _storage_options(array: NDArray[Any], packing: Packing) -> dict[str, Any]:
+    if packing is Packing.PLAIN or not array.size:
+        return {}
+    if packing is Packing.SMALL and not _shrinks(array):
+        return {}
+    rows = min(len(array), _CHUNK_BYTES // array.dtype.itemsize)
+    return {
+        # The three parts of atoms apart: alike among themselves, they shrink by a sixth more.
+        "chunks": (rows, *(1,) * (array.ndim - 1)),
+        "compression": "gzip",
+        "compression_opts": _GZIP[packing],
+        "shuffle": True,
+        "fletcher32": packing is Packing.ARCHIVE,
+    }
+
+
+def _write_chunks(dataset: Any, array: NDArray[Any]) -> None:
+    """Fill a dataset with shuffled, deflated chunks; unlike HDF5, deflate them in parallel."""
+    shape, level = dataset.chunks, dataset.compression_opts
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
+        indices = list(_indices(array.shape, shape))
+        deflated = pool.map(lambda index: zlib.compress(_shuffled(array, index, shape), level), indices)
+        for index, content in zip(indices, deflated, strict=True):
+            dataset.id.write_direct_chunk(index, content)
+
+
+def _indices(shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Return the index of each chunk's first element."""
+    return itertools.product(*(range(0, length, step) for length, step in zip(shape, chunk, strict=True)))
+
+
+def _shuffled(array: NDArray[Any], index: tuple[int, ...], shape: tuple[int, ...]) -> bytes:
+    """Return a chunk, filled up with zeros, the first bytes of all elements first."""
+    found = array[tuple(slice(low, low + length) for low, length in zip(index, shape, strict=True))].reshape(-1)
+    chunk = np.zeros(shape[0], array.dtype)
+    chunk[: len(found)] = found
+    return chunk.view(np.uint8).reshape(shape[0], -1).T.tobytes()
+
+
+def _shrinks(array: NDArray[Any]) -> bool:
+    """Return whether shuffle and gzip save half of a sample from the middle; less is not worth the time."""
+    flat = array.reshape(-1)
+    num = max(1, _SAMPLE_BYTES // flat.dtype.itemsize)
+    middle = max(0, len(flat) - num) // 2
+    sample = np.ascontiguousarray(flat[middle : middle + num])
+    shuffled = sample.view(np.uint8).reshape(len(sample), -1).T
+    return len(zlib.compress(shuffled.tobytes(), _GZIP[Packing.SMALL])) < _MOST_KEPT * sample.nbytes
+
+
+class _MetadataImage(io.RawIOBase):
+    """A sparse file in memory: the metadata that HDF5 writes beside the data.
+
+    size: the end of the file, as HDF5 sets it
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+        self._position = 0
+        # By page number: a page's bytes, and a 1 for each byte that was written.
+        self._pages: dict[int, tuple[bytearray, bytearray]] = {}
+
+    def runs(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset and the bytes of each run written, in ascending order."""
+        for number, (content, mask) in sorted(self._pages.items()):
+            for found in _WRITTEN.finditer(mask):
+                yield number * _PAGE + found.start(), bytes(content[found.start() : found.end()])
+
+    def write_out(
+        self, descriptor: int, placed: Sequence[Placed], written: "Future[None]", pool: ThreadPoolExecutor
+    ) -> Written:
+        """Complete a file on disk, and force it there.
+
+        placed:  the data
+        written: done when the data are in the file
+        """
+        runs: list[Placed] = [(offset, [content]) for offset, content in self.runs()]
+        hashed = pool.submit(_hash_pieces, [*placed, *runs], self.size)
+        written.result()
+        os.ftruncate(descriptor, self.size)
+        write_placed(descriptor, runs)
+        sync(descriptor)
+        return Written(self.size, hashed.result())
+
+    def seekable(self) -> bool:
+        """Return True: the image is in memory."""
+        return True
+
+    def tell(self) -> int:
+        """Return the current position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size."""
+        self.size = self._position if size is None else size
+        return self.size
+
+    def write(self, data: Any) -> int:
+        """Store the bytes at the current position."""
+        view = memoryview(data).cast("B")
+        for begin, number, low, high in self._spans(len(view)):
+            content, mask = self._pages.setdefault(number, (bytearray(_PAGE), bytearray(_PAGE)))
+            content[low:high] = view[begin : begin + high - low]
+            mask[low:high] = b"\1" * (high - low)
+        self._position += len(view)
+        self.size = max(self.size, self._position)
+        return len(view)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the bytes written; zeros between them."""
+        view = memoryview(buffer).cast("B")
+        length = max(0, min(len(view), self.size - self._position))
+        for begin, number, low, high in self._spans(length):
+            page = self._pages.get(number)
+            view[begin : begin + high - low] = bytes(high - low) if page is None else page[0][low:high]
+        self._position += length
+        return length
+
+    def _spans(self, length: int) -> Iterator[tuple[int, int, int, int]]:
+        begin = 0
+        while begin < length:
+            number, low = divmod(self._position + begin, _PAGE)
+            high = min(_PAGE, low + length - begin)
+            yield begin, number, low, high
+            begin += high - low
+
+
+def _write_bytes(path: Path, content: Buffer) -> Written:
+    """Write a file at once, and force it to disk."""
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_all(descriptor, [content], 0)
+        sync(descriptor)
+    return Written(len(content), _hash_pieces([(0, [content])], len(content)))
+
+
+def _hash_pieces(pieces: Sequence[Placed], size: int) -> str:
+    """Return the xxh3 of a file with these buffers at these offsets and zeros between, as 16 hexadecimal digits."""
+    digest = xxhash.xxh3_64()
+    position = 0
+    for offset, buffers in sorted(pieces, key=lambda piece: piece[0]):
+        digest.update(bytes(offset - position))
+        position = offset
+        for buffer in buffers:
+            digest.update(buffer)
+            position += len(buffer)
+    digest.update(bytes(size - position))
+    return digest.hexdigest()

@@ -1,0 +1,486 @@
+"""One file of a trace, opened lazily: a column is read when it is needed, checked by the one who loads or verifies it."""
+
+import mmap
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, overload
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError
+from kgverify.program.program import Rule, Symbols
+from kgverify.trace.files.disk import bytes_of
+from kgverify.trace.hdf5.reading import StoredFile, load_arrays, load_unknown, locate_arrays
+from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
+from kgverify.trace.model.columns import (
+    Candidates,
+    Columns,
+    Digests,
+    Rankings,
+    Resolvents,
+    StageItems,
+    Steps,
+    expand_rows,
+    no_stage_items,
+)
+from kgverify.trace.model.digests import compute_digests, root_digest
+from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions
+from kgverify.trace.model.levels import TraceLevel, check_level, has_goals, level_of
+from kgverify.trace.model.offsets import Offsets
+from kgverify.trace.model.schema import (
+    FIELD_OF,
+    RECORD_AGAIN,
+    STAGES,
+    Arrays,
+    absent_column,
+    decode_columns,
+    decode_rules,
+    decode_symbols,
+    num_rows,
+)
+from kgverify.trace.model.trace import Trace, find_unknown
+from kgverify.trace.model.validate import check_columns, check_facts, check_rankings, check_rules
+
+BLOCK_STEPS: Final = 1 << 14
+_CHECKSUM_BYTES: Final = 1 << 20
+
+# Each column of counts, and the level or the ragged column whose rows it counts.
+COUNTS: Final = {
+    "candidates/num_steps": "steps/num_atoms",
+    "steps/num_resolvents": "resolvents/num_atoms",
+    "steps/num_atoms": "steps/goal_atoms",
+    "resolvents/num_atoms": "resolvents/atoms",
+}
+RAGGED: Final = ("steps/goal_atoms", "resolvents/atoms")
+
+# The same for the outputs of the stages, which are not compared by columns.
+STAGE_COUNTS: Final = {"stages/num_items": "stages/stage", "stages/num_atoms": "stages/atoms"}
+_PER_STEP: Final = ("stages/told", "stages/num_items")
+
+StoredDigests = dict[str, NDArray[np.uint64]]
+"""The digests that a file holds, by their names in `Digests`."""
+
+
+class DataFile:
+    """A file of a trace, of any level, whose structure was checked. Contiguous arrays are read-only views of the file.
+
+    stored: its datasets by path
+    cache:  the chunks of packed datasets
+    arrays: datasets in memory that take the place of a file: those of a journal
+
+    UserError for what `docs/trace-format.md` refuses in links, types, shapes, storage, level and lengths.
+    """
+
+    def __init__(self, path: Path, cache: ChunkCache | None = None, arrays: Arrays | None = None) -> None:
+        self.path = path
+        self._file = locate_arrays(path) if arrays is None else _in_memory(arrays, path)
+        self.stored, self._identity = self._file.arrays, self._file.identity
+        self._in_memory, self._loaded = arrays is not None, arrays
+        self._cache = cache or ChunkCache()
+        check_level(self.stored, self.level, str(path))
+        self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
+        self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
+        self._num_rows["digests"] = self.num_steps
+        self._check_lengths()
+        self._offsets: dict[str, Offsets] = {}
+
+    @cached_property
+    def level(self) -> TraceLevel:
+        """The level of the trace."""
+        return level_of(self.small("header"), str(self.path))
+
+    @property
+    def is_archived(self) -> bool:
+        """True if the file is packed as archives are."""
+        return self._file.is_archived
+
+    @property
+    def has_stages(self) -> bool:
+        """True if it holds the outputs of the stages."""
+        return STAGES[0] in self.stored
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The columns that it holds, as `Trace.fields` names them."""
+        shared = ("header", "symbols/", "shard/")
+        return frozenset(FIELD_OF[path].name for path in self.stored if not path.startswith(shared))
+
+    @cached_property
+    def header(self) -> Header:
+        """The header. UserError if its JSON is not a header."""
+        return decode_header(self.small("header").tobytes(), str(self.path))
+
+    @cached_property
+    def symbols(self) -> Symbols:
+        """The names of predicates and constants."""
+        return decode_symbols(self.read_group("symbols/"), str(self.path))
+
+    @cached_property
+    def program(self) -> Arrays:
+        """The facts, their lines, and the rules in ids, as far as the trace holds them."""
+        arrays = self.read_group("program/")
+        facts, lines = arrays.get("program/facts"), arrays.get("program/fact_lines")
+        check_facts(facts, lines, self.symbols, str(self.path))
+        check_rules(arrays, self.symbols, str(self.path))
+        return arrays
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...] | None:
+        """The program's rules; None if the trace holds none."""
+        return decode_rules(self.program)
+
+    @cached_property
+    def rankings(self) -> Rankings | None:
+        """The rankings; None if the file holds no rankings."""
+        arrays = self.read_group("rankings/")
+        if not arrays:
+            return None
+        rankings = Rankings(*(arrays[f"rankings/{name}"] for name in Rankings._fields))
+        check_rankings(rankings, str(self.path))
+        return rankings
+
+    def length(self, name: str) -> int:
+        """Return the rows of a dataset; for an absent one, those of its level, and no atoms."""
+        if name in self.stored:
+            return self.stored[name].shape[0]
+        return 0 if FIELD_OF[name].width else self._num_rows[name.split("/")[0]]
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the type of a dataset, or the type in which an absent one is returned."""
+        return np.dtype(self.stored[name].dtype if name in self.stored else FIELD_OF[name].dtypes[-1])
+
+    def read(self, name: str, begin: int, end: int) -> NDArray[Any]:
+        """Return rows of a dataset: a view if it is contiguous, else a copy; zeros if it is absent."""
+        stored = self.stored.get(name)
+        if stored is None:
+            return absent_column(name, end - begin)
+        if self._loaded is not None:
+            return self._loaded[name][begin:end]
+        if stored.offset >= 0:
+            return self._view(stored)[begin:end]
+        with open_again(self.path, self._identity) as descriptor:
+            # No two chunks share bytes, and so the offset distinguishes them.
+            return read_rows(
+                descriptor,
+                stored,
+                begin,
+                end,
+                lambda chunk: self._cache.get(
+                    (self._identity, chunk.offset), lambda: read_chunk(descriptor, chunk, stored)
+                ),
+            )
+
+    def take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows of a dataset in any order, as `read` does."""
+        stored = self.stored.get(name)
+        if stored is None:
+            return absent_column(name, len(rows))
+        if stored.offset < 0 or self._loaded is not None:
+            return take_rows(stored, rows, lambda begin, end: self.read(name, begin, end))
+        taken: NDArray[Any] = self._view(stored)[rows]
+        return taken
+
+    def read_all(self, name: str) -> NDArray[Any]:
+        """Return all rows, as `read` does."""
+        return self.read(name, 0, self.length(name))
+
+    def small(self, name: str) -> NDArray[Any]:
+        """Return a small dataset, its checksum verified."""
+        array = self.read_all(name)
+        self.check_sum(name, xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).data))
+        return array
+
+    def read_group(self, *prefixes: str) -> Arrays:
+        """Return small datasets by path, their checksums verified."""
+        return {name: self.small(name) for name in self.stored if name.startswith(prefixes)}
+
+    def verify(self, name: str) -> None:
+        """Raise a UserError unless a dataset's bytes have the checksum stored with it."""
+        stored = self.stored[name]
+        hasher = xxhash.xxh3_64()
+        rows = max(1, _CHECKSUM_BYTES // (self.dtype(name).itemsize * (stored.shape[1] if stored.shape[1:] else 1)))
+        for begin in range(0, stored.shape[0], rows):
+            hasher.update(np.ascontiguousarray(self.read(name, begin, min(begin + rows, stored.shape[0]))).data)
+        self.check_sum(name, hasher.intdigest())
+
+    def check_sum(self, name: str, found: int) -> None:
+        """Raise a UserError unless this is the checksum stored with a dataset."""
+        self.stored[name].check_checksum(found)
+
+    def offsets(self, name: str) -> Offsets:
+        """Return the offsets of the rows below, for a column of counts."""
+        if name not in self._offsets:
+            self._offsets[name] = Offsets(
+                lambda begin, end: self.read(name, begin, end),
+                lambda rows: self.take(name, rows),
+                self.length(name),
+                self.length((COUNTS | STAGE_COUNTS)[name]),
+                f"{self.path}:{name}",
+            )
+        return self._offsets[name]
+
+    def read_candidates(self, begin: int, end: int) -> Columns:
+        """Return candidates with all their steps."""
+        first = self.offsets("candidates/num_steps")
+        candidates = Candidates(*(self.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
+        return self.read_steps(first.at(begin), first.at(end))._replace(candidates=candidates)
+
+    def read_steps(self, begin: int, end: int) -> Columns:
+        """Return steps with all their resolvents; no candidates."""
+        first_goal, first_resolvent, first_atom = (
+            self.offsets(name) for name in ("steps/num_atoms", "steps/num_resolvents", "resolvents/num_atoms")
+        )
+        low, high = first_resolvent.at(begin), first_resolvent.at(end)
+        steps = [self.read(f"steps/{name}", begin, end) for name in Steps._fields[:-1]]
+        resolvents = [self.read(f"resolvents/{name}", low, high) for name in Resolvents._fields[:-1]]
+        goals = self.read("steps/goal_atoms", first_goal.at(begin), first_goal.at(end))
+        atoms = self.read("resolvents/atoms", first_atom.at(low), first_atom.at(high))
+        none = Candidates(*(self.read(f"candidates/{name}", 0, 0) for name in Candidates._fields))
+        items = self._read_items(begin, end) if self.has_stages else no_stage_items()
+        return Columns(none, Steps(*[*steps, goals]), Resolvents(*[*resolvents, atoms]), items)
+
+    def _read_items(self, begin: int, end: int) -> StageItems:
+        first_item, first_atom = (self.offsets(name) for name in STAGE_COUNTS)
+        low, high = first_item.at(begin), first_item.at(end)
+        ranges = dict.fromkeys(_PER_STEP, (begin, end)) | {STAGES[-1]: (first_atom.at(low), first_atom.at(high))}
+        return StageItems(*(self.read(name, *ranges.get(name, (low, high))) for name in STAGES))
+
+    def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
+        """Return candidates in any order, with all their steps."""
+
+        def below(name: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+            first = self.offsets(name).of(chosen)
+            bounds = np.stack((first, first + self.take(name, chosen)), axis=1).reshape(-1)
+            return expand_rows(bounds, np.arange(0, len(bounds), 2))
+
+        steps = below("candidates/num_steps", rows)
+        resolvents = below("steps/num_resolvents", steps)
+        elements = {"candidates": rows, "steps": steps, "resolvents": resolvents}
+        ragged = {RAGGED[0]: below("steps/num_atoms", steps), RAGGED[1]: below("resolvents/num_atoms", resolvents)}
+
+        def take(level: str, names: tuple[str, ...]) -> list[NDArray[Any]]:
+            paths = [f"{level}/{name}" for name in names]
+            return [self.take(path, ragged.get(path, elements[level])) for path in paths]
+
+        items = no_stage_items()
+        if self.has_stages:
+            elements["stages"] = below("stages/num_items", steps)
+            ragged |= dict.fromkeys(_PER_STEP, steps)
+            ragged["stages/atoms"] = below("stages/num_atoms", elements["stages"])
+            items = StageItems(*take("stages", StageItems._fields))
+        return Columns(
+            Candidates(*take("candidates", Candidates._fields)),
+            Steps(*take("steps", Steps._fields)),
+            Resolvents(*take("resolvents", Resolvents._fields)),
+            items,
+        )
+
+    def read_digests(self, begin: int, end: int) -> StoredDigests:
+        """Return the stored digests of some steps: none, that of the sequence, or all."""
+        held = [name for name in Digests._fields if f"digests/{name}" in self.stored]
+        return {name: self.read(f"digests/{name}", begin, end) for name in held}
+
+    def release(self) -> None:
+        """Let the system reclaim the mapped pages; they are read again when they are needed."""
+        if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__ and self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def load(self, *, verify_digests: bool = True) -> Trace:
+        """Read the whole file into memory, and check every checksum and value.
+
+        verify_digests: recompute stored digests and compare them
+        """
+        arrays = self._loaded = self.load_arrays()
+        columns = decode_columns(arrays)
+        stored = {name: arrays[f"digests/{name}"] for name in Digests._fields if f"digests/{name}" in arrays}
+        digests = self.check_block(columns, stored, verify_digests=verify_digests)
+        unknown = load_unknown(self.path, self._file) if self._file.unknown else {}
+        trace = Trace(
+            header=self.header,
+            symbols=self.symbols,
+            columns=columns,
+            digests=digests,
+            rankings=self.rankings,
+            facts=self.program.get("program/facts"),
+            fact_lines=self.program.get("program/fact_lines"),
+            fields=self.fields,
+            is_complete="shard/index" not in arrays,
+            source=str(self.path),
+            rules=self.rules,
+            unknown=find_unknown(self.header, unknown, arrays["header"].tobytes(), self._file.dropped),
+        )
+        if not self._in_memory:
+            self._loaded = None
+        return trace
+
+    def load_arrays(self) -> Arrays:
+        """Read every dataset that the schema names into memory, its checksum verified."""
+        return load_arrays(self.path, self._file)[0] if self._loaded is None else self._loaded
+
+    def verify_content(self) -> int:
+        """Check every checksum and value, block by block, in bounded memory; return the root digest of the steps."""
+        for name in self.stored:
+            self.verify(name)
+        _ = self.program, self.rankings
+        for name in (*COUNTS, *(STAGE_COUNTS if self.has_stages else ())):
+            self.offsets(name).build()
+        root = 0
+        for begin, end in self.split():
+            columns = self.read_candidates(begin, end)
+            first = self.offsets("candidates/num_steps").at(begin)
+            stored = self.read_digests(first, first + len(columns.steps.depth))
+            digests = self.check_block(columns, stored, first)
+            root += root_digest(columns.candidates, digests.sequence)
+        self.release()
+        return root % (1 << 64)
+
+    def check_block(
+        self,
+        columns: Columns,
+        stored: StoredDigests,
+        first_step: int = 0,
+        *,
+        where: str = "",
+        verify_digests: bool = True,
+    ) -> Digests:
+        """Return the digests of some columns. UserError unless their values exist and their digests are those stored.
+
+        At a level without goals these are the stored ones, and zeros for those that are not stored.
+
+        where: the columns' name in errors, if it is not the file's
+        """
+        where = where or str(self.path)
+        facts = self.program.get("program/facts")
+        num_rules = len(self.header.clauses.rules) or None
+        num_facts = None if facts is None else len(facts)
+        check_columns(columns, self.symbols, where, num_rules=num_rules, num_facts=num_facts)
+        if not has_goals(self.level) or (not verify_digests and len(stored) == len(Digests._fields)):
+            zeros = np.zeros(len(columns.steps.depth), np.uint64)
+            return Digests(*(stored.get(name, zeros) for name in Digests._fields))
+        digests = compute_digests(columns)
+        for name, found in stored.items() if verify_digests else ():
+            expected = getattr(digests, name)
+            if (found != expected).any():
+                step = int(np.argmax(found != expected))
+                raise UserError(
+                    f"step {first_step + step} has digest {int(found[step]):016x},"
+                    f" expected {int(expected[step]):016x} from its columns",
+                    where=f"{where}:digests/{name}",
+                    fix="write the digests that docs/trace-format.md defines, or none",
+                )
+        return digests
+
+    def compute_root(self) -> int:
+        """Return the root digest of the steps, from the stored digests; compute those that are not stored."""
+        root = 0
+        for begin, end in self.split():
+            first = self.offsets("candidates/num_steps")
+            candidates = Candidates(*(self.read(f"candidates/{name}", begin, end) for name in Candidates._fields))
+            stored = self.read_digests(first.at(begin), first.at(end))
+            if "sequence" not in stored:
+                stored = compute_digests(self.read_candidates(begin, end))._asdict()
+            root += root_digest(candidates, stored["sequence"])
+        self.release()
+        return root % (1 << 64)
+
+    def split(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of candidates with about `BLOCK_STEPS` steps each, or of a single candidate."""
+        first = self.offsets("candidates/num_steps")
+        begin = 0
+        while begin < self.num_candidates:
+            end = min(begin + BLOCK_STEPS, self.num_candidates)
+            if first.at(end) - first.at(begin) > BLOCK_STEPS:
+                counts = self.read("candidates/num_steps", begin, end)
+                sums = np.cumsum(counts, dtype=np.int64)
+                end = begin + max(1, int(np.searchsorted(sums, BLOCK_STEPS, side="right")))
+            yield begin, end
+            begin = end
+
+    @cached_property
+    def _map(self) -> mmap.mmap:
+        with open_again(self.path, self._identity) as descriptor:
+            return mmap.mmap(descriptor, self._identity[2], access=mmap.ACCESS_READ)
+
+    def _view(self, stored: StoredArray) -> NDArray[Any]:
+        # It was checked to lie within the file. numpy.memmap would map the file once for each dataset.
+        return np.ndarray(stored.shape, stored.dtype, buffer=self._map, offset=stored.offset)
+
+    def _check_lengths(self) -> None:
+        groups = {
+            group: [name for name in self.stored if name.startswith(f"{group}/") and name not in RAGGED]
+            for group in (*self._num_rows, "rankings")
+        }
+        groups["steps"] += [name for name in _PER_STEP if name in self.stored]
+        groups["stages"] = [name for name in STAGES[len(_PER_STEP) : -1] if name in self.stored]
+        for group, names in groups.items():
+            members = {name.removeprefix(f"{group}/"): self.stored[name].shape[0] for name in names}
+            expected = self._num_rows.get(group, next(iter(members.values()), 0))
+            if any(length != expected for length in members.values()):
+                raise UserError(
+                    f"lengths differ: {', '.join(f'{n} {length}' for n, length in members.items())};"
+                    f" expected {expected} rows",
+                    where=f"{self.path}:{group}",
+                    fix="write one row for each in every column",
+                )
+
+
+class LazyNames(Sequence[str]):
+    """Names of a mapped trace, each decoded when it is needed; bytes that are not UTF-8 are shown escaped."""
+
+    def __init__(self, content: NDArray[Any], offsets: NDArray[Any]) -> None:
+        self._content = content
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return max(0, len(self._offsets) - 1)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        begin, end = self._offsets[index % len(self) : index % len(self) + 2].tolist()
+        return self._content[begin:end].tobytes().decode("utf-8", "backslashreplace")
+
+
+def decode_header(content: bytes, where: str) -> Header:
+    """Decode the JSON of a header. UserError if it is not one."""
+    where = f"{where}:header"
+    try:
+        header = msgspec.json.decode(content, type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(
+            f"not a header: {error}", where=where, fix="write the JSON that docs/trace-format.md describes"
+        ) from error
+    except UserError as error:
+        raise UserError(error.message, where=where, fix=error.fix) from error
+    if header.schema_version not in READABLE_VERSIONS:
+        raise UserError(
+            f"schema version is {header.schema_version}, expected {expected_versions()}", where=where, fix=RECORD_AGAIN
+        )
+    # Version 1 gave the level no meaning.
+    return header if header.schema_version > 1 else msgspec.structs.replace(header, level=TraceLevel.STEPS.value)
+
+
+def _in_memory(arrays: Arrays, path: Path) -> StoredFile:
+    """Describe arrays in memory as the datasets of a file."""
+    stored = {
+        name: StoredArray(
+            f"{path}:{name}",
+            array.dtype,
+            array.shape,
+            checksum=xxhash.xxh3_64_intdigest(bytes_of(array)),
+        )
+        for name, array in arrays.items()
+    }
+    return StoredFile(stored, {}, (), (0, 0, 0))

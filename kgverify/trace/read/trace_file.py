@@ -1,0 +1,486 @@
+"""The reader of traces: a file, or a folder of shards, opened in milliseconds and read lazily, whatever its size."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.errors import UserError
+from kgverify.program.program import Rule, Symbols
+from kgverify.trace.files.disk import check_no_link
+from kgverify.trace.files.journal import journal_name, load_journal
+from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash
+from kgverify.trace.files.output_path import partial_of
+from kgverify.trace.hdf5.stored_array import ChunkCache
+from kgverify.trace.model.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
+from kgverify.trace.model.header import Header
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.schema import FIELD_OF, RECORD_AGAIN, Arrays
+from kgverify.trace.model.trace import Trace, join_unknown
+from kgverify.trace.read.data_file import DataFile, LazyNames, StoredDigests
+
+SHARED: Final = ("header", "symbols/", "program/")
+"""The datasets that every shard repeats."""
+
+
+def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> "TraceFile":
+    """Open a trace file, or a folder of shards, without reading its columns.
+
+    Args:
+        path: A trace file, or a folder with a manifest. A folder whose recording did not finish is read as far as it
+            was committed.
+        tolerates_shards: Leave out shards that are missing or duplicated and list them in `TraceFile.faults`,
+            instead of raising a UserError.
+        is_lazy: Open a shard when it is first needed, and check only then that it matches the manifest.
+
+    Returns:
+        A `TraceFile`; its `load` reads the whole trace into memory.
+
+    Raises:
+        UserError: There is no trace, or its structure is not that of `docs/trace-format.md`.
+
+    Example:
+        >>> open_trace("mine.h5").load().columns.steps.choice  # doctest: +SKIP
+    """
+    return TraceFile(path, tolerates_shards=tolerates_shards, is_lazy=is_lazy)
+
+
+def read_trace(path: Path | str, *, verify_digests: bool = True) -> Trace:
+    """Read a whole trace into memory: open it, and load it.
+
+    verify_digests: recompute stored digests and compare them; checksums are verified in any case
+
+    UserError if there is no trace or it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md` lists
+    what is refused.
+    """
+    return TraceFile(path, is_lazy=True).load(verify_digests=verify_digests)
+
+
+class TraceFile:
+    """A trace on disk: one file, or a folder of shards, with rows numbered over all files.
+
+    Small datasets are verified when they are read. The checksums, values and digests of the others are verified by
+    `load`, by `verify_content`, or by a caller that reads all of a column.
+
+    files:       the files, each a `DataFile`
+    shards:      the entry of each file in the manifest; None for a single file and for the journal of a recording
+    faults:      messages for the shards that are missing or duplicated, and left out
+    is_complete: False for a single shard and for a recording that did not finish
+    """
+
+    def __init__(self, path: Path | str, *, tolerates_shards: bool = False, is_lazy: bool = False) -> None:
+        self.path = Path(path)
+        self.source = str(path)
+        self.faults: tuple[str, ...] = ()
+        self.shards: tuple[Shard | None, ...] = (None,)
+        self.files: Sequence[DataFile]
+        self._cache = ChunkCache()
+        if self.path.is_dir():
+            self._open_folder(tolerates_shards, is_lazy)
+            return
+        if not self.path.is_file():
+            partial = partial_of(self.path)
+            fix = f"its recording did not finish: resume it, or read {partial}"
+            raise UserError("no such trace", where=self.source, fix=fix if partial.is_dir() else "check the path")
+        self.files = [DataFile(self.path, self._cache)]
+        self.is_complete = "shard/index" not in self.files[0].stored
+        self._count([(file.num_candidates, file.num_steps) for file in self.files])
+
+    @property
+    def num_resolvents(self) -> int:
+        """The resolvents in all files."""
+        return sum(file.num_resolvents for file in self.files)
+
+    @property
+    def header(self) -> Header:
+        """The header of the trace."""
+        return self.files[0].header
+
+    @property
+    def has_goals(self) -> bool:
+        """True if its level keeps the atoms of its goals."""
+        return has_goals(self.header.level)
+
+    @property
+    def symbols(self) -> Symbols:
+        """The names of predicates and constants."""
+        return self.files[0].symbols
+
+    @property
+    def program(self) -> Arrays:
+        """The facts, their lines, and the rules in ids, as far as the trace holds them."""
+        return self.files[0].program
+
+    @property
+    def rules(self) -> tuple[Rule, ...] | None:
+        """The program's rules; None if the trace holds none."""
+        return self.files[0].rules
+
+    @property
+    def rankings(self) -> Rankings | None:
+        """The rankings; None if the trace holds no rankings."""
+        return self.files[-1].rankings
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The columns that the files hold."""
+        return self.files[-1].fields
+
+    def share_symbols(self, other: "TraceFile") -> None:
+        """Take the names of another trace if they are the same, byte for byte, instead of decoding them again."""
+        own, others = (trace.files[0].read_group("symbols/") for trace in (self, other))
+        if all(np.array_equal(own[name], others[name]) for name in own):
+            self.files[0].symbols = other.symbols
+
+    def length(self, name: str) -> int:
+        """Return the rows of a column in all files."""
+        return sum(file.length(name) for file in self.files)
+
+    def load(self, *, verify_digests: bool = True) -> Trace:
+        """Read the whole trace into memory, and check every checksum and value.
+
+        verify_digests: recompute stored digests and compare them
+
+        UserError for a trace that is damaged or inconsistent.
+        """
+        parts: list[Trace] = []
+        for index, shard in enumerate(self.shards):
+            if shard is not None:
+                check_shard(self.path, shard)
+            file = self.files[index]
+            check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
+            parts.append(file.load(verify_digests=verify_digests))
+            if shard is not None:
+                check_root(parts[-1].root, shard, file.path)
+        if len(parts) == 1 and not self.path.is_dir():
+            return parts[0]
+        digests = Digests(*(np.concatenate(columns) for columns in zip(*(p.digests for p in parts), strict=True)))
+        whole = self.with_columns(concatenate([part.columns for part in parts]), digests, parts[-1].rankings)
+        return replace(whole, unknown=join_unknown([part.unknown for part in parts]))
+
+    def with_columns(self, columns: Columns, digests: Digests, rankings: Rankings | None = None) -> Trace:
+        """Return this trace's metadata with other columns, in memory."""
+        return Trace(
+            header=self.header,
+            symbols=self.symbols,
+            columns=columns,
+            digests=digests,
+            rankings=rankings,
+            facts=self.program.get("program/facts"),
+            fact_lines=self.program.get("program/fact_lines"),
+            fields=self.fields,
+            is_complete=self.is_complete,
+            source=self.source,
+            rules=self.rules,
+        )
+
+    def metadata_only(self) -> Trace:
+        """Return the trace without candidates, unchecked, its names and facts as views: for showing a few candidates."""
+        # Every shard holds them; one that is open costs nothing.
+        opened = self.files.opened if isinstance(self.files, _LazyShards) else None
+        file = opened or self.files[0]
+        names: Any = [
+            LazyNames(*(file.read_all(f"symbols/{kind}_{part}") for part in ("bytes", "offsets")))
+            for kind in ("predicates", "constants")
+        ]
+        facts, lines = (
+            file.read_all(name) if name in file.stored else None for name in ("program/facts", "program/fact_lines")
+        )
+        return Trace(
+            header=file.header,
+            symbols=Symbols(*names),
+            columns=file.read_steps(0, 0),
+            digests=Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields)),
+            rankings=None,
+            facts=facts,
+            fact_lines=lines,
+            fields=file.fields,
+            is_complete=self.is_complete,
+            source=self.source,
+        )
+
+    def read_candidates(self, begin: int, end: int) -> Columns:
+        """Return candidates with all their steps."""
+        parts = [file.read_candidates(low, high) for file, low, high in self._split(begin, end)]
+        return concatenate(parts) if parts else self.files[0].read_candidates(0, 0)
+
+    def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
+        """Return candidates in any order, with all their steps."""
+        shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1
+        parts: list[Columns] = []
+        positions = []
+        for i in np.unique(shard).tolist():
+            position = np.flatnonzero(shard == i)
+            parts.append(self.files[i].gather_candidates(rows[position] - self.candidate_starts[i]))
+            positions.append(position)
+        if not parts:
+            return self.files[0].read_candidates(0, 0)
+        if len(parts) == 1:
+            return parts[0]
+        return select_candidates(concatenate(parts), np.argsort(np.concatenate(positions)))
+
+    def candidate_columns(self, begin: int = 0, end: int | None = None) -> Candidates:
+        """Return candidates without their steps; views if they are in one file."""
+        pieces = self._split(begin, self.num_candidates if end is None else end)
+        parts = [[f.read(f"candidates/{name}", a, b) for name in Candidates._fields] for f, a, b in pieces]
+        if not parts:
+            return self.files[0].read_candidates(0, 0).candidates
+        return Candidates(*(c[0] if len(c) == 1 else np.concatenate(c) for c in zip(*parts, strict=True)))
+
+    def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows of a column of candidates, in any order."""
+        shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1
+        like = self.files[0].read(name, 0, 0)
+        found = np.empty((len(rows), *like.shape[1:]), like.dtype)
+        for i in np.unique(shard).tolist():
+            is_here = shard == i
+            found[is_here] = self.files[i].take(name, rows[is_here] - self.candidate_starts[i])
+        return found
+
+    def read_step(self, candidate: int, step: int) -> tuple[Columns, StoredDigests]:
+        """Return one step of a candidate, with the candidate, and its stored digests. IndexError if it does not exist."""
+        ((file, row, end),) = self._split(candidate, candidate + 1)
+        num_steps = int(file.read("candidates/num_steps", row, end)[0])
+        if not 0 <= step < num_steps:
+            raise IndexError(step)
+        first = file.offsets("candidates/num_steps").at(row) + step
+        candidates = Candidates(*(file.read(f"candidates/{name}", row, end) for name in Candidates._fields))
+        return file.read_steps(first, first + 1)._replace(candidates=candidates), file.read_digests(first, first + 1)
+
+    def read_digests(self, begin: int, end: int) -> list[StoredDigests]:
+        """Return the stored digests of all steps of some neighbouring candidates, file by file."""
+        found = []
+        for file, low, high in self._split(begin, end):
+            first = file.offsets("candidates/num_steps")
+            found.append(file.read_digests(first.at(low), first.at(high)))
+        return found
+
+    def first_step(self, candidate: int) -> int:
+        """Return the row of a candidate's first step."""
+        if candidate == self.num_candidates:
+            return self.num_steps
+        i = int(np.searchsorted(self.candidate_starts, candidate, side="right")) - 1
+        inner = self.files[i].offsets("candidates/num_steps").at(candidate - int(self.candidate_starts[i]))
+        return int(self.step_starts[i]) + inner
+
+    def candidate_of(self, name: str, element: int) -> int:
+        """Return the candidate to which an element of a column belongs, at any level."""
+        for i, file in enumerate(self.files):
+            length = file.length(name)
+            if element >= length:
+                element -= length
+                continue
+            level = name.split("/")[0]
+            if name == "resolvents/atoms":
+                element = file.offsets("resolvents/num_atoms").row_of(element)
+            if name == "steps/goal_atoms":
+                element = file.offsets("steps/num_atoms").row_of(element)
+            if level == "resolvents":
+                element = file.offsets("steps/num_resolvents").row_of(element)
+            if level != "candidates":
+                element = file.offsets("candidates/num_steps").row_of(element)
+            return int(self.candidate_starts[i]) + element
+        raise IndexError(element)
+
+    def split(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of candidates of the whole trace, each in one file, as `DataFile.split` does."""
+        for file, first in zip(self.files, self.candidate_starts.tolist(), strict=False):
+            for begin, end in file.split():
+                yield first + begin, first + end
+            file.release()
+
+    def verify(self, *prefixes: str) -> None:
+        """Raise a UserError unless the datasets whose paths begin so, or all, have their checksums."""
+        for file in self.files:
+            for name in file.stored:
+                if name.startswith(prefixes or ("",)):
+                    file.verify(name)
+            file.release()
+
+    def check_block(self, columns: Columns, stored: StoredDigests, where: str = "") -> Digests:
+        """Return the digests of some columns, checked as `DataFile.check_block` does."""
+        return self.files[0].check_block(columns, stored, where=where or self.source)
+
+    def verify_content(self) -> None:
+        """Check everything that `load` checks, block by block, in bounded memory. UserError as by `load`."""
+        for file, shard in zip(self.files, self.shards, strict=True):
+            if shard is not None:
+                check_shard(self.path, shard)
+            root = file.verify_content()
+            if shard is not None:
+                check_root(root, shard, file.path)
+
+    def compute_root(self) -> int:
+        """Return the root digest of all steps, from the stored digests; compute those that are not stored."""
+        return sum(file.compute_root() for file in self.files) % (1 << 64)
+
+    def release(self) -> None:
+        """Let the system reclaim the mapped pages."""
+        for file in self.files:
+            file.release()
+
+    def _split(self, begin: int, end: int) -> Iterator[tuple[DataFile, int, int]]:
+        """Yield the files that hold a range of candidates, with the rows there."""
+        starts = self.candidate_starts
+        for i in range(max(0, int(np.searchsorted(starts, begin, side="right")) - 1), len(self.files)):
+            low, high = max(begin, int(starts[i])), min(end, int(starts[i + 1]))
+            if low < high:
+                yield self.files[i], low - int(starts[i]), high - int(starts[i])
+            if starts[i + 1] >= end:
+                return
+
+    def _count(self, counts: list[tuple[int, int]]) -> None:
+        self.candidate_starts, self.step_starts = (
+            np.cumsum([0, *column], dtype=np.int64) for column in zip(*counts, strict=True)
+        )
+        self.num_candidates = int(self.candidate_starts[-1])
+        self.num_steps = int(self.step_starts[-1])
+
+    def _open_folder(self, tolerates_shards: bool, is_lazy: bool) -> None:
+        manifest = read_manifest(self.path)
+        self.is_complete = manifest.is_complete and not self.path.name.endswith(".partial")
+        journal = None if manifest.is_complete else open_journal_file(self.path, len(manifest.shards))
+        if not manifest.shards and journal is None:
+            raise UserError("the manifest lists no shard", where=self.source, fix=RECORD_AGAIN)
+        self.shards = (*manifest.shards, *(() if journal is None else (None,)))
+        self.files = _LazyShards(self.path, manifest.shards, journal, self._cache)
+        if not is_lazy:
+            self._open_all(tolerates_shards, len(manifest.shards))
+        self._count(
+            [
+                (file.num_candidates, file.num_steps)
+                for file in (shard or journal for shard in self.shards)
+                if file is not None
+            ]
+        )
+
+    def _open_all(self, tolerates_shards: bool, num_shards: int) -> None:
+        opened: list[tuple[DataFile, Shard | None]] = []
+        faults = []
+        for index, shard in enumerate(self.shards):
+            try:
+                opened.append((self.files[index], shard))
+            except ShardError as error:
+                if error.reason == "missing":
+                    faults.append(f"{self.path / error.name} is missing, and the manifest lists it")
+                elif error.index is not None and error.index < num_shards:
+                    faults.append(f"{self.path / error.name} is shard {error.index} once more, expected shard {index}")
+                else:
+                    raise
+        if faults and (not tolerates_shards or not opened):
+            raise UserError("; ".join(faults), where=self.source, fix=RECORD_AGAIN)
+        self.faults = tuple(faults)
+        self.files, self.shards = [file for file, _ in opened], tuple(shard for _, shard in opened)
+        for number, file in enumerate(self.files, 1):
+            check_alike(self.files[0], file, is_last=number == len(self.files))
+
+
+def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None = None) -> DataFile:
+    """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
+    path = folder / shard.name
+    check_no_link(path)
+    if not path.is_file():
+        raise ShardError(
+            "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
+        )
+    file = DataFile(path, cache)
+    stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
+    if stored != [index]:
+        raise ShardError(
+            f"found {stored}, expected [{index}]",
+            name=shard.name,
+            reason="misplaced",
+            where=f"{path}:shard/index",
+            fix="put every shard in its place",
+            index=stored[0] if stored else None,
+        )
+    if (size := path.stat().st_size) != shard.size:
+        raise UserError(f"takes {size} bytes, expected {shard.size}", where=str(path), fix=RECORD_AGAIN)
+    found, expected = (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)
+    if found != expected:
+        raise UserError(
+            f"candidates and steps are {found}, expected {expected} from the manifest",
+            where=str(path),
+            fix=RECORD_AGAIN,
+        )
+    return file
+
+
+def open_journal_file(folder: Path, index: int) -> DataFile | None:
+    """Open the batches that an unfinished recording appended since its last shard, in memory; None without batches."""
+    arrays = load_journal(folder, index)
+    return None if arrays is None else DataFile(folder / journal_name(index), arrays=arrays)
+
+
+def check_same_run(first: DataFile, file: DataFile) -> None:
+    """Raise a UserError unless a file repeats the header, names and program of the first."""
+    for name in sorted(name for name in {*first.stored, *file.stored} if name.startswith(SHARED)):
+        # The checksums stand for the bytes, which are verified when they are read.
+        own, other = file.stored.get(name), first.stored.get(name)
+        if own is None or other is None or own.checksum != other.checksum:
+            raise UserError(
+                f"differs from that of {first.path.name}, expected the same in every shard",
+                where=f"{file.path}:{name}",
+                fix=RECORD_AGAIN,
+            )
+
+
+def check_alike(first: DataFile, file: DataFile, *, is_last: bool) -> None:
+    """Raise a UserError unless a file is of the same run as the first, with the same columns; only the last has rankings."""
+    check_same_run(first, file)
+    names = {*first.stored, *file.stored}
+    odd = [n for n in names if (n in first.stored) != (n in file.stored) and not n.startswith("rankings/")]
+    if odd:
+        raise UserError(
+            f"{FIELD_OF[min(odd)].name} is in one shard and not in another",
+            where=str(file.path),
+            fix="write the same columns everywhere",
+        )
+    if file.dtype("resolvents/score") != first.dtype("resolvents/score"):
+        raise UserError(
+            "scores have one type in one shard and another in another", where=str(file.path), fix=RECORD_AGAIN
+        )
+    if "rankings/query" in file.stored and not is_last:
+        raise UserError("found rankings, expected in the last shard alone", where=str(file.path), fix=RECORD_AGAIN)
+
+
+def check_root(root: int, shard: Shard, path: Path) -> None:
+    """Raise a UserError unless the root digest of a shard is that of the manifest."""
+    if render_hash(root) != shard.root:
+        raise UserError(
+            f"root is {render_hash(root)}, expected {shard.root} from the manifest", where=str(path), fix=RECORD_AGAIN
+        )
+
+
+class _LazyShards(Sequence[DataFile]):
+    """The shards of a folder, each opened when it is first needed, then the journal, if there is one."""
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], journal: DataFile | None, cache: ChunkCache) -> None:
+        self._folder, self._shards, self._cache = folder, shards, cache
+        self._files: dict[int, DataFile] = {} if journal is None else {len(shards): journal}
+        self._length = len(shards) + len(self._files)
+
+    @property
+    def opened(self) -> DataFile | None:
+        """Any file that is open."""
+        return next(iter(self._files.values()), None)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> DataFile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[DataFile]: ...
+
+    def __getitem__(self, index: int | slice) -> DataFile | Sequence[DataFile]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        if index not in self._files:
+            self._files[index] = open_shard(self._folder, index, self._shards[index], self._cache)
+        return self._files[index]
