@@ -34,9 +34,7 @@ Mode = Annotated[
     str,
     typer.Option(help="Of the compiled evaluator: auto, fused, eager, default, reduce-overhead or max-autotune."),
 ]
-Precision = Annotated[
-    str, typer.Option(help="Of the policy's products: float32, or on CUDA bf16x3, fp16 or bf16.")
-]
+Precision = Annotated[str, typer.Option(help="Of the policy's products: float32, or on CUDA bf16x3, fp16 or bf16.")]
 Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled evaluator has in flight.")]
 Faults = Annotated[
     list[str] | None, typer.Option("--fault", help="Plant a fault in the compiled evaluator, e.g. fact-cap.")

@@ -88,7 +88,7 @@ def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     assert evaluation.num_rescored == evaluation.num_choices == num_choices
 
 
-def test_a_fused_tick_that_cannot_be_had_says_why() -> None:
+def test_a_fused_tick_that_is_not_available_says_why() -> None:
     graph = load_graph("countries")
     limits = Limits(max_atoms=9)
     with pytest.raises(UserError, match="goals of at most 7 atoms"):
