@@ -1,7 +1,7 @@
-"""Measure the cost of comparing recorded traces, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
+"""Measure the cost of comparing recorded traces, both sides of each ratio in one run.
 
-FOLDER takes two synthetic traces of MILLIONS steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
-is of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
+Usage: trace_comparison.py FOLDER [MILLIONS]. FOLDER takes two synthetic traces of MILLIONS steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
+belongs to HDF5's own tools (Debian: hdf5-tools); without it, its rows say so.
 """
 
 import json
