@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.bench.result import Agreement
-from kgverify.evaluation.spot_check import smallest_gaps
+from kgverify.evaluation.evaluation_report import find_smallest_gaps
 from kgverify.program.outcomes import Outcome
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
 
@@ -73,7 +73,7 @@ class Expectation:
         for begin in range(0, len(differing), _PROVED_AT_ONCE):
             part = differing[begin : begin + _PROVED_AT_ONCE]
             candidates = CandidateSet(self.ends.query[part], self.ends.side[part], self.ends.atom[part])
-            is_near = smallest_gaps(self.prove(candidates)) <= 2 * error
+            is_near = find_smallest_gaps(self.prove(candidates)) <= 2 * error
             num += int(is_near.sum())
             if not is_near.all():
                 return num, int(part[~is_near][0])
