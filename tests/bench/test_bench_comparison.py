@@ -170,7 +170,7 @@ def test_the_picture_has_a_bar_for_each_speed_and_a_note_where_no_speed_is():
     assert [each.get("class") for each in tree.iter(f"{of}rect")] == ["paper", "reference", "eager"]
     assert len([each for each in tree.iter(f"{of}path") if each.get("class") == "whisker"]) == 2
     texts = [each.text for each in tree.iter(f"{of}text")]
-    assert "WRONG: speed withheld: call 2 differs" in texts
+    assert "WRONG, speed withheld: call 2 differs" in texts
     assert any(text.startswith("a<b>&\"c'") for text in texts)
     assert "<b>" not in picture
     width = float(tree.get("width"))
