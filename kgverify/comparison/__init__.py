@@ -1,1 +1,1 @@
-"""Comparing two traces: align, compare field by field, find the first divergence, give a verdict."""
+"""The comparison of two traces: verdict, first divergences, their stages and their causes."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.view import Names, ResolventView, StepView
+from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.engines.adapters.resolution import Clauses
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.positions import lockstep_columns
 from kgverify.comparison.result import Comparison, Divergence, NearTie, Verdict, highest_level
 from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
-from kgverify.comparison.view import Names, StepReader, StepView
+from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.engines.protocol import (
     Engine,
     Positions,

@@ -158,8 +158,8 @@ def test_ctrl_c_ends_after_the_part_in_flight_and_the_command_goes_on_later(comm
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    assert "ending after the part in flight" in err
-    assert re.search(r"\d+ of \d+ parts are done; go on later with: kgverify evaluate --part-size 30", err)
+    assert "stopping after the current part" in err
+    assert re.search(r"\d+ of \d+ parts are done; resume with: kgverify evaluate --part-size 30", err)
     done = [path.name for path in (tmp_path / "run").iterdir()]
     assert not any(name.endswith(".tmp") for name in done)
     resumed = command("evaluate", *arguments)

@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from kgverify.comparison.view import outcome_name
+from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.adapters.resolution import number_variables
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from kgverify.comparison.view import StepView
+from kgverify.comparison.step_view import StepView
 from kgverify.engines.adapters.resolution import Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from kgverify.comparison.result import Divergence
-from kgverify.comparison.view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
 from kgverify.program.limits import Limits

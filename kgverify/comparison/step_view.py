@@ -1,4 +1,4 @@
-"""One step of a trace taken out of its columns, and as a person reads it."""
+"""Single steps of a trace, and the names to print them with."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -20,17 +20,17 @@ class ResolventView(NamedTuple):
 
     @property
     def content(self) -> tuple[int, Goal]:
-        """What it is, whatever made it."""
+        """The kind and the atoms."""
         return self.kind, self.atoms
 
     @property
     def clause(self) -> tuple[int, int]:
-        """What made it."""
+        """The clause that made it."""
         return self.origin_kind, self.origin
 
 
 class StepView(NamedTuple):
-    """A step; the fields are those of the trace."""
+    """A step, with the fields of the trace."""
 
     depth: int
     goal: Goal
@@ -42,19 +42,19 @@ class StepView(NamedTuple):
 
     @property
     def chosen(self) -> tuple[int, Goal] | None:
-        """The content of the chosen resolvent; None for an index that is none."""
+        """The content of the chosen resolvent; None if the choice is not the index of one."""
         return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None
 
 
 class StepReader:
-    """Takes single steps out of columns."""
+    """Reads single steps from columns."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
 
     @cached_property
     def first_step(self) -> list[int]:
-        """Where the steps of each candidate begin; one entry more than there are candidates."""
+        """The first step of each candidate, and the number of steps."""
         return [int(i) for i in starts_of(self.columns.candidates.num_steps)]
 
     @cached_property
@@ -70,11 +70,11 @@ class StepReader:
         return starts_of(self.columns.resolvents.num_atoms)
 
     def first_resolvent(self, row: int) -> int:
-        """Where the resolvents of a step begin."""
+        """Return the row of the first resolvent of a step."""
         return int(self._resolvent_starts[row])
 
     def read(self, row: int) -> StepView:
-        """The step in a row of the step columns."""
+        """Return the step in a row of the step columns."""
         steps, resolvents = self.columns.steps, self.columns.resolvents
         begin, end = int(self._resolvent_starts[row]), int(self._resolvent_starts[row + 1])
         goal = steps.goal_atoms[self._goal_starts[row] : self._goal_starts[row + 1]]
@@ -102,7 +102,7 @@ class StepReader:
 
 
 class Names:
-    """Renders ids of a trace in names."""
+    """Renders the ids of a trace as names."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -110,13 +110,13 @@ class Names:
         self._constants = trace.symbols.constants
 
     def argument(self, argument: int) -> str:
-        """A constant's name, or `X0`, `X1` for a variable."""
+        """Render an argument: the name of a constant, or `X0`, `X1` for a variable."""
         if is_variable(argument):
             return f"X{decode_variable(argument)}"
         return self._constants[argument] if argument < len(self._constants) else f"constant#{argument}"
 
     def atom(self, atom: Atom | tuple[int, int, int]) -> str:
-        """`p(a, X0)`."""
+        """Render an atom: `p(a, X0)`."""
         predicate, first, second = atom
         if predicate < 0:
             return "no atom"
@@ -125,13 +125,13 @@ class Names:
         return f"{name}({self.argument(first)}, {self.argument(second)})"
 
     def goal(self, atoms: Goal, kind: int = GoalKind.GOAL) -> str:
-        """The atoms, or TRUE or FALSE."""
+        """Render a goal: its atoms, or TRUE or FALSE."""
         if kind != GoalKind.GOAL:
             return GoalKind(kind).name if kind in tuple(GoalKind) else f"kind#{kind}"
         return ", ".join(map(self.atom, atoms)) or "(no atoms)"
 
     def clause(self, origin_kind: int, origin: int) -> str:
-        """The clause that made a resolvent, with the place where it was read."""
+        """Render the clause that made a resolvent, with the file and line it was read from."""
         clauses = self._trace.header.clauses
         if origin_kind == Origin.RULE:
             text = clauses.rules[origin] if 0 <= origin < len(clauses.rules) else f"rule {origin}"
@@ -147,17 +147,17 @@ class Names:
         return f"{text} [{source}]" if source else text
 
     def resolvent(self, resolvent: ResolventView) -> str:
-        """The resolvent and what made it."""
+        """Render a resolvent and the clause that made it."""
         made_by = self.clause(*resolvent.clause)
         text = self.goal(resolvent.atoms, resolvent.kind)
         return f"{text}   by {made_by}" if made_by else text
 
 
 def outcome_name(outcome: int) -> str:
-    """`PROVED`, and so on; the number where it is no outcome."""
+    """Return the name of an outcome, such as `PROVED`; of an unknown one its number."""
     return Outcome(outcome).name if outcome in tuple(Outcome) else f"outcome#{outcome}"
 
 
 def side_name(side: int) -> str:
-    """`head`, `tail` or `none`."""
+    """Return the name of a side: `head`, `tail` or `none`; of an unknown one its number."""
     return Side(side).name.lower() if side in tuple(Side) else f"side#{side}"
