@@ -1,4 +1,4 @@
-"""The report as data: what `--json` writes and every rendering starts from."""
+"""The report as data, as `--json` writes it and every renderer reads it."""
 
 from typing import Any, Final
 
@@ -21,14 +21,14 @@ from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo, RunInfo
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Metrics of both sides, keyed as PyKEEN keys them; empty where there was no ranking."""
+    """The metrics of both sides, with PyKEEN's keys; empty without rankings."""
 
     expected: dict[str, float] = {}
     actual: dict[str, float] = {}
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """How many candidates of each side ended in which outcome, by its name."""
+    """The number of candidates of each side by the name of their outcome."""
 
     expected: dict[str, int] = {}
     actual: dict[str, int] = {}
@@ -38,14 +38,14 @@ NO_OUTCOMES: Final = Outcomes()
 
 
 class Determinism(msgspec.Struct, frozen=True):
-    """Whether each engine, run twice, did the same; None where it was not checked."""
+    """The repeatability of each engine: True if two runs were equal; None if it was not checked."""
 
     expected: bool | None = None
     actual: bool | None = None
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and by what the report was made."""
+    """The machine and the software that made the report."""
 
     kgverify: str
     python: str
@@ -58,12 +58,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a comparison with what it rests on.
 
-    first_cause: the first divergence; None where there is none
-    causes:      the divergences grouped; attribution: what each cause cost
-    lockstep:    whether every step was compared by itself, from the expected goal
-    command:     the command that made the report, less where it wrote it; empty where none did
-    reasons_of_actual: why the actual engine ran on this device, in this mode and precision; empty where it does not say
-    caches:      what of the actual engine came out of the compiler's caches; None where it does not say
+    first_cause: the first divergence; None without divergences
+    causes:      the divergences grouped; attribution: the cost of each cause
+    lockstep:    whether every step was compared separately, from the expected goal
+    command:     the command that made the report, without its output options; empty if no command did
+    reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
+    caches:      the actual engine's use of the compiler's caches; None if it does not report it
     """
 
     verdict: Verdict
@@ -104,7 +104,7 @@ def build_report(
     reasons_of_actual: tuple[str, ...] = (),
     caches: CompilerCaches | None = None,
 ) -> Report:
-    """Put a comparison together with what surrounds it. `header` is the expected trace's."""
+    """Combine a comparison with its context. `header` is the expected trace's."""
     first = comparison.divergences[0] if comparison.divergences else None
     return Report(
         verdict=comparison.verdict,
@@ -132,10 +132,10 @@ def build_report(
 
 
 def encode_report(report: Report) -> bytes:
-    """The report as JSON, indented, one final newline."""
+    """Encode the report as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
+    """Return the JSON Schema of a report."""
     return msgspec.json.schema(Report)

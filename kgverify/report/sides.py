@@ -1,4 +1,4 @@
-"""A step of both sides, looked up in the traces of a saved run."""
+"""The steps of both sides in the traces of a saved run."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ from kgverify.trace.model.trace import Trace
 
 
 class Sides(NamedTuple):
-    """A step of both sides; None where a side has no such step.
+    """A step of both sides; None if a side has no such step.
 
-    is_same_way: whether both came to this step by the same choices, so that their steps can be compared
+    is_same_way: whether both sides made the same choices before this step, so that their steps can be compared
     """
 
     expected: StepView | None
@@ -26,10 +26,10 @@ class Sides(NamedTuple):
 
 
 class SidesReader:
-    """Looks steps up, by candidate and step of the expected trace.
+    """Reads steps of both sides, by candidate and step of the expected trace.
 
     stepped: in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
-             of the expected steps; None where these were not saved, and the actual engine's own run stands in
+             of the expected steps; None if these were not saved: then the actual engine's own run is used
     """
 
     def __init__(self, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
@@ -53,24 +53,24 @@ class SidesReader:
 
     @property
     def has_stepped(self) -> bool:
-        """Whether the actual steps are those of lockstep."""
+        """True if the actual steps are those of lockstep."""
         return self._stepped is not None
 
     def actual_candidate(self, divergence: Divergence) -> int | None:
-        """The row of a divergence's candidate in the actual trace; None where it is not there."""
+        """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
         if divergence.expected == NO_CANDIDATE:
             return divergence.candidate
         return self._actual_of.get(divergence.candidate)
 
     def num_steps(self, candidate: int) -> tuple[int, int]:
-        """Steps that each side has of a candidate."""
+        """Return the number of steps of a candidate on each side."""
         expected = _count(self._expected.candidates.num_steps, candidate)
         if self._stepped is not None:
             return expected, expected
         return expected, _count(self._actual.candidates.num_steps, self._actual_of.get(candidate))
 
     def read(self, candidate: int, step: int) -> Sides:
-        """The step of both sides."""
+        """Return the step of both sides."""
         num_expected, num_actual = self.num_steps(candidate)
         expected = self.read_expected(candidate, step) if 0 <= step < num_expected else None
         if self._stepped is not None:
@@ -79,7 +79,7 @@ class SidesReader:
         return Sides(expected, actual, self._agree_before(candidate, step))
 
     def read_expected(self, candidate: int, step: int) -> StepView:
-        """A step of the expected side, which must have it."""
+        """Return a step of the expected side, which must have it."""
         reader = self._readers[0]
         return reader.read(reader.first_step[candidate] + step)
 
@@ -95,9 +95,9 @@ class SidesReader:
         return self._stepped.read(first) if first < end else None
 
     def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
-        """What the stages of a step gave on both sides; nothing where a side has no such step, or did not record it."""
-        places = candidate, None if self._stepped is not None else self._actual_of.get(candidate)
-        sides = zip(self._stage_readers, self._readers, places, self.num_steps(candidate), strict=True)
+        """Return the outputs of the stages of a step on both sides; empty if a side has no such step or did not record them."""
+        rows = candidate, None if self._stepped is not None else self._actual_of.get(candidate)
+        sides = zip(self._stage_readers, self._readers, rows, self.num_steps(candidate), strict=True)
         expected, actual = (
             stages.read(reader.first_step[row] + step) if row is not None and 0 <= step < num_steps else {}
             for stages, reader, row, num_steps in sides
