@@ -1,7 +1,5 @@
 """The verification of a pipeline against another on the same run, and the comparison of two recorded traces."""
 
-import os
-import platform
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +8,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
@@ -23,6 +20,7 @@ from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
+from kgverify.runs.machine import read_machine
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
@@ -209,11 +207,12 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
 
 def describe_environment(expected: Trace | StepSource, actual: Trace | StepSource) -> Environment:
     """Describe this machine and both engines."""
+    machine = read_machine()
     return Environment(
-        kgverify=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        num_cpus=os.cpu_count() or 1,
+        kgverify=machine.kgverify,
+        python=machine.python,
+        platform=machine.platform,
+        num_cpus=machine.num_cpus,
         expected=expected.header.engine,
         actual=actual.header.engine,
     )

@@ -15,7 +15,7 @@ from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.deep import prove_deep
+from kgverify.verification.record import prove_deep
 
 COUNTS = ("candidates.num_steps", "steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms")
 

@@ -12,7 +12,7 @@ from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.verification.replay import position_at, replay_divergences
+from kgverify.verification.replay import find_position, replay_divergences
 from kgverify.verification.verify import verify
 
 
@@ -22,7 +22,7 @@ def test_both_engines_return_the_same_for_every_stage():
     columns = reference.prove(reference_pipeline(run).draw(run.graph, "test", run.queries, 5, 0))
     candidate = int(np.argmax(columns.candidates.num_steps))
     for step in range(int(columns.candidates.num_steps[candidate])):
-        position = position_at(columns, candidate, step)
+        position = find_position(columns, candidate, step)
         assert int(position.depth[0]) == step
         expected, actual = reference.probe(position), compiled.probe(position)
         assert list(expected) == list(STEP_STAGES)
