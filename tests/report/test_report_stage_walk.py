@@ -8,7 +8,7 @@ from report_runs import change
 
 from kgverify.comparison.compare import Comparer
 from kgverify.program.stages import STEP_STAGES
-from kgverify.report.sides import SidesReader
+from kgverify.report.derivations import SidesReader
 from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
@@ -105,7 +105,7 @@ def test_where_the_goals_differ_the_step_before_is_to_blame(agreeing: Verificati
 
     lines = walk_of_change(trace, "steps", "goal_atoms", edit)
     assert culprits(lines) == [INPUT]
-    assert lines[INPUT].note.startswith("advance of the step before gave it")
+    assert lines[INPUT].note.startswith("the output of advance in the step before")
     assert Mark.DIFFERS not in {line.mark for stage, line in lines.items() if stage != INPUT}
 
 

@@ -16,7 +16,7 @@ from kgverify.comparison.stage_difference import is_same_output, render_output
 from kgverify.comparison.step_view import Names, StepView, outcome_name
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.report.sides import SidesReader
+from kgverify.report.derivations import SidesReader
 from kgverify.report.wording import clip, value_lines
 from kgverify.trace.model.stage_items import StageOutputs
 
