@@ -106,8 +106,8 @@ def _choice(step: StepView, names: Names) -> str:
 
 def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) -> Difference:
     """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
-    sides = expected.resolvents, actual.resolvents
-    only = [list_missing(*sides, _identify), list_missing(*reversed(sides), _identify)]
+    left, right = expected.resolvents, actual.resolvents
+    only = [list_missing(left, right, _identify), list_missing(right, left, _identify)]
     if not only[0] and not only[1]:
         texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
         return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
