@@ -1,6 +1,108 @@
-"""kgverify: find where a compiled knowledge-graph prover stops agreeing with a reference prover.
+"""kgverify: find the step where a compiled knowledge-graph prover stops agreeing with a reference prover.
 
-Importing this package loads neither torch nor h5py; both are imported by the modules that need them.
+    >>> import kgverify as kv
+    >>> report = kv.verify("countries", mode="eager", queries=2, corruptions=5)
+    >>> report.verdict.value
+    'AGREE'
+
+Everything public is here, and in `kgverify.strategies`, `kgverify.laws` and `kgverify.audit`. Other modules are internal: they
+may change without notice. `import kgverify` loads neither torch nor h5py nor numpy; each name loads what it needs.
 """
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING
+
+from kgverify.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from kgverify.api.compare import compare
+    from kgverify.api.conformance import assert_equivalent
+    from kgverify.api.evaluate import evaluate
+    from kgverify.api.fuzz import fuzz
+    from kgverify.api.record import record
+    from kgverify.api.replay import replay
+    from kgverify.api.shrink import shrink
+    from kgverify.api.verify import verify
+    from kgverify.comparison.result import Verdict
+    from kgverify.conformance import check_engine
+    from kgverify.engines.adapters.staged import StagedEngine, engine_of
+    from kgverify.engines.adapters.stepwise import StepwiseEngine
+    from kgverify.engines.protocol import Engine
+    from kgverify.errors import UserError
+    from kgverify.graphs.graph import KnowledgeGraph
+    from kgverify.graphs.load import load_graph
+    from kgverify.program.limits import Limits
+    from kgverify.program.stages import Stage
+    from kgverify.report.report import Report
+    from kgverify.testing.problems.problem import Problem
+    from kgverify.trace.model.header import EngineInfo
+    from kgverify.trace.read.trace_file import open_trace
+    from kgverify.trace.write.loop_writer import LoopWriter
+    from kgverify.trace.write.writer import TraceWriter
+
+__all__ = [
+    "Engine",
+    "EngineInfo",
+    "KnowledgeGraph",
+    "Limits",
+    "LoopWriter",
+    "Problem",
+    "Report",
+    "Stage",
+    "StagedEngine",
+    "StepwiseEngine",
+    "TraceWriter",
+    "UserError",
+    "Verdict",
+    "assert_equivalent",
+    "check_engine",
+    "compare",
+    "engine_of",
+    "evaluate",
+    "fuzz",
+    "load_graph",
+    "open_trace",
+    "record",
+    "replay",
+    "shrink",
+    "verify",
+]
+
+if not TYPE_CHECKING:
+    _HOMES = {
+        "Engine": "engines.protocol",
+        "EngineInfo": "trace.model.header",
+        "KnowledgeGraph": "graphs.graph",
+        "Limits": "program.limits",
+        "LoopWriter": "trace.write.loop_writer",
+        "Problem": "testing.problems.problem",
+        "Report": "report.report",
+        "Stage": "program.stages",
+        "StagedEngine": "engines.adapters.staged",
+        "StepwiseEngine": "engines.adapters.stepwise",
+        "TraceWriter": "trace.write.writer",
+        "UserError": "errors",
+        "Verdict": "comparison.result",
+        "assert_equivalent": "api.conformance",
+        "check_engine": "conformance",
+        "compare": "api.compare",
+        "engine_of": "engines.adapters.staged",
+        "evaluate": "api.evaluate",
+        "fuzz": "api.fuzz",
+        "load_graph": "graphs.load",
+        "open_trace": "trace.read.trace_file",
+        "record": "api.record",
+        "replay": "api.replay",
+        "shrink": "api.shrink",
+        "verify": "api.verify",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -160,15 +160,32 @@ def check_engine(
 ) -> Conformance:
     """Check an engine against the reference and against the laws, until something is wrong.
 
-    factory:  (program, limits, policy) -> engine with `prove` and `step`; or (run, sizes) -> pipeline
-    examples: number of decoded problems of the seed
-    problems: replace the decoded ones
-    first:    problems that are checked before them
-    laws:     all unless some are given
-    seconds:  after which no further round begins; at least one round is checked
+    If the engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped.
 
-    UserError for a factory that makes no engine. If an engine raises UserError or NotImplementedError for a policy, problems
-    with that policy are skipped.
+    Args:
+        factory: A class or function that makes the engine of (program, limits, policy); or a function that makes a
+            pipeline of (run, sizes).
+        examples: Number of generated problems.
+        seed: Seed of the generated problems.
+        seconds: Seconds after which no further round of problems begins; at least one round is checked.
+        problems: Problems that replace the generated ones.
+        first: Problems that are checked before the others.
+        laws: The laws to check; all if not given.
+        lockstep: Compare every step from the expected goal as well.
+
+    Returns:
+        The result: `.is_conforming`, `.problem` (the smallest failing one), `.raise_if_broken()`. `print` shows it.
+
+    Raises:
+        UserError: If the factory makes no engine.
+
+    Example:
+        >>> import kgverify as kv
+        >>> @kv.engine_of
+        ... def fails(goal, clauses):
+        ...     return []
+        >>> kv.check_engine(fails, examples=20).is_conforming
+        False
     """
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")

@@ -13,6 +13,14 @@ class UserError(KgverifyError):
 
     where: a location such as `train.txt:7`, an option or a file; may be empty
     fix:   the advice to the user; may be empty
+
+    Example:
+        >>> import kgverify as kv
+        >>> try:
+        ...     kv.load_graph("countris")
+        ... except kv.UserError as error:
+        ...     print(error.fix)
+        did you mean 'countries'?
     """
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:

@@ -64,7 +64,19 @@ def test_the_other_commands_run_one_after_the_other(tmp_path):
         assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_python_block_prints_agreement(tmp_path, capsys):
-    (block,) = [block for block in BLOCKS if block["kind"] == "python"]
-    exec(compile(block["text"], "README.md", "exec"), {})
-    assert capsys.readouterr().out.split()[0] == "AGREE"
+def test_the_python_blocks_print_what_the_text_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for block in BLOCKS:
+        if block["kind"] == "python":
+            exec(compile(block["text"], "README.md", "exec"), {"__name__": "readme"})
+            printed.append(capsys.readouterr().out.splitlines())
+    in_short, own_engine, recorded = printed
+    assert [line.split()[0] for line in in_short if not line.startswith(" ")] == [
+        "AGREE",
+        "DIVERGE",
+        "DIVERGE",
+    ]
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert own_engine[0].startswith("AGREE   22 candidates")
+    assert recorded == ["AGREE", "22"]

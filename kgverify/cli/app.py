@@ -1,4 +1,4 @@
-"""The application: its commands, its exit codes, and what becomes of errors."""
+"""The application: its commands, its exit codes, and its error messages."""
 
 import io
 import sys
@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from kgverify import __version__
 from kgverify.cli.audit import app as audit
 from kgverify.cli.commands import faults, trace
 from kgverify.cli.commands.bench import bench
@@ -23,11 +22,13 @@ from kgverify.cli.commands.report import ReportCommand, report
 from kgverify.cli.commands.show import show
 from kgverify.cli.commands.shrink import shrink
 from kgverify.cli.commands.train import train
+from kgverify.cli.options import OPTION_OF
 from kgverify.errors import UserError
+from kgverify.version import __version__
 
 
 class ExitCode(IntEnum):
-    """Beside the verdicts' 0, 1 and 3 (see `kgverify.cli.commands.diff`)."""
+    """The exit codes besides those of verdicts, 0, 1 and 3 (see `kgverify.cli.commands.diff`)."""
 
     BAD_INPUT = 2
     BUG = 70
@@ -35,7 +36,7 @@ class ExitCode(IntEnum):
 
 
 class Commands(TyperGroup):
-    """Says that a command was interrupted, which by itself it would not."""
+    """The group of commands, which prints a line and sets the exit code when a command is interrupted."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -87,15 +88,16 @@ def _options(
 
 
 def main() -> NoReturn:
-    """Run the command line; never returns."""
+    """Run the command line, and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A name that the terminal's encoding lacks is shown escaped.
+            # Characters that the terminal's encoding lacks are printed escaped.
             stream.reconfigure(errors="backslashreplace")
     errors = Console(stderr=True)
     try:
         app(prog_name="kgverify")
     except UserError as error:
+        error = UserError(error.message, where=OPTION_OF.get(error.where, error.where), fix=error.fix)
         errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(ExitCode.BAD_INPUT)
     except KeyboardInterrupt:

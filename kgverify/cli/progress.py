@@ -31,27 +31,37 @@ from kgverify.errors import UserError
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
 
 ECHOED: Final = 2
-"""Columns left free, so that a terminal has room to echo Ctrl-C without going on to the next line."""
+"""Columns left free for the terminal's echo of Ctrl-C."""
 SECONDS_BETWEEN_LINES: Final = 60.0
-"""In a log, of work that may take hours."""
+"""The interval of progress lines in a log."""
 
 PIPE_WIDTH: Final = 120
-"""Columns of a report that goes into a pipe or a log."""
+"""Columns of a report that is written to a pipe or a log."""
 
 
 def make_error_console() -> Console:
-    """For warnings, errors and progress."""
+    """Return the console for warnings, errors and progress."""
     return Console(stderr=True)
 
 
+def print_note(text: str, style: str = "") -> None:
+    """Print a text on standard error as it is."""
+    make_error_console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on standard error."""
+    print_note(f"warning: {text}", style="yellow")
+
+
 def make_result_console(json_path: str | None) -> Console:
-    """For the result as text: standard output, unless JSON goes there."""
+    """Return the console for the result as text: standard output, or standard error if JSON is written to that."""
     console = Console(stderr=json_path == "-")
     return console if console.is_terminal else Console(stderr=json_path == "-", width=PIPE_WIDTH)
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
-    """Print lines as they are; those too long for a terminal go on under their text, but for commands, which are copied."""
+    """Print lines; on a terminal, fold long ones except commands, which people copy."""
     for line in lines:
         if console.is_terminal and len(line) > console.width and "kgverify " not in line:
             line = "\n".join(_fold(line, console.width))
@@ -59,7 +69,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 
 def _fold(line: str, width: int) -> list[str]:
-    """A line cut between words; what follows is put under the value where the line is a title and its value."""
+    """Fold a line between words; a title's value continues under the value."""
     indent = len(line) - len(line.lstrip())
     titled = _TITLED.match(line)
     hanging = titled.end() if titled and titled.end() < width // 2 else indent + 3
@@ -74,26 +84,26 @@ def _fold(line: str, width: int) -> list[str]:
 
 
 class Phase:
-    """A progress bar; of one that is not shown nothing is seen. Called with the number finished since the last call."""
+    """A progress bar, which may be hidden. Call it with the number finished since the last call."""
 
     def __init__(self, progress: Progress | None = None, title: str = "", total: int = 0) -> None:
         self._progress = progress
         self._task = progress.add_task(title, total=total or None) if progress is not None else None
 
     def __call__(self, num_finished: int) -> None:
-        """Go on by so many."""
+        """Advance the bar."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, num_finished)
 
     def rename(self, title: str) -> None:
-        """Say what is being done from now on."""
+        """Replace the title."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=title, refresh=True)
 
 
 @contextmanager
 def show_phase(title: str, total: int) -> Iterator[Phase]:
-    """A progress bar for one phase, gone when it ends; on a terminal only."""
+    """Show a progress bar until the context ends; on a terminal only."""
     console = make_error_console()
     if not console.is_terminal:
         yield Phase()
@@ -112,17 +122,17 @@ def show_phase(title: str, total: int) -> Iterator[Phase]:
 
 
 class Rate(ProgressColumn):
-    """How many are finished in a second."""
+    """A column with the number finished in a second."""
 
     def render(self, task: Task) -> Text:
-        """Of the last while."""
+        """Return the current rate."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f}/s", style="progress.data.speed")
 
 
 @contextmanager
 def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Progress of work that may take hours: on a terminal a bar with the rate and the time left, else a line a minute."""
+    """Show the progress of long work: on a terminal a bar with rate and time left, else a line every minute."""
     console = make_error_console()
     if console.is_terminal:
         columns = (
@@ -138,42 +148,42 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
             task = progress.add_task(title, total=total or None)
             yield lambda num_finished: progress.advance(task, num_finished)
         return
-    started = said = time.monotonic()
+    started = printed = time.monotonic()
     num_done = 0
 
-    def tell(num_finished: int) -> None:
-        nonlocal said, num_done
+    def advance(num_finished: int) -> None:
+        nonlocal printed, num_done
         num_done += num_finished
         now = time.monotonic()
-        if num_done and now - said >= SECONDS_BETWEEN_LINES:
-            said = now
+        if num_done and now - printed >= SECONDS_BETWEEN_LINES:
+            printed = now
             rate = num_done / (now - started)
             left = timedelta(seconds=round((total - num_done) / rate))
             line = f"{title}: {num_done:,} of {total:,}, {rate:,.0f}/s, {left} left"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    yield tell
+    yield advance
 
 
 def typed_command(*further: str) -> str:
-    """The command as it was typed, less where it writes its result, with further words; to be copied into a shell."""
+    """Return the command as it was typed, without --save and --json and with further words, quoted for a shell."""
     words: list[str] = []
-    is_place = False
+    is_path = False
     for word in sys.argv[1:]:
-        if not is_place and not word.startswith(("--save=", "--json=")) and word not in ("--save", "--json"):
+        if not is_path and not word.startswith(("--save=", "--json=")) and word not in ("--save", "--json"):
             words.append(word)
-        is_place = not is_place and word in ("--save", "--json")
+        is_path = not is_path and word in ("--save", "--json")
     return shlex.join(["kgverify", *words, *further])
 
 
 def check_writable(path: str | None) -> None:
-    """Before a long run: UserError for a file that could not be written after it. `-` and None always can."""
+    """Raise UserError, before a long run, for a file that cannot be written. `-` and None pass."""
     if path is None or path == "-":
         return
     file = Path(path)
     existed = file.exists()
     if existed and not (file.is_file() or file.is_dir()):
-        # To open and close a pipe would tell its reader that all was said.
+        # Closing a pipe would tell its reader that the output is complete.
         return
     write_result(b"", path, "ab")
     if not existed:
@@ -183,7 +193,7 @@ def check_writable(path: str | None) -> None:
 def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
     """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
-        # As bytes: UTF-8 whatever the terminal's encoding is.
+        # As bytes: UTF-8 independently of the terminal's encoding.
         sys.stdout.flush()
         sys.stdout.buffer.write(encoded)
         sys.stdout.buffer.flush()
@@ -198,6 +208,6 @@ def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
 
 
 def write_json(value: Any, path: str | None) -> None:
-    """Write a value as indented JSON, as `write_result` does; for None nothing."""
+    """Write a value as indented JSON to a file or, for `-`, to standard output; None writes nothing."""
     if path is not None:
         write_result(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", path)

@@ -1,4 +1,4 @@
-"""The options that say what is run, which the commands that run an engine share."""
+"""Groups of options that several commands share: the queries, the proofs, and the engine."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -6,26 +6,34 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Final
 
+from kgverify.api.inputs import make_run
 from kgverify.cli import options
-from kgverify.cli.options import naming_options, parse_corruptions
-from kgverify.cli.progress import make_error_console
+from kgverify.cli.progress import print_warning
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.runs.run import Run, load_policy
+from kgverify.runs.run import Run
 
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """Where the queries come from."""
+    """The source of the queries."""
 
     graph: options.Graph = "countries"
     rules: options.Rules = None
     split: options.Split = "test"
 
+    def load(self) -> KnowledgeGraph:
+        """Load the graph, and print its warnings."""
+        loaded = load_graph(self.graph, rules=self.rules)
+        for warning in loaded.warnings:
+            print_warning(warning)
+        return loaded
+
 
 @dataclass(frozen=True)
 class ProofOptions:
-    """How candidates are proved."""
+    """The policy and the limits of the proofs."""
 
     seed: options.Seed = 0
     policy: options.PolicySpec = "shortest"
@@ -37,40 +45,60 @@ class ProofOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is run."""
+    """The candidates and how they are proved."""
 
     source: GraphOptions
     queries: options.Queries
     corruptions: options.Corruptions
     proofs: ProofOptions
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that `verify`, `record` and `make_run` have in common; loads the graph."""
+        proofs = self.proofs
+        loaded = self.source.load()
+        return {
+            "graph": loaded,
+            "split": self.source.split,
+            "queries": self.queries,
+            "corruptions": self.corruptions,
+            "seed": proofs.seed,
+            "policy": proofs.policy,
+            "limits": Limits(proofs.max_depth, proofs.max_atoms, proofs.max_resolvents, proofs.exclude_query),
+        }
+
     def build(self) -> Run:
-        """The run that the options describe. Prints the graph's warnings. UserError for what does not fit."""
-        source, proofs = self.source, self.proofs
-        loaded = load_graph(source.graph, rules=source.rules)
-        for warning in loaded.warnings:
-            make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        with naming_options():
-            limits = Limits(proofs.max_depth, proofs.max_atoms, proofs.max_resolvents, proofs.exclude_query)
-            loaded.queries(source.split)
-        return Run(
-            graph=loaded,
-            limits=limits,
-            policy=load_policy(proofs.policy, loaded, limits, proofs.seed),
-            split=source.split,
-            num_queries=self.queries,
-            num_corruptions=parse_corruptions(self.corruptions),
-            seed=proofs.seed,
-        )
+        """Return the run that the options describe. UserError for options that do not fit together."""
+        return make_run(**self.arguments())
 
 
-_GROUPS: Final = (GraphOptions, ProofOptions, RunOptions)
+@dataclass(frozen=True)
+class EngineOptions:
+    """The compiled evaluator."""
+
+    device: options.Device = "auto"
+    mode: options.Mode = "auto"
+    precision: options.Precision = "float32"
+    slots: options.Slots = None
+    fault: options.Faults = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that `verify`, `record` and `make_pipeline` have in common."""
+        return {
+            "device": self.device,
+            "mode": self.mode,
+            "precision": self.precision,
+            "slots": self.slots,
+            "faults": self.fault or (),
+        }
+
+
+_GROUPS: Final = (GraphOptions, ProofOptions, RunOptions, EngineOptions)
 
 
 def with_run_options(
     *, queries: int = 20, corruptions: str = "50", policy: str = "shortest"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Where a command has a parameter of a type above, its command line has the options of that type, by these defaults."""
+    """Give a command, for each parameter of a type above, the options of that type, with these defaults."""
     defaults = {"queries": queries, "corruptions": corruptions, "policy": policy}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -89,7 +117,7 @@ def with_run_options(
                 values[name] = _gather(group, values)
             command(**values)
 
-        # What typer reads the command line from.
+        # Typer reads the options from the signature.
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
@@ -98,7 +126,7 @@ def with_run_options(
 
 
 def _spell_out(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
-    """A parameter for each option of a group."""
+    """Yield a parameter for each option of a group."""
     for field in fields(group):
         if field.type in _GROUPS:
             yield from _spell_out(field.type, defaults)
@@ -108,7 +136,7 @@ def _spell_out(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Par
 
 
 def _gather(group: type, values: dict[str, Any]) -> Any:
-    """A group of its options, which are taken out of the values."""
+    """Return a group made of its options, which are removed from the values."""
     return group(
         **{
             field.name: _gather(field.type, values) if field.type in _GROUPS else values.pop(field.name)

@@ -1,4 +1,4 @@
-"""Signals that end a command: each becomes an exception, so that what was done is kept and told."""
+"""Signals that end a command, turned into exceptions so that finished work is kept and reported."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") 
 
 
 class Ended(KeyboardInterrupt):
-    """A signal that asks the process to end, as Ctrl-C does."""
+    """A signal that asks the process to end, such as SIGTERM."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -19,13 +19,13 @@ class Ended(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As a shell tells it."""
+        """The exit code of a process that ends by this signal, as in a shell."""
         return 128 + self.number
 
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise `Ended`, once; a second one during the clean-up is let pass."""
+    """Raise `Ended` on the first SIGTERM or SIGHUP; ignore those that follow during the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -37,7 +37,7 @@ def ending_on_signals() -> Iterator[None]:
 
     before = [(each, signal.getsignal(each)) for each in _SIGNALS]
     for each, handler in before:
-        # One that is ignored, as by nohup, stays so.
+        # An ignored signal, as under nohup, stays ignored.
         if handler is not signal.SIG_IGN:
             signal.signal(each, end)
     try:

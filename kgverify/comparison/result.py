@@ -13,7 +13,13 @@ NO_CANDIDATE: Final = "no such candidate"
 
 
 class Verdict(StrEnum):
-    """The outcome of a comparison. AGREE needs everything compared; INCONCLUSIVE means that nothing could be decided."""
+    """The verdict of a comparison: AGREE if all was compared and is equal, INCONCLUSIVE if no decision was possible.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.verify("countries", "reference", queries=1, corruptions=1).verdict is kv.Verdict.AGREE
+        True
+    """
 
     AGREE = "AGREE"
     DIVERGE = "DIVERGE"

@@ -41,7 +41,19 @@ class Positions(NamedTuple):
 
 
 class Engine(Protocol):
-    """A prover under test, or the reference."""
+    """A prover under test, or the reference.
+
+    Any object with these methods is an engine. `kgverify.engine_of`, `kgverify.StagedEngine` and `kgverify.StepwiseEngine`
+    need less: they add the rest.
+
+    Example:
+        >>> import kgverify as kv
+        >>> @kv.engine_of
+        ... def fails(goal, clauses):
+        ...     return []
+        >>> all(hasattr(fails, name) for name in ("info", "prove", "step"))
+        True
+    """
 
     @property
     def info(self) -> EngineInfo:

@@ -32,6 +32,12 @@ class KnowledgeGraph:
     files:              the files that were read, in the order train, valid, test, rules, domains
     fact_lines:         the line of each train atom in `facts_file`
     warnings:           likely mistakes that do not prevent loading
+
+    Example:
+        >>> import kgverify as kv
+        >>> graph = kv.load_graph("countries")
+        >>> graph.name, len(graph.test), len(graph.rules)
+        ('countries', 24, 3)
     """
 
     name: str

@@ -44,12 +44,25 @@ def load_graph(
 ) -> KnowledgeGraph:
     """Load a graph.
 
-    spec: the name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or of
-        a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
-    rules, valid, test, domains: files that replace those of the folder
+    Args:
+        spec: The name of an embedded graph; `random:SEED`; else a name under $KGVERIFY_DATA; else the path of a folder or
+            of a file of triples. A `Path`, a text with a separator and the name of an existing file are always paths.
+        rules: A file of rules that replaces that of the folder.
+        valid: A file of triples that replaces that of the folder.
+        test: A file of triples that replaces that of the folder.
+        domains: A file of domains that replaces that of the folder.
 
-    UserError for a graph that is not found, a folder without train or with two files for one purpose, an empty train, or
-    a line that cannot be read.
+    Returns:
+        The graph.
+
+    Raises:
+        UserError: If the graph is not found, the folder has no train or two files for one purpose, train is empty, or a
+            line cannot be read.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.load_graph("countries").test[0].predicate
+        'locatedInCR'
     """
     given = {"valid": valid, "test": test, "rules": rules, "domains": domains}
     explicit = {role: Path(file) for role, file in given.items() if file is not None}

@@ -18,6 +18,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_atoms:      atoms of a resolvent (1 to 31)
     max_resolvents: resolvents of a step (1 to 1048576)
     exclude_query:  whether the query may not serve as a fact in its own derivation
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.Limits(max_depth=3).max_atoms
+        6
+        >>> kv.Limits(max_depth=0)
+        Traceback (most recent call last):
+        ...
+        kgverify.errors.UserError: max_depth: max_depth is 0, expected 1 to 65535
+        fix: choose a max_depth from 1 to 65535
     """
 
     max_depth: int = 20

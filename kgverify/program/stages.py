@@ -8,6 +8,11 @@ class Stage(StrEnum):
 
     `CORRUPT` comes before any derivation, `SELECT` to `FINISH` are one step, `RECYCLE` is the batch machinery
     around the steps, `RANK` and `METRIC` come after.
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.Stage.MATCH_FACTS.value
+        'match_facts'
     """
 
     CORRUPT = "corrupt"

@@ -1,6 +1,8 @@
 """The report as data, as `--json` writes it and every renderer reads it."""
 
-from typing import Any, Final
+from html import escape
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -16,8 +18,10 @@ from kgverify.comparison.result import (
     Verdict,
 )
 from kgverify.engines.protocol import CompilerCaches
+from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo, RunInfo
+from kgverify.trace.model.trace import Trace
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -55,7 +59,30 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     actual: EngineInfo
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedTraces(Protocol):
+    """The traces that a report was made from."""
+
+    @property
+    def expected(self) -> Trace:
+        """The expected trace in memory."""
+        ...
+
+    @property
+    def actual(self) -> Trace:
+        """The actual trace in memory."""
+        ...
+
+    @property
+    def stepped(self) -> Trace | None:
+        """The actual engine's steps from the expected goals in lockstep; else None."""
+        ...
+
+    def excerpt(self) -> Trace | None:
+        """Return the expected trace, or its candidate of the first divergence alone; None without its goals."""
+        ...
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The result of a comparison with what it rests on.
 
     first_cause: the first divergence; None without divergences
@@ -64,6 +91,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     command:     the command that made the report, without its output options; empty if no command did
     reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify("countries", mode="eager", queries=1, corruptions=1, faults="fact-cap")
+        >>> print(repr(report).splitlines()[0])
+        DIVERGE   4 candidates, ...
+        >>> report.to_json("report.json").stat().st_size > 1000
+        True
     """
 
     verdict: Verdict
@@ -88,6 +123,87 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     reasons_of_actual: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        """The first divergence; None without divergences."""
+        return self.first_cause
+
+    @property
+    def traces(self) -> ComparedTraces | None:
+        """The traces that the report was made from; None for a report read from a file."""
+        traces: ComparedTraces | None = self.__dict__.get("traces_compared")
+        return traces
+
+    def with_traces(self, traces: ComparedTraces, *, command: str = "") -> "Report":
+        """Return a copy that refers to its traces, and names the command that made it."""
+        copied = msgspec.structs.replace(self, command=command or self.command)
+        # Not a field: what is encoded is the report alone.
+        copied.__dict__["traces_compared"] = traces
+        return copied
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write the report as JSON (docs/report.schema.json).
+
+        Args:
+            path: The file, which is overwritten.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UserError: If the file cannot be written.
+        """
+        return _write(encode_report(self), Path(path))
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one self-contained HTML page, on which every divergence can be stepped through.
+
+        Args:
+            path: The file, which is overwritten.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UserError: If the file cannot be written, or if the report was read from a file and has no traces.
+        """
+        from kgverify.report.render.html import render_html
+
+        traces = self.traces
+        if traces is None:
+            raise UserError(
+                "this report was read without its traces, which the page shows",
+                where=str(path),
+                fix="save the run with `save=`, and render it with `kgverify report RUN_DIR --html`",
+            )
+        return _write(render_html(self, traces.expected, traces.actual, traces.stepped).encode(), Path(path))
+
+    def __str__(self) -> str:
+        """Return the report as the terminal shows it, 120 columns wide."""
+        from kgverify.report.render.terminal import report_text
+
+        return report_text(self)
+
+    def __repr__(self) -> str:
+        """Return the verdict, what was compared, and the first divergence."""
+        from kgverify.report.render.terminal import summary_lines
+
+        return "\n".join(summary_lines(self))
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook."""
+        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>'
+
+
+def _write(encoded: bytes, path: Path) -> Path:
+    try:
+        path.write_bytes(encoded)
+    except OSError as error:
+        raise UserError(
+            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
+        ) from None
+    return path
 
 
 def build_report(
@@ -137,5 +253,9 @@ def encode_report(report: Report) -> bytes:
 
 
 def report_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a report."""
-    return msgspec.json.schema(Report)
+    """Return the JSON Schema of a report. Its descriptions are the docstrings, without their examples."""
+    schema = msgspec.json.schema(Report)
+    for definition in schema["$defs"].values():
+        if "description" in definition:
+            definition["description"] = definition["description"].split("\n\n    Example:")[0].rstrip()
+    return schema

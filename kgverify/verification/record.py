@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kgverify.engines.protocol import (
+    CompilerCaches,
     Engine,
+    ExplainedEngine,
     ProbedEngine,
     Progress,
     RecordingEngine,
@@ -59,12 +61,19 @@ APPEND_CORES: Final = 4
 
 @dataclass(frozen=True)
 class Recording:
-    """The size of a recording; `num_resumed` candidates had been recorded before."""
+    """A finished recording.
+
+    num_resumed: candidates that an earlier, interrupted recording had written
+    reasons:     why the engine ran on its device, in its mode and precision; empty where it does not say
+    caches:      what of the engine came out of the compiler's caches; None where it does not say
+    """
 
     path: Path
     num_candidates: int
     num_steps: int
     num_resumed: int
+    reasons: tuple[str, ...] = ()
+    caches: CompilerCaches | None = None
 
 
 def choose_recording_layout(
@@ -142,7 +151,15 @@ def record(
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    return Recording(path, len(candidates.query), num_steps, resumed)
+    explained = pipeline.engine if isinstance(pipeline.engine, ExplainedEngine) else None
+    return Recording(
+        path,
+        len(candidates.query),
+        num_steps,
+        resumed,
+        explained.reasons if explained is not None else (),
+        explained.caches if explained is not None else None,
+    )
 
 
 def _prove_parts(

@@ -72,7 +72,7 @@ def test_a_folder_is_gone_on_with_and_that_of_another_evaluation_refused(command
     assert "1 of 3 parts in" in again.out
     assert "; 2 were finished before" in again.out
     done = command("evaluate", *FEW, "--part-size", "10", "--save", folder, "--memory", "100MiB")
-    assert "nothing was left to do" in done.out
+    assert "every part was finished before" in done.out
     assert json.loads((folder / "summary.json").read_text())["num_parts_resumed"] == 3
     other = command("evaluate", *FEW, "--part-size", "10", "--save", folder, "--seed", "1")
     assert other.code == 2
@@ -158,8 +158,8 @@ def test_ctrl_c_ends_after_the_part_in_flight_and_the_command_goes_on_later(comm
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    assert "ending after the part in flight" in err
-    assert re.search(r"\d+ of \d+ parts are done; go on later with: kgverify evaluate --part-size 30", err)
+    assert "stopping after the current part" in err
+    assert re.search(r"\d+ of \d+ parts are done; resume with: kgverify evaluate --part-size 30", err)
     done = [path.name for path in (tmp_path / "run").iterdir()]
     assert not any(name.endswith(".tmp") for name in done)
     resumed = command("evaluate", *arguments)

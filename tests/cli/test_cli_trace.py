@@ -50,7 +50,7 @@ def test_a_compact_trace_is_raised_and_digests_are_not(command: Command, recorde
     assert command("trace", "convert", str(recorded / "compact.h5"), str(path), "--level", "steps").code == 0
     assert path.read_bytes() == (recorded / "steps.h5").read_bytes()
     done = command("trace", "convert", str(recorded / "digests.h5"), str(tmp_path / "b.h5"), "--level", "steps")
-    assert (done.code, "cannot be had back" in done.err) == (2, True)
+    assert (done.code, "cannot be restored" in done.err) == (2, True)
     done = command("trace", "convert", str(recorded / "digests.h5"), str(path))
     assert (done.code, "--force" in done.err) == (2, True)
     assert command("trace", "convert", str(recorded / "steps.h5"), str(path), "--archive", "--force").code == 0

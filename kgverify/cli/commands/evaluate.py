@@ -1,4 +1,4 @@
-"""`kgverify evaluate`: rank many candidates with the compiled evaluator, in parts that can be gone on with."""
+"""`kgverify evaluate`: rank many candidates with the compiled evaluator, part by part."""
 
 import re
 import shlex
@@ -15,26 +15,30 @@ from typing import Annotated, Final
 
 import typer
 
+from kgverify.api.evaluate import build_evaluator
 from kgverify.cli import options
-from kgverify.cli.options import naming_options
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_work, write_result
-from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions, with_run_options
+from kgverify.cli.progress import (
+    check_writable,
+    make_result_console,
+    print_note,
+    print_warning,
+    show_work,
+    write_result,
+)
+from kgverify.cli.run_options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import SUMMARY
-from kgverify.evaluation.proving import explain_out_of_memory
-from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
-from kgverify.runs.parts import choose_batch
 from kgverify.runs.progress import silent_phase
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SAME_PRESS: Final = 1.0
-"""Seconds in which, in a team, a second Ctrl-C is the first: `torchrun` passes on what the terminal has sent already."""
+"""Seconds in which a second Ctrl-C counts as the first one, in a group: `torchrun` repeats what the terminal has sent."""
 
 
 @with_run_options()
@@ -42,96 +46,85 @@ def evaluate(
     *,
     source: GraphOptions,
     queries: Annotated[
-        int | None, typer.Option(help="The first so many triples of the split; all if not given.")
+        int | None, typer.Option(help="Number of queries, from the beginning of the split; all if not given.")
     ] = None,
     corruptions: options.Corruptions = "all",
     proofs: ProofOptions,
-    device: options.Device = "auto",
-    mode: options.Mode = "auto",
-    precision: options.Precision = "float32",
-    slots: options.Slots = None,
+    engine_options: EngineOptions,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Most memory of the device, e.g. 8GiB; half of what is free if not given."),
+        typer.Option(
+            metavar="SIZE", help="Maximum memory of the device, e.g. 8GiB; half of the free memory if not given."
+        ),
     ] = None,
     part_size: Annotated[
-        int | None, typer.Option(min=1, help="Most candidates of a part; by their number and the device if not given.")
+        int | None,
+        typer.Option(min=1, help="Maximum candidates of a part; chosen by their number and the device if not given."),
     ] = None,
     check: Annotated[
-        int, typer.Option(min=0, help="So many candidates, drawn by the seed, are proved by the reference as well.")
+        int, typer.Option(min=0, help="Number of candidates, drawn by the seed, that the reference proves as well.")
     ] = 256,
-    rank_only: Annotated[
-        bool,
-        typer.Option("--rank-only", help="Do not prove what does not follow and so cannot matter for a rank."),
-    ] = False,
-    fault: options.Faults = None,
+    rank_only: Annotated[bool, typer.Option("--rank-only", help="Skip candidates that cannot affect a rank.")] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the parts in a folder; go on with those that are there.")
+        Path | None, typer.Option(metavar="DIR", help="Save finished parts in a folder, and resume from those in it.")
     ] = None,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Rank the triples of a split among their corruptions: every candidate that there is, or so many for each side.
+    """Rank the triples of a split among their corruptions: all candidates, or a number of them for each side.
 
     On several GPUs of one host: torchrun --nproc-per-node 4 -m kgverify evaluate ... --save DIR
     """
     budget = parse_memory(memory)
-    team = join_process_group()
-    leads = team.index == 0
-    if team.size > 1 and save is None:
-        raise UserError(f"{team.size} processes need a folder", where="--save", fix="give --save DIR")
+    group = join_process_group()
+    leads = group.index == 0
+    if group.size > 1 and save is None:
+        raise UserError(f"{group.size} processes need a folder", where="--save", fix="give --save DIR")
     if leads:
         check_writable(json_path)
     else:
-        # What the leader finds wrong with the options it says alone.
-        team.broadcast(b"")
+        # Wait until the leader has checked the options: it alone reports errors.
+        group.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()):
         run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
-    with naming_options(), explain_out_of_memory():
-        layout = choose_batch(
-            run, device=device, mode=mode, memory=budget, slots=slots, part_size=part_size, rank_only=rank_only
-        )
-        pipeline = compiled_pipeline_with_faults(
-            run, fault or (), mode=mode, device=device, layout=layout, precision=precision
-        )
+    pipeline = build_evaluator(
+        run, **engine_options.arguments(), memory=budget, part_size=part_size, rank_only=rank_only
+    )
     if leads:
-        team.broadcast(b"")
-
-    def warn(text: str) -> None:
-        make_error_console().print(f"warning: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-    with stopping_at_leisure(team) as should_stop:
-        harvest = evaluate_run(
+        group.broadcast(b"")
+    with stop_between_parts(group) as should_stop:
+        result = evaluate_run(
             run,
             pipeline,
             folder=save,
             part_size=part_size,
             rank_only=rank_only,
-            group=team,
+            group=group,
             phase=show_work if leads else silent_phase,
-            warn=warn,
+            warn=print_warning,
             should_stop=should_stop,
         )
-        if harvest is None:
+        if result is None:
             return
-        if harvest.missing:
-            _say_how_to_go_on(harvest, save, team, is_stopped=should_stop())
+        if result.missing:
+            _explain_missing(result, save, group, is_stopped=should_stop())
     report = report_evaluation(
-        run, harvest, pipeline.engine.info, num_checked=check, num_processes=team.size, phase=show_work
+        run, result, pipeline.engine.info, num_checked=check, num_processes=group.size, phase=show_work
     )
     if save is not None:
         write_result(encode_evaluation(report), str(save / SUMMARY))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0
-    print_evaluation(report, make_result_console(json_path), _diff_command(first + 1))
+    console = make_result_console(json_path)
+    print_evaluation(report, console, _diff_command(first + 1))
     if isinstance(pipeline.engine, ExplainedEngine):
         reasons = describe_execution(pipeline.engine.reasons, pipeline.engine.caches)
-        make_result_console(json_path).print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(reasons, style="dim", markup=False, highlight=False, soft_wrap=True)
     if json_path is not None:
         write_result(encode_evaluation(report), json_path)
     raise typer.Exit(0 if report.is_sound else 1)
 
 
 def parse_memory(text: str | None) -> int | None:
-    """Bytes of `8GiB`, `500M` or `1000000`. UserError for anything else."""
+    """Return the bytes of `8GiB`, `500M` or `1000000`. UserError for anything else."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
@@ -141,23 +134,26 @@ def parse_memory(text: str | None) -> int | None:
 
 
 @contextmanager
-def stopping_at_leisure(team: ProcessGroup) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed; pressed again it ends the command at once. In a team, so does the end of another."""
+def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether to stop after the current part; a second Ctrl-C ends the command at once.
+
+    In a group, SIGTERM stops it too: `torchrun` sends it when another process ends.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if team.size > 1 else 0):
+        if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if group.size > 1 else 0):
             raise KeyboardInterrupt
-        if not pressed and team.index == 0:
-            # No console: the handler may have come in the middle of one's line.
+        if not pressed and group.index == 0:
+            # Not through a console: the signal may have interrupted one that is printing.
             again = "; Ctrl-C again ends at once" if number == signal.SIGINT else ""
-            sys.stderr.write(f"\nending after the part in flight{again}\n")
+            sys.stderr.write(f"\nstopping after the current part{again}\n")
         pressed.append(time.monotonic())
 
-    numbers = [signal.SIGINT, *([signal.SIGTERM] if team.size > 1 else [])]
+    numbers = [signal.SIGINT, *([signal.SIGTERM] if group.size > 1 else [])]
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield lambda: bool(pressed)
@@ -166,24 +162,24 @@ def stopping_at_leisure(team: ProcessGroup) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _say_how_to_go_on(harvest: EvaluationResult, save: Path | None, team: ProcessGroup, *, is_stopped: bool) -> None:
-    """KeyboardInterrupt if it was stopped; UserError if parts are missing that a process should have done."""
-    num = len(harvest.plan.parts)
-    done = f"{len(harvest.results):,} of {num:,} parts are done"
+def _explain_missing(result: EvaluationResult, save: Path | None, group: ProcessGroup, *, is_stopped: bool) -> None:
+    """Raise KeyboardInterrupt if the evaluation was stopped, and UserError if a process ended early."""
+    num = len(result.plan.parts)
+    done = f"{len(result.results):,} of {num:,} parts are done"
     command = shlex.join(["kgverify", *sys.argv[1:]])
-    if team.size > 1:
-        command = f"torchrun --nproc-per-node {team.size} -m {command}"
+    if group.size > 1:
+        command = f"torchrun --nproc-per-node {group.size} -m {command}"
     if not is_stopped:
         raise UserError(
-            f"{done}: a process ended early", where=str(save), fix=f"look at what it said, then go on with: {command}"
+            f"{done}: a process ended early", where=str(save), fix=f"read its error, then resume with: {command}"
         )
-    on = f"go on later with: {command}" if save is not None else "with --save DIR they would have been kept"
-    make_error_console().print(f"{done}; {on}", highlight=False, markup=False, soft_wrap=True)
+    how = f"resume with: {command}" if save is not None else "with --save DIR they would have been kept"
+    print_note(f"{done}; {how}")
     raise KeyboardInterrupt
 
 
 def _diff_command(num_queries: int) -> str:
-    """The same options for `kgverify diff`, on the first so many queries."""
+    """Return a `kgverify diff` command with the same options, for the first queries alone."""
     own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries"}
     words: list[str] = []
     is_value = False

@@ -1,4 +1,4 @@
-"""`kgverify train`: make the weights of a policy for a graph."""
+"""`kgverify train`: train the weights of a policy for a graph."""
 
 import os
 import tempfile
@@ -9,23 +9,25 @@ import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS, naming_options
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console, show_phase, write_result
+from kgverify.cli.options import DEFAULT_LIMITS
+from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
+from kgverify.cli.run_options import GraphOptions
 from kgverify.engines.policy import Policy, write_policy
 from kgverify.errors import UserError
-from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 
 
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="Where the weights go.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.safetensors", help="The file of weights to write.")
+    ],
     graph: options.Graph = "countries",
     rules: options.Rules = None,
-    seed: Annotated[int, typer.Option(help="Seed of the first weights, of what is hidden and of the batches.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the initial weights, the hidden facts and the batches.")] = 0,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Times that facts are hidden and proofs sought without them.")
+        int, typer.Option(min=1, help="Number of rounds; each hides some facts and proves without them.")
     ] = 64,
-    epochs: Annotated[int, typer.Option(min=1, help="Times that every decision is learnt from.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over all decisions.")] = 10,
     embedding: Annotated[int, typer.Option(min=1, help="Width of the embeddings.")] = 32,
     hidden: Annotated[int, typer.Option(min=2, help="Width of the network.")] = 64,
     blocks: Annotated[int, typer.Option(min=0, help="Residual blocks.")] = 2,
@@ -34,20 +36,16 @@ def train(
     max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Train a two_tower policy by imitation of the reference prover's proofs; the test split is not used."""
+    """Train a two_tower policy to imitate the reference prover's proofs. The test split is not used."""
     from kgverify.training.decisions import DecisionPlan
     from kgverify.training.train import TrainingPlan, train_policy
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise UserError("cannot be written", where=str(output), fix="name a file in a folder that exists")
     check_writable(json_path)
-    with naming_options():
-        limits = Limits(max_depth, max_atoms, max_resolvents)
-    loaded = load_graph(graph, rules=rules)
-    for warning in loaded.warnings:
-        make_error_console().print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
+    limits = Limits(max_depth, max_atoms, max_resolvents)
     trained = train_policy(
-        loaded,
+        GraphOptions(graph, rules).load(),
         limits,
         TrainingPlan(
             embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, decisions=DecisionPlan(rounds=rounds)
@@ -75,7 +73,7 @@ def train(
 
 
 def _replace(policy: Policy, output: Path) -> None:
-    """Write the file as a whole or not at all."""
+    """Replace the file atomically."""
     try:
         with tempfile.TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as folder:
             part = Path(folder, output.name)

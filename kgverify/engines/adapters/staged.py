@@ -41,6 +41,15 @@ class StagedEngine(StepwiseEngine):
 
     The other stages (prune, rename, revisit, close, limit, score) follow docs/semantics.md. `probe` shows the result of
     each stage, so that a divergence is attributed to its stage.
+
+    Example:
+        >>> import kgverify as kv
+        >>> class Empty(kv.StagedEngine):
+        ...     def resolve(self, goal, excluded):
+        ...         return []
+        >>> report = kv.verify("countries", Empty, queries=1, corruptions=1)
+        >>> report.verdict.value, report.first_divergence.stage
+        ('DIVERGE', 'match_rules')
     """
 
     def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
@@ -154,8 +163,23 @@ class StagedEngine(StepwiseEngine):
 def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngine]:
     """Return an engine class for a function of a goal and the clauses of its first atom's predicate, in order.
 
-    The function returns each clause that matches the first atom, with the atoms that it leaves to prove. Usable as a
-    decorator.
+    Args:
+        resolve: A function that returns each clause that matches the first atom of the goal, with the atoms that then
+            remain to be proved. Atoms are numbers (predicate, first, second); a number below 0 is a variable.
+
+    Returns:
+        A class, made of (program, limits, policy), in which the other stages of a step follow docs/semantics.md.
+
+    Raises:
+        UserError: When the engine proves, if the function returns anything else.
+
+    Example:
+        >>> import kgverify as kv
+        >>> @kv.engine_of
+        ... def facts_only(goal, clauses):
+        ...     return [(clause, goal[1:]) for clause in clauses if clause.head == goal[0]]
+        >>> kv.check_engine(facts_only, examples=20).is_conforming
+        False
     """
 
     def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Made:

@@ -59,6 +59,14 @@ class StepwiseEngine:
     program, limits, policy: as given, for `take_step` to use
     policies: names of those that it supports; NotImplementedError for another one
 
+    Example:
+        >>> import kgverify as kv
+        >>> class Lazy(kv.StepwiseEngine):
+        ...     def take_step(self, query, visited):
+        ...         raise NotImplementedError("not written yet")
+        >>> kv.check_engine(Lazy, examples=5).is_conforming
+        False
+
     A prover that takes many steps at once overrides `take_steps` instead. One that implements only some stages of a step
     is a `StagedEngine`.
     """

@@ -1,7 +1,8 @@
 """The report as text for a terminal."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from io import StringIO
+from typing import Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -13,11 +14,13 @@ from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.report import Report
-from kgverify.report.wording import clip, describe_finding, make_visible, value_lines
+from kgverify.report.wording import clip, describe_divergence, describe_finding, make_visible, value_lines
 from kgverify.trace.model.trace import Trace
 
 _STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 MOST_CAUSES = 12
+TEXT_WIDTH: Final = 120
+"""Columns of a report that is not printed on a terminal."""
 _SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 
 
@@ -33,15 +36,14 @@ def print_report(
     console: Console,
     *,
     expected: Trace | None = None,
-    is_excerpt: bool = False,
     next_commands: Sequence[NextCommand] = (),
 ) -> None:
-    """Print the report: verdict, coverage, first cause, metrics; where something diverges, what to type next.
+    """Print the report: verdict, coverage, first divergence, causes, metrics, and the commands to type next.
 
-    expected:   the expected trace, for the steps that agree before the first divergence
-    is_excerpt: whether that holds nothing but the candidate of the first divergence
+    expected: the expected trace, or its candidate of the first divergence alone, for the steps that agree before that
+              divergence; that of the report if not given
     """
-    for part in render_report(report, expected, is_excerpt=is_excerpt):
+    for part in render_report(report, expected):
         console.print(part, highlight=False)
     if report.divergences and next_commands:
         console.print("\nnext", style="bold")
@@ -51,11 +53,31 @@ def print_report(
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def render_report(report: Report, expected: Trace | None = None, *, is_excerpt: bool = False) -> list[RenderableType]:
-    """The parts of the report, in reading order."""
+def report_text(report: Report) -> str:
+    """Return the report as plain text, 120 columns wide."""
+    text = StringIO()
+    print_report(report, Console(file=text, width=TEXT_WIDTH, no_color=True))
+    return text.getvalue()
+
+
+def summary_lines(report: Report) -> list[str]:
+    """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
+    lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
+    lines += [f"  because {reason}" for reason in report.reasons]
+    if report.first_cause is not None:
+        num = len(report.divergences)
+        others = f"   (the first of {num:,})" if num > 1 else ""
+        lines.append(f"  first divergence: {make_visible(describe_divergence(report.first_cause))}{others}")
+    return lines
+
+
+def render_report(report: Report, expected: Trace | None = None) -> list[RenderableType]:
+    """Return the parts of the report, in reading order."""
     parts: list[RenderableType] = [_render_verdict(report)]
     if report.first_cause is not None:
-        parts.append(_render_first_cause(report, report.first_cause, expected, is_excerpt))
+        if expected is None and report.traces is not None:
+            expected = report.traces.excerpt()
+        parts.append(_render_first_cause(report, report.first_cause, expected))
     if report.causes:
         parts.append(_render_causes(report))
     if report.near_ties:
@@ -108,7 +130,7 @@ def _coverage_line(report: Report) -> str:
     return "; ".join(parts)
 
 
-def _render_first_cause(report: Report, first: Divergence, expected: Trace | None, is_excerpt: bool) -> RenderableType:
+def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> RenderableType:
     where = f" at step {first.step}" if first.step >= 0 else ""
     found = describe_finding(first)
     title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
@@ -118,7 +140,7 @@ def _render_first_cause(report: Report, first: Divergence, expected: Trace | Non
     grid.add_column(overflow="fold")
     of = f"{first.candidate}: {first.atom} (query {first.query}, {first.side} side)"
     grid.add_row("   candidate", Text(make_visible(of)))
-    for each in _steps_before(first, expected, is_excerpt):
+    for each in _steps_before(first, expected):
         goal = Text(make_visible(each.goal)).append("   agrees", style="green")
         grid.add_row(f"   step {each.step}", goal.append(make_visible(f"\n  by {each.clause}"), style="dim"))
     if first.step >= 0:
@@ -134,10 +156,13 @@ def _render_first_cause(report: Report, first: Divergence, expected: Trace | Non
     return Group(title, grid, *(Text(f"   {line}") for line in _consequences(report, first)))
 
 
-def _steps_before(first: Divergence, expected: Trace | None, is_excerpt: bool) -> Sequence[StepBefore]:
-    """The last steps that agree; all before the first divergence of a candidate do."""
-    row = 0 if is_excerpt else first.candidate
-    if expected is None or first.step < 0 or not 0 <= row < len(expected.columns.candidates.num_steps):
+def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBefore]:
+    """Return the last steps that agree; all before the first divergence of a candidate do."""
+    if expected is None or first.step < 0:
+        return ()
+    num_candidates = len(expected.columns.candidates.num_steps)
+    row = 0 if num_candidates == 1 else first.candidate
+    if not 0 <= row < num_candidates:
         return ()
     reader, names = StepReader(expected.columns), Names(expected)
     begin = reader.first_step[row]

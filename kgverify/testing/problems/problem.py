@@ -79,6 +79,13 @@ class Problem:
     constants:       further constants that may be drawn as corruptions; those that occur above may be anyway
     num_corruptions: for each query and side; `ALL` (-1) for all
     seed:            of the draw of corruptions
+
+    Example:
+        >>> import kgverify as kv
+        >>> result = kv.fuzz("compiled", faults="last-fact-lost", examples=40, corpus="corpus")
+        >>> problem = kv.replay(result.new[0].file).reproducer.problem
+        >>> type(problem) is kv.Problem, len(problem.facts)
+        (True, 1)
     """
 
     facts: tuple[NamedAtom, ...] = ()

@@ -1,6 +1,7 @@
 """Shrink a divergence of a run on a real graph: cut the graph to a proof slice first, then shrink that."""
 
 import shlex
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec,
 from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import saving_bugs
+from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.proof_slice import Slicer
@@ -27,6 +28,8 @@ MOST_SEEDS_ALONE: Final = 2
 """Seeds of random weights that are tried where attempts cannot share a run."""
 MAX_RUN_CALLS: Final = 100
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
+MOST_SHOWN: Final = 24
+"""Lines of a problem that are printed; the reproducer has them all."""
 
 
 class NoSlice(UserError):
@@ -67,6 +70,41 @@ class ShrunkRun:
         return make_reproducer(
             self.shrunk.failure, self.engine, lockstep=report.lockstep, neighbour=self.shrunk.change, notes=notes
         )
+
+    @property
+    def problem(self) -> Problem:
+        """The minimal problem."""
+        return self.shrunk.problem
+
+    def save(self, path: str | Path) -> Path:
+        """Write the reproducer, and return its path. UserError if it cannot be written."""
+        write_reproducer(self.reproducer, Path(path))
+        return Path(path)
+
+    def __str__(self) -> str:
+        """Return the signature, the sizes before and after, and the problem."""
+        shrunk, minimum, graph, sliced = self.shrunk, self.problem, self.graph, self.sliced
+        info = self.report.environment.actual
+        is_other = info.name == COMPILED and self.engine != find_engines(self.report)[-1]
+        lines = [
+            f"{shrunk.failure.signature}   on {self.engine}" + (", where it occurs as well" if is_other else ""),
+            f"   graph      {_count(graph.train, 'fact')}, {_count(graph.rules, 'rule')}",
+            f"   slice      {_count(sliced.facts, 'fact')}, {_count(sliced.rules, 'rule')}"
+            f"   ({self.removed:.1%} of the facts removed)",
+            f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
+            f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
+            f"   in {shrunk.calls} runs, {shrunk.seconds:.1f} s"
+            + ("" if shrunk.is_finished else ", the smallest found before --calls or --seconds ran out"),
+            "",
+        ]
+        program = str(minimum).splitlines()
+        if len(program) > MOST_SHOWN:
+            hidden = len(program) - MOST_SHOWN
+            program = [*program[: MOST_SHOWN // 2], f"... {hidden} lines", *program[-MOST_SHOWN // 2 :]]
+        lines += [f"   {line}" for line in program]
+        if shrunk.change:
+            lines += ["", f"both sides agree with one change: {shrunk.change}"]
+        return "\n".join(lines)
 
 
 @saving_bugs()
@@ -193,3 +231,7 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
         fix="choose another divergence of the same cause, or allow more --seconds"
         + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),
     )
+
+
+def _count(things: Sized, one: str, many: str = "") -> str:
+    return f"{len(things):,} {one if len(things) == 1 else many or one + 's'}"

@@ -23,6 +23,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     layout:      sizes that must not change any result: slots, paddings, windows
     versions:    library name to version
     faults:      the faults planted in it; normally empty
+
+    Example:
+        >>> import kgverify as kv
+        >>> kv.EngineInfo("my-prover", precision="float32", score_error=1e-6).name
+        'my-prover'
     """
 
     name: str

@@ -43,7 +43,11 @@ def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: boo
         UserError: There is no trace, or its structure is not that of `docs/trace-format.md`.
 
     Example:
-        >>> open_trace("mine.h5").load().columns.steps.choice  # doctest: +SKIP
+        >>> import kgverify as kv
+        >>> _ = kv.record("countries", "mine.h5", "reference", queries=1, corruptions=2)
+        >>> trace = kv.open_trace("mine.h5")
+        >>> trace.num_candidates, len(trace.load().columns.steps.choice) == trace.num_steps
+        (6, True)
     """
     return TraceFile(path, tolerates_shards=tolerates_shards, is_lazy=is_lazy)
 

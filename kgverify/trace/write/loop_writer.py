@@ -46,6 +46,17 @@ class LoopWriter:
     level, is_archived, shard_steps: as in `Storage`
 
     UserError for what cannot be written, with the column's name.
+
+    Example:
+        >>> import kgverify as kv
+        >>> candidates = {"atom": [[0, 0, 1]], "num_steps": [1], "outcome": [1], "is_limited": [0]}
+        >>> steps = {"depth": [0], "num_atoms": [1], "num_resolvents": [1], "choice": [0]}
+        >>> steps |= {"outcome": [1], "goal_atoms": [[0, 0, 1]]}
+        >>> resolvents = {"kind": [1], "num_atoms": [0], "origin_kind": [2], "origin": [0], "atoms": []}
+        >>> with kv.LoopWriter("mine.h5", engine="mine", predicates=["capitalOf"], constants=["paris", "france"]) as trace:
+        ...     trace.append(candidates, steps, resolvents)
+        >>> kv.open_trace("mine.h5").num_steps
+        1
     """
 
     def __init__(

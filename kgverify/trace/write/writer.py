@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.program.program import Symbols
 from kgverify.trace.files.disk import make_folder
@@ -55,6 +54,7 @@ from kgverify.trace.write.commit_queue import CommitQueue, CommitTicket
 from kgverify.trace.write.encode import NO_CLAUSES, Clauses, encode_shared, encode_trace
 from kgverify.trace.write.resume import read_unfinished
 from kgverify.trace.write.shards import UncommittedBatches, noop, write_shard
+from kgverify.version import __version__
 
 _WHOLE: Final = 1 << 62
 """The maximum of steps or bytes in a shard if no shards are wanted."""
@@ -104,6 +104,16 @@ class TraceWriter:
 
     An error inside the context leaves what was appended in `<path>.partial`. UserError for what cannot be written,
     with the candidates that are safe, and for a `<path>.partial` that exists without `resume`, or belongs to another run.
+
+    Example:
+        >>> import kgverify as kv
+        >>> _ = kv.record("countries", "mine.h5", "reference", queries=1, corruptions=2)
+        >>> trace = kv.open_trace("mine.h5").load()
+        >>> with kv.TraceWriter("copy.h5", trace.header, trace.symbols) as writer:
+        ...     writer.append(trace.columns)
+        ...     writer.set_rankings(trace.rankings)
+        >>> kv.compare("mine.h5", "copy.h5").verdict.value
+        'AGREE'
     """
 
     def __init__(

@@ -1,0 +1,49 @@
+"""`kgverify.compare`: two recorded traces."""
+
+from pathlib import Path
+
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.report.report import Report
+from kgverify.runs.output_folder import check_output_folder
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.trace_file import TraceFile
+from kgverify.verification.save import save_recorded
+from kgverify.verification.verify import compare_recorded
+
+
+def compare(
+    expected: str | Path | TraceFile | Trace,
+    actual: str | Path | TraceFile | Trace,
+    *,
+    save: str | Path | None = None,
+    progress: Progress = no_progress,
+) -> Report:
+    """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
+
+    Args:
+        expected: The trace to compare with: the path of a file or of a folder of shards, or what `kgverify.open_trace` or
+            its `load` returned.
+        actual: The trace to judge.
+        save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
+        progress: A function that is called with the number of bytes compared since its last call.
+
+    Returns:
+        The report, as `kgverify.verify` returns it. Only traces recorded with `level="deep"` name the stage at fault from
+        what the stages gave; for others it is inferred from the recorded steps.
+
+    Raises:
+        UserError: If a trace cannot be read, or is damaged.
+
+    Example:
+        >>> import kgverify as kv
+        >>> for engine in "reference", "compiled":
+        ...     _ = kv.record("countries", f"{engine}.h5", engine, mode="eager", queries=2, corruptions=5)
+        >>> kv.compare("reference.h5", "compiled.h5").verdict.value
+        'AGREE'
+    """
+    if save is not None:
+        check_output_folder(Path(save))
+    recorded = compare_recorded(expected, actual, progress=progress)
+    if save is not None:
+        save_recorded(recorded, Path(save))
+    return recorded.report.with_traces(recorded)

@@ -1,0 +1,52 @@
+"""`kgverify.assert_equivalent`: a check of an engine in one line."""
+
+from kgverify.api.inputs import GraphLike
+from kgverify.api.verify import verify
+from kgverify.comparison.result import Verdict
+from kgverify.conformance import EXAMPLES, SECONDS, check_engine
+from kgverify.testing.checking.engine_makers import Factory
+
+
+def assert_equivalent(
+    engine: Factory,
+    graph: GraphLike | None = None,
+    *,
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    seconds: float = SECONDS,
+    queries: int = 20,
+    corruptions: int | str = 50,
+) -> None:
+    """Raise an AssertionError unless an engine agrees with the reference prover and keeps the laws.
+
+    In pytest the fixture `assert_equivalent` does the same, and saves what it finds.
+
+    Args:
+        engine: A class or function that makes the engine of `(program, limits, policy)`.
+        graph: A graph to compare on; if not given, generated problems, which are shrunk if they fail.
+        examples: Number of generated problems.
+        seed: Seed of the generated problems, or of the corruptions of a graph.
+        seconds: Seconds after which no further problems are generated.
+        queries: Number of queries of the graph.
+        corruptions: Number of corruptions for each query and side, or `"all"`.
+
+    Raises:
+        AssertionError: If the engine differs or breaks a law. Its text is the report.
+        UserError: If the engine cannot be made, or the graph cannot be read.
+
+    Example:
+        >>> import kgverify as kv
+        >>> @kv.engine_of
+        ... def proves_nothing(goal, clauses):
+        ...     return []
+        >>> kv.assert_equivalent(proves_nothing, examples=20)
+        Traceback (most recent call last):
+        ...
+        kgverify.conformance.NotConforming: proves_nothing does not conform...
+    """
+    if graph is None:
+        check_engine(engine, examples=examples, seed=seed, seconds=seconds).raise_if_broken()
+        return
+    report = verify(graph, engine, queries=queries, corruptions=corruptions, seed=seed)
+    if report.verdict is not Verdict.AGREE:
+        raise AssertionError(str(report))

@@ -1,0 +1,135 @@
+"""`kgverify.evaluate`: rank many candidates."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kgverify.api.inputs import GraphLike, list_faults, make_run
+from kgverify.engines.policy import Policy
+from kgverify.evaluation.evaluate import evaluate as evaluate_run
+from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.proving import explain_out_of_memory
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.program.limits import Limits
+from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.parts import choose_batch
+from kgverify.runs.progress import Phase, silent_phase
+from kgverify.runs.run import Pipeline, Run
+
+
+def evaluate(
+    graph: GraphLike,
+    *,
+    rules: str | Path | None = None,
+    split: str = "test",
+    queries: int | None = None,
+    corruptions: int | str = "all",
+    seed: int = 0,
+    policy: str | Policy = "shortest",
+    limits: Limits | None = None,
+    mode: str = "auto",
+    device: str = "auto",
+    precision: str = "float32",
+    slots: int | None = None,
+    memory: int | None = None,
+    part_size: int | None = None,
+    check: int = 256,
+    rank_only: bool = False,
+    faults: str | Sequence[str] = (),
+    save: str | Path | None = None,
+    phase: Phase = silent_phase,
+    warn: Callable[[str], None] = lambda text: None,
+) -> EvaluationReport:
+    """Rank the triples of a split among their corruptions with the compiled evaluator, without recording steps.
+
+    Args:
+        graph: The name of a graph, its path, or a `KnowledgeGraph`; see `kgverify.verify`.
+        rules: A file of rules that replaces those of the graph.
+        split: The split whose triples are the queries.
+        queries: Number of queries, from the beginning of the split; all if not given.
+        corruptions: Number of corruptions for each query and side, or `"all"` for the full filtered ranking.
+        seed: Seed of the corruptions, of a random policy, and of the candidates that the reference proves.
+        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
+        limits: Limits of a derivation; `Limits()` if not given.
+        mode: Mode of the compiled evaluator.
+        device: Device of the compiled evaluator.
+        precision: Precision of the policy.
+        slots: Derivations that are proved at the same time; chosen by the memory if not given.
+        memory: The most bytes of the device; half of the free ones if not given.
+        part_size: The most candidates of a part, after which results are saved.
+        check: Number of candidates that the reference proves as well.
+        rank_only: Skip candidates that cannot affect a rank.
+        faults: Faults to plant in the compiled evaluator.
+        save: A folder for the finished parts, from which an interrupted evaluation resumes.
+        phase: A function of a title and a total that returns a context, which is called with the progress made.
+        warn: A function that is called with the text of each warning.
+
+    Returns:
+        The report: `.metrics`, `.outcomes`, and `.is_sound`, which is true if the candidates that the reference proved
+        agree.
+
+    Raises:
+        UserError: If an argument is wrong, the folder holds another evaluation, or the memory is too small.
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.evaluate("countries", queries=2, corruptions=5, mode="eager", device="cpu", check=10)
+        >>> report.is_sound
+        True
+        >>> round(report.metrics["both.realistic.mean_reciprocal_rank"], 4)
+        0.875
+    """
+    run = make_run(
+        graph,
+        rules=rules,
+        split=split,
+        queries=sys.maxsize if queries is None else queries,
+        corruptions=corruptions,
+        seed=seed,
+        policy=policy,
+        limits=limits,
+    )
+    pipeline = build_evaluator(
+        run,
+        mode=mode,
+        device=device,
+        precision=precision,
+        slots=slots,
+        memory=memory,
+        part_size=part_size,
+        rank_only=rank_only,
+        faults=faults,
+    )
+    found = evaluate_run(
+        run,
+        pipeline,
+        folder=None if save is None else Path(save),
+        part_size=part_size,
+        rank_only=rank_only,
+        phase=phase,
+        warn=warn,
+    )
+    assert found is not None, "one process leads itself"
+    return report_evaluation(run, found, pipeline.engine.info, num_checked=check, phase=phase)
+
+
+def build_evaluator(
+    run: Run,
+    *,
+    mode: str,
+    device: str,
+    precision: str,
+    slots: int | None,
+    memory: int | None,
+    part_size: int | None,
+    rank_only: bool,
+    faults: str | Sequence[str],
+) -> Pipeline:
+    """Build the compiled evaluator in the sizes that the memory allows. UserError if there is too little."""
+    with explain_out_of_memory():
+        layout = choose_batch(
+            run, device=device, mode=mode, memory=memory, slots=slots, part_size=part_size, rank_only=rank_only
+        )
+        return compiled_pipeline_with_faults(
+            run, list_faults(faults), mode=mode, device=device, layout=layout, precision=precision
+        )

@@ -1,0 +1,75 @@
+"""`kgverify.fuzz`: search for divergences in generated problems."""
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from kgverify.api.inputs import EngineLike, write_down
+from kgverify.testing.campaigns.campaign import Campaign, run_campaign
+from kgverify.testing.campaigns.known_divergences import read_known
+from kgverify.testing.campaigns.result import CampaignResult, Watch
+
+
+def fuzz(
+    engine: EngineLike = "compiled",
+    *,
+    examples: int | None = None,
+    seconds: float | None = None,
+    corpus: str | Path = "fuzz-corpus",
+    mode: str = "eager",
+    device: str = "cpu",
+    faults: str | Sequence[str] = (),
+    lockstep: bool = False,
+    seed: int = 0,
+    jobs: int = 1,
+    known: str | Path | None = None,
+    fresh: bool = False,
+    today: date | None = None,
+    watch: Watch = lambda tally: None,
+) -> CampaignResult:
+    """Compare an engine with the reference on generated problems until a budget is spent.
+
+    Each kind of divergence is shrunk to a minimal problem once, and kept in the corpus as a reproducer for
+    `kgverify.replay`. The next call replays the corpus first, and resumes where this one stopped.
+
+    Args:
+        engine: The engine under test: `"compiled"`, `"module:name"`, or a class or function of
+            `(program, limits, policy)` at the top level of a module.
+        examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
+        seconds: Seconds after which no further problems are tried.
+        corpus: Folder of reproducers.
+        mode: Mode of the compiled evaluator.
+        device: Device of the compiled evaluator.
+        faults: Faults to plant in the compiled evaluator.
+        lockstep: Compare every step from the expected goal as well.
+        seed: Seed of the problems.
+        jobs: Number of processes.
+        known: A TOML file of known divergences, which are not reported as new.
+        fresh: Try again the problems that earlier calls have tried.
+        today: Date at which known divergences expire; the current one if not given.
+        watch: A function that is called with the state of the campaign.
+
+    Returns:
+        The result: `.is_passed`, `.new` (the divergences), and what was covered.
+
+    Raises:
+        UserError: If the engine cannot be made, or the corpus cannot be used.
+
+    Example:
+        >>> import kgverify as kv
+        >>> result = kv.fuzz("compiled", examples=20, corpus="corpus")
+        >>> result.is_passed, result.num_problems
+        (True, 20)
+    """
+    campaign = Campaign(
+        corpus=Path(corpus),
+        engine=write_down(engine, mode=mode, device=device, faults=faults),
+        lockstep=lockstep,
+        seed=seed,
+        examples=examples,
+        seconds=seconds,
+        jobs=jobs,
+        known=() if known is None else read_known(Path(known)),
+        is_fresh=fresh,
+    )
+    return run_campaign(campaign, watch=watch, today=today)

@@ -1,0 +1,129 @@
+"""`kgverify.record`: run one engine and write its trace."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from kgverify.api.inputs import EngineLike, GraphLike, check_reference_workers, make_pipeline, make_run
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.runs.fan_out import reference_over
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
+from kgverify.trace.model.levels import parse_level
+from kgverify.verification.record import SHARD_STEPS, Recording, choose_recording_layout
+from kgverify.verification.record import record as record_run
+
+
+def record(
+    graph: GraphLike,
+    path: str | Path,
+    engine: EngineLike = "compiled",
+    *,
+    rules: str | Path | None = None,
+    split: str = "test",
+    queries: int = 20,
+    corruptions: int | str = 50,
+    seed: int = 0,
+    policy: str | Policy = "shortest",
+    limits: Limits | None = None,
+    mode: str = "auto",
+    device: str = "auto",
+    precision: str = "float32",
+    slots: int | None = None,
+    faults: str | Sequence[str] = (),
+    jobs: int = 1,
+    scheduler: str | None = None,
+    level: str = "steps",
+    archive: bool = False,
+    shard_steps: int = SHARD_STEPS,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+) -> Recording:
+    """Run one engine and write its trace, so that `kgverify.compare` can compare it later or elsewhere.
+
+    The trace is written while the engine proves. An interrupted recording leaves `<path>.partial` and can be resumed.
+
+    Args:
+        graph: The name of a graph, its path, or a `KnowledgeGraph`; see `kgverify.verify`.
+        path: The trace: a file, or a folder of shards if it is large.
+        engine: The engine to record; see `kgverify.verify`.
+        rules: A file of rules that replaces those of the graph.
+        split: The split whose triples are the queries.
+        queries: Number of queries, from the beginning of the split.
+        corruptions: Number of corruptions for each query and side, or `"all"`.
+        seed: Seed of the corruptions and of a random policy.
+        policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
+        limits: Limits of a derivation; `Limits()` if not given.
+        mode: Mode of the compiled evaluator.
+        device: Device of the compiled evaluator.
+        precision: Precision of the compiled evaluator's policy.
+        slots: Derivations that the compiled evaluator proves at the same time.
+        faults: Faults to plant in the compiled evaluator.
+        jobs: Processes in which the reference proves.
+        scheduler: Address of a dask scheduler whose workers prove for the reference.
+        level: What is kept of each step: `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also what
+            each stage gave).
+        archive: Compress the file as far as HDF5's filters can.
+        shard_steps: Steps that are committed at once; a longer trace becomes a folder of shards.
+        resume: Resume an interrupted recording.
+        overwrite: Replace a trace that exists already.
+        progress: A function that is called with the number of candidates finished since its last call.
+
+    Returns:
+        The path, and the numbers of candidates and steps.
+
+    Raises:
+        UserError: If the path exists already or cannot be written, or an argument is wrong.
+
+    Example:
+        >>> import kgverify as kv
+        >>> recording = kv.record("countries", "reference.h5", "reference", queries=1, corruptions=2)
+        >>> recording.num_candidates
+        6
+    """
+    path, kept = Path(path), parse_level(level, "--level")
+    if path.exists() and not (overwrite or resume):
+        raise UserError("exists already", where=str(path), fix="choose another path, or overwrite it with --force")
+    is_reference = engine == REFERENCE
+    check_reference_workers(
+        jobs, scheduler, why_none="" if is_reference else "the engine under test proves in this process"
+    )
+    if faults and engine != COMPILED:
+        raise UserError(
+            "faults are planted in the compiled evaluator alone", where="--fault", fix="use --engine compiled"
+        )
+    run = make_run(
+        graph,
+        rules=rules,
+        split=split,
+        queries=queries,
+        corruptions=corruptions,
+        seed=seed,
+        policy=policy,
+        limits=limits,
+    )
+    # Faults run in ticks of stages, which take more memory than the ticks that these sizes are for.
+    is_sound = engine == COMPILED and not faults
+    layout = choose_recording_layout(run, device=device, mode=mode, slots=slots) if is_sound else None
+    with (
+        reference_over(run, jobs=jobs, scheduler=scheduler)
+        if is_reference
+        else nullcontext(
+            make_pipeline(
+                engine, run, mode=mode, device=device, precision=precision, slots=slots, faults=faults, layout=layout
+            )
+        )
+    ) as pipeline:
+        return record_run(
+            run,
+            pipeline,
+            path,
+            resume=resume,
+            progress=progress,
+            shard_steps=shard_steps,
+            level=kept,
+            is_archived=archive,
+        )

@@ -1,0 +1,74 @@
+"""`kgverify.shrink`: from a divergence of a run to a reproducer that fits on a screen."""
+
+from pathlib import Path
+
+from kgverify.api.inputs import EngineLike, GraphLike, write_down
+from kgverify.errors import UserError
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.graphs.load import load_graph
+from kgverify.report.report import Report
+from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress
+from kgverify.testing.shrinking.shrink_run import MAX_RUN_CALLS, ShrunkRun, load_run_graph, shrink_run
+from kgverify.verification.save import read_run
+from kgverify.verification.verify import Verification
+
+
+def shrink(
+    run: str | Path | Report,
+    divergence: int = 1,
+    *,
+    graph: GraphLike | None = None,
+    rules: str | Path | None = None,
+    engine: EngineLike | None = None,
+    max_calls: int = MAX_RUN_CALLS,
+    seconds: float = MAX_SECONDS,
+    progress: Progress | None = None,
+) -> ShrunkRun:
+    """Shrink a divergence of a run to a minimal problem that diverges in the same way.
+
+    Args:
+        run: A report of `kgverify.verify`, or the folder that its `save` or `kgverify diff --save` wrote.
+        divergence: The number of the divergence in the report, from 1.
+        graph: The graph of the run, if it cannot be loaded by the name that the report gives.
+        rules: A file of rules that replaces those of the graph.
+        engine: The engine under test, if it is not the compiled evaluator: `"module:name"`, or a class or function of
+            `(program, limits, policy)` at the top level of a module.
+        max_calls: The most runs of the engine.
+        seconds: The most seconds.
+        progress: A function that is called with the name of each pass, the problem, and the number of runs.
+
+    Returns:
+        The minimal problem: `.problem`, `.reproducer`, `.save(path)`. `print` shows it.
+
+    Raises:
+        UserError: If there is no such divergence, the graph is not that of the run, the engine cannot be made, or no part
+            of the graph diverges in the same way.
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify("countries", mode="eager", queries=2, corruptions=0, faults="fact-cap")
+        >>> small = kv.shrink(report)
+        >>> small.save("smallest.kg").name
+        'smallest.kg'
+        >>> kv.replay("smallest.kg").verdict.value
+        'DIVERGE'
+    """
+    found = _with_traces(run) if isinstance(run, Report) else read_run(Path(run))
+    spec = None if engine is None else write_down(engine, mode="eager", device="cpu", faults=())
+    try:
+        if graph is None:
+            graph = load_run_graph(found.report)
+        elif not isinstance(graph, KnowledgeGraph):
+            graph = load_graph(graph, rules=rules)
+    except UserError as error:
+        raise UserError(error.message, where=error.where, fix=f"{error.fix}; or give --graph") from None
+    return shrink_run(
+        found, divergence, engine=spec, graph=graph, max_calls=max_calls, seconds=seconds, progress=progress
+    )
+
+
+def _with_traces(report: Report) -> Verification:
+    traces = report.traces
+    if traces is None:
+        raise UserError("this report was read without its traces", where="run", fix="give the folder of a saved run")
+    return Verification(report, traces.expected, traces.actual, traces.stepped)

@@ -1,0 +1,120 @@
+"""`kgverify.verify`: the main job."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from kgverify.api.inputs import EngineLike, GraphLike, check_reference_workers, make_pipeline, make_run
+from kgverify.engines.policy import Policy
+from kgverify.program.limits import Limits
+from kgverify.report.report import Report
+from kgverify.runs.fan_out import reference_over
+from kgverify.runs.output_folder import check_output_folder
+from kgverify.runs.progress import Phase, silent_phase
+from kgverify.verification.save import save_verification
+from kgverify.verification.verify import Verification
+from kgverify.verification.verify import verify as verify_pipelines
+
+
+def verify(
+    graph: GraphLike,
+    engine: EngineLike = "compiled",
+    *,
+    rules: str | Path | None = None,
+    split: str = "test",
+    queries: int = 20,
+    corruptions: int | str = 50,
+    seed: int = 0,
+    policy: str | Policy = "shortest",
+    limits: Limits | None = None,
+    mode: str = "auto",
+    device: str = "auto",
+    precision: str = "float32",
+    slots: int | None = None,
+    faults: str | Sequence[str] = (),
+    lockstep: bool = False,
+    determinism: bool = True,
+    fresh_cache: bool = False,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    save: str | Path | None = None,
+    command: str = "",
+    phase: Phase = silent_phase,
+) -> Report:
+    """Compare an engine with the reference prover, step by step.
+
+    Both engines prove the queries of a graph and their corruptions, and record every step. The first step of each
+    candidate that differs is replayed stage by stage, and the report names the stage at fault.
+
+    Args:
+        graph: The name of an embedded graph (`"countries"`), a name under `$KGVERIFY_DATA`, `"random:SEED"`, the path of
+            a folder or file, or a `KnowledgeGraph`.
+        engine: The engine under test: `"compiled"`, `"reference"`, `"module:name"`, an engine, or a class or function
+            that makes one of `(program, limits, policy)`. See `kgverify.Engine` and `kgverify.engine_of`.
+        rules: A file of rules that replaces those of the graph.
+        split: The split whose triples are the queries: `"train"`, `"valid"` or `"test"`.
+        queries: Number of queries, from the beginning of the split.
+        corruptions: Number of corruptions for each query and side, or `"all"` for every entity.
+        seed: Seed of the corruptions and of a random policy.
+        policy: `"shortest"`, `"two_tower"` (random weights), `"trained"` (weights that come with kgverify), the path of a
+            safetensors file, or a policy.
+        limits: Limits of a derivation; `Limits()` if not given.
+        mode: Mode of the compiled evaluator: `"auto"`, `"eager"`, `"fused"`, or a mode of `torch.compile`.
+        device: Device of the compiled evaluator: `"auto"`, `"cpu"` or `"cuda"`.
+        precision: Precision of the compiled evaluator's policy, such as `"float32"`; others need CUDA.
+        slots: Derivations that the compiled evaluator proves at the same time.
+        faults: Faults to plant in the compiled evaluator; `kgverify faults list` lists them.
+        lockstep: Start every step from the expected goal, so that independent faults are listed one by one.
+        determinism: Run each engine twice. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
+        fresh_cache: Compile into empty caches, which are deleted afterwards.
+        jobs: Processes in which the reference proves.
+        scheduler: Address of a dask scheduler whose workers prove for the reference.
+        save: A folder for both traces and the report, for `kgverify show` and `kgverify report`.
+        command: The command line that the report names as its origin.
+        phase: A function of a title and a total that returns a context, which is called with the progress made.
+
+    Returns:
+        The report: `.verdict`, `.coverage`, `.first_divergence`, `.causes`, `.metrics`, `.to_html(path)`,
+        `.to_json(path)`. `print(report)` prints it.
+
+    Raises:
+        UserError: If an argument is wrong, a file cannot be read, or the device is not available.
+
+    Example:
+        >>> import kgverify as kv
+        >>> report = kv.verify("countries", mode="eager", queries=2, corruptions=5)
+        >>> report.verdict
+        <Verdict.AGREE: 'AGREE'>
+        >>> faulty = kv.verify("countries", mode="eager", queries=2, corruptions=5, faults="fact-cap")
+        >>> faulty.verdict.value, faulty.first_divergence.stage
+        ('DIVERGE', 'match_facts')
+    """
+    check_reference_workers(jobs, scheduler)
+    if save is not None:
+        check_output_folder(Path(save))
+    run = make_run(
+        graph,
+        rules=rules,
+        split=split,
+        queries=queries,
+        corruptions=corruptions,
+        seed=seed,
+        policy=policy,
+        limits=limits,
+    )
+    with _empty_caches() if fresh_cache else nullcontext():
+        actual = make_pipeline(engine, run, mode=mode, device=device, precision=precision, slots=slots, faults=faults)
+        with reference_over(run, jobs=jobs, scheduler=scheduler) as expected:
+            found = verify_pipelines(
+                run, expected, actual, lockstep=lockstep, check_determinism=determinism, phase=phase
+            )
+    report = found.report.with_traces(found, command=command)
+    if save is not None:
+        save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save))
+    return report
+
+
+def _empty_caches() -> AbstractContextManager[None]:
+    from kgverify.engines.compiled.execution.caches import fresh_caches
+
+    return fresh_caches()

@@ -1,0 +1,75 @@
+"""`import kgverify`: what it offers, what it costs, and that its examples run."""
+
+import ast
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kgverify as kv
+
+ROOT = Path(__file__).resolve().parents[2]
+INIT = ast.parse(Path(kv.__file__).read_text(encoding="utf-8"))
+SUB_NAMESPACES = {"kgverify.audit", "kgverify.laws", "kgverify.strategies"}
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("**/*.md")])
+IMPORT = re.compile(r"^\s*(?:from (kgverify[\w.]*) import|import (kgverify[\w.]*))", re.MULTILINE)
+
+
+def test_there_are_no_more_than_25_names():
+    assert len(kv.__all__) <= 25
+    assert kv.__all__ == sorted(kv.__all__)
+    assert set(kv.__all__) <= set(dir(kv))
+
+
+def test_type_checkers_see_the_names_that_are_loaded():
+    (checked,) = [node for node in INIT.body if isinstance(node, ast.If) and isinstance(node.body[0], ast.ImportFrom)]
+    imported = {alias.name: node.module for node in checked.body for alias in node.names}
+    assert imported == {name: f"kgverify.{home}" for name, home in kv._HOMES.items()}
+    assert sorted(imported) == kv.__all__
+
+
+def test_importing_loads_no_dependency():
+    code = "import kgverify, sys; print(sorted({'torch', 'h5py', 'numpy', 'msgspec', 'rich'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'verfy'"):
+        kv.verfy  # noqa: B018
+
+
+@pytest.mark.parametrize("name", kv.__all__)
+def test_a_name_is_documented_with_an_example_that_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    found = getattr(kv, name)
+    text = found.__doc__
+    assert "Example:\n" in text
+    if not isinstance(found, type):
+        assert "Args:\n" in text
+        assert "Returns:\n" in text or name == "assert_equivalent"
+        assert "Raises:\n" in text
+    (test,) = doctest.DocTestFinder(recurse=False).find(found, name, globs={})
+    assert test.examples
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    failed, _ = doctest.DocTestRunner(optionflags=flags).run(test)
+    assert not failed
+
+
+def test_the_packages_that_are_not_offered_say_so():
+    for folder in sorted(path.parent for path in (ROOT / "kgverify").glob("*/__init__.py")):
+        name = f"kgverify.{folder.name}"
+        text = importlib.import_module(name).__doc__
+        assert (name in SUB_NAMESPACES) != ("nternal" in text), f"{name}: {text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_import_from_the_front_door(page: Path):
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found = {first or second for block in blocks for first, second in IMPORT.findall(block)}
+    assert found <= {"kgverify", *SUB_NAMESPACES}
