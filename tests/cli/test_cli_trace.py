@@ -165,7 +165,7 @@ def test_what_the_stages_gave_is_shown_and_exported(command: Command, recorded: 
     assert {each["stage"]: each["gave"] for each in row["stages"]} == step["stages"]
     done = command("diff", recorded / "deep.h5", limited / "deep.h5", "--save", tmp_path / "run")
     assert "limit at step" in done.out
-    assert "told by the stages as they were recorded" in done.out
+    assert "found in the recorded outputs of the stages" in done.out
     data = command("show", tmp_path / "run", "--divergence", 1, "--json", tmp_path / "b.json")
     assert data.code == 0
     stages = {each["stage"]: each for each in json.loads((tmp_path / "b.json").read_text())["stages"]}

@@ -1,4 +1,4 @@
-"""Traces of any two levels and packings are compared by streaming as they are in memory."""
+"""Traces of any two levels and packings have the same report on disk and in memory."""
 
 from itertools import product
 from pathlib import Path
