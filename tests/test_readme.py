@@ -64,6 +64,7 @@ def test_the_other_commands_run_one_after_the_other(tmp_path):
         assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.deep
 def test_the_python_blocks_print_what_the_text_says(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = []
