@@ -1,1 +1,1 @@
-"""Engines: what proves candidates. A protocol, an adapter to the reference prover, the compiled evaluator."""
+"""Engines prove candidates: their protocol, the adapter to the reference prover, the compiled evaluator."""

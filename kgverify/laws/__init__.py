@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgverify.laws.catalogue import LAWS, find_law
     from kgverify.laws.law import Law, Violation, check_laws
-    from kgverify.laws.shrink_violation import shrink_violation
+    from kgverify.laws.shrinking import shrink_violation
     from kgverify.laws.statements.machinery_laws import same_as
 
 __all__ = ["LAWS", "Law", "Violation", "check_laws", "find_law", "same_as", "shrink_violation"]
@@ -22,7 +22,7 @@ _MODULES = {
     "Law": "law",
     "Violation": "law",
     "check_laws": "law",
-    "shrink_violation": "shrink_violation",
+    "shrink_violation": "shrinking",
     "same_as": "statements.machinery_laws",
 }
 

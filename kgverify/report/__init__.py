@@ -1,1 +1,1 @@
-"""What people and machines read of a comparison; rendering needs no engine."""
+"""Reports of a comparison, for people and programs; rendering needs no engine."""

@@ -27,6 +27,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import FIELD_OF, OPTIONAL_COLUMNS, Field
+from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 
@@ -94,15 +95,22 @@ class LoopWriter:
         self._given: frozenset[str] | None = None
         self._writer: TraceWriter | None = None
 
-    def append(self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | None = None) -> None:
+    def append(
+        self,
+        candidates: Arrays,
+        steps: Arrays,
+        resolvents: Arrays,
+        stages: Arrays | Sequence[StageOutputs] | None = None,
+    ) -> None:
         """Add candidates with all their steps, by the names of the columns.
 
-        stages: the outputs of the stages of each step, for level `deep`: all columns, such as
-                `encode_stage_outputs(outputs)._asdict()`
+        stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
         limits dropped. Columns that the format allows to be absent may be left out, but in every batch.
         """
+        if stages is not None and not isinstance(stages, Mapping):
+            stages = encode_stage_outputs(stages)._asdict()
         given = {
             f"{group}.{name}": self._convert(self._field(group, name), value)
             for group, columns in (
