@@ -23,7 +23,10 @@ _SALT: Final = 0x6B67766572696679
 
 
 class ChoiceStatistics(NamedTuple):
-    """The closeness of choices; fields as in `proving.Endings`."""
+    """The closeness of choices: how many there were between two resolvents or more, and how many were repeated.
+
+    smallest_gap: between the two highest scores of a choice, in nats
+    """
 
     num_choices: int = 0
     num_rescored: int = 0
@@ -45,7 +48,7 @@ class PartResult(NamedTuple):
     outcome, log_probability: of the true triple
     num_outcomes:             uint32 [Q, 4]  candidates by `Outcome`
     sample_...:               some candidates, by ascending sample_priority in each of the two strata
-    num_choices, num_rescored, smallest_gap: of all candidates, as in `Endings`
+    num_choices, num_rescored, smallest_gap: of all candidates, as in `ChoiceStatistics`
     """
 
     query: NDArray[np.int32]
