@@ -21,7 +21,7 @@ from kgverify.bench.plan import Plan, describe_work, find_size
 from kgverify.bench.resources import MemoryGauge, forget, read_compiled, wait_for
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State, encode_result, read_environment
 from kgverify.bench.table import render_result
-from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult
+from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult, describe_failure
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
 from kgverify.engines.compiled.execution.device import on_device, resolve_device
@@ -33,7 +33,7 @@ from kgverify.engines.compiled.tick.slots import empty_derivations, empty_pool, 
 from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import check_policy
-from kgverify.errors import UserError, describe_error, suggest
+from kgverify.errors import UserError, suggest
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
@@ -225,7 +225,7 @@ class _Race:
             except UserError as error:
                 return watch.close(State.ABSENT, error.message)
             except Exception as error:
-                return watch.close(State.ABSENT, f"torch cannot: {describe_error(error)}")
+                return watch.close(State.ABSENT, f"torch cannot: {describe_failure(error)}")
 
     def _time(self, watch: Stopwatch, strategy: Strategy) -> Measurement:
         forget(self._device)

@@ -13,7 +13,7 @@ from kgverify.bench.plan import Plan, describe_work, draw_sample
 from kgverify.bench.resources import MemoryGauge, forget, read_compiled, wait_for
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State, read_environment
 from kgverify.bench.spread import summarize
-from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult
+from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult, describe_failure
 from kgverify.engines.compiled.batch_size import POOL, WINDOWS
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
@@ -26,7 +26,7 @@ from kgverify.engines.compiled.state import Layout
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.engines.policy import check_policy
 from kgverify.engines.protocol import Engine, Progress, no_progress
-from kgverify.errors import UserError, describe_error, suggest
+from kgverify.errors import UserError, suggest
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.runs.profiling import take_profile
@@ -172,7 +172,7 @@ class _Bench:
         except UserError as error:
             return watch.close(State.ABSENT, error.message)
         except Exception as error:
-            return watch.close(State.FAILED, describe_error(error))
+            return watch.close(State.FAILED, describe_failure(error))
 
     def _measure_reference(self, watch: Stopwatch) -> Measurement:
         rows = draw_sample(self._num, self._plan.size.sample, self._run.seed)
@@ -294,7 +294,7 @@ def measure_launches(watch: Stopwatch, call: Callable[[], Any], device: torch.de
     try:
         seen = take_profile(call, is_cuda=True, has_host=False)
     except RuntimeError as error:
-        watch.unmeasured["launches"] = describe_error(error)
+        watch.unmeasured["launches"] = describe_failure(error)
         return
     if seen.num_device_operations:
         watch.launches, watch.device_seconds = seen.num_device_operations, seen.device_seconds

@@ -1,6 +1,7 @@
 """Timed calls: two to warm up, then the steady state; each result is checked before its time counts."""
 
 import gc
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -135,3 +136,9 @@ def time_call(call: Callable[[], Result], wait: Callable[[], None]) -> tuple[Res
     finally:
         if is_enabled:
             gc.enable()
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the type of an error and its message on one line, shortened where it is long."""
+    message = textwrap.shorten(str(error), 300, placeholder=" …")
+    return f"{type(error).__name__}: {message}".removesuffix(": ")
