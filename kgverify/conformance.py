@@ -21,7 +21,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
-from kgverify.laws.shrink_violation import make_law_reproducer, shrink_violation
+from kgverify.laws.law_reproducer import make_law_reproducer, shrink_violation
 from kgverify.report.render.terminal import print_report
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems, verify_problems

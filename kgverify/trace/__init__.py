@@ -1,6 +1,8 @@
 """Traces: recorded steps in HDF5 files; `docs/trace-format.md` specifies the format.
 
 The names below are loaded when they are first used, and h5py with them.
+
+Internal: it may change without notice. Users import from `kgverify` itself.
 """
 
 from importlib import import_module

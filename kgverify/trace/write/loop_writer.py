@@ -27,6 +27,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import FIELD_OF, OPTIONAL_COLUMNS, Field
+from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 
@@ -94,11 +95,12 @@ class LoopWriter:
         self._given: frozenset[str] | None = None
         self._writer: TraceWriter | None = None
 
-    def append(self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | None = None) -> None:
+    def append(
+        self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | Sequence[StageOutputs] = ()
+    ) -> None:
         """Add candidates with all their steps, by the names of the columns.
 
-        stages: the outputs of the stages of each step, for level `deep`: all columns, such as
-                `encode_stage_outputs(outputs)._asdict()`
+        stages: the outputs of the stages, for level `deep`: a dictionary by `kgverify.Stage` for each step, or the columns
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
         limits dropped. Columns that the format allows to be absent may be left out, but in every batch.
@@ -109,7 +111,7 @@ class LoopWriter:
                 ("candidates", candidates),
                 ("steps", steps),
                 ("resolvents", resolvents),
-                ("stages", stages or {}),
+                ("stages", stages if isinstance(stages, Mapping) else _encode_stages(stages)),
             )
             for name, value in columns.items()
         }
@@ -261,3 +263,7 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         if array.size:
             raise UserError(f"dtype is {array.dtype}, expected numbers", where=where, fix="give an array of numbers")
     return array
+
+
+def _encode_stages(outputs: Sequence[StageOutputs]) -> Arrays:
+    return encode_stage_outputs(outputs)._asdict() if outputs else {}
