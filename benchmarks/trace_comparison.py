@@ -1,7 +1,7 @@
-"""Measure the cost of comparing recorded traces, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
+"""The cost of comparing recorded traces, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
 
-FOLDER takes two synthetic traces of MILLIONS steps (10), some 4.6 GB each for ten, kept for the next run. `h5diff`
-is of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
+FOLDER receives two synthetic traces of MILLIONS million steps (10; some 4.6 GB each), kept for the next run. `h5diff` is
+one of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
 """
 
 import json
@@ -18,11 +18,8 @@ import h5py
 import numpy as np
 from synthetic_traces import write_synthetic
 
-from kgverify.comparison.streaming.compare import compare_streams
-from kgverify.comparison.streaming.first_divergence import find_first_divergence, first_difference
+from kgverify.comparison.compare import compare
 from kgverify.report.steps import LazyTraceView
-from kgverify.trace.model.columns import select_steps
-from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.read.trace_file import TraceFile
 
 REPEATS = 4
@@ -70,39 +67,6 @@ def copy_in_chunks(source: Path, path: Path) -> None:
         old.visititems(copy)
 
 
-def plant(source: Path, path: Path, seed: int) -> tuple[int, int]:
-    """A copy with another choice in one random step, and what follows from it consistent; returns candidate and step."""
-    shutil.copy(source, path)
-    trace = TraceFile(source)
-    row = random.Random(seed).randrange(trace.num_steps)
-    candidate = trace.candidate_of("steps/num_atoms", row)
-    file = trace.files[0]
-    columns = select_steps(file.read_steps(row, row + 1), np.zeros(1, np.int64))
-    columns.steps.choice[:] = (columns.steps.choice + 1) % max(2, int(columns.steps.num_resolvents[0]))
-    digests = compute_digests(columns)
-    with h5py.File(path, "r+") as changed:
-        changed["steps/choice"][row] = columns.steps.choice[0]
-        for name in changed["digests"]:
-            changed[f"digests/{name}"][row] = getattr(digests, name)[0]
-        correct_checksums(changed)
-    return candidate, row - trace.first_step(candidate)
-
-
-def correct_checksums(file: h5py.File) -> None:
-    import xxhash
-
-    checksums: dict[str, int] = {}
-
-    def visit(name: str, node: h5py.Dataset | h5py.Group) -> None:
-        if isinstance(node, h5py.Dataset):
-            checksums[name] = xxhash.xxh3_64_intdigest(node[()].data)
-            node.attrs["xxh3"] = np.uint64(checksums[name])
-
-    file.visititems(visit)
-    content = b"".join(name.encode() + b"\0" + value.to_bytes(8, "little") for name, value in sorted(checksums.items()))
-    file.attrs["xxh3"] = np.uint64(xxhash.xxh3_64_intdigest(content))
-
-
 def in_new_process(what: str, *arguments: str) -> dict[str, float]:
     done = subprocess.run([sys.executable, __file__, what, *arguments], check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -114,14 +78,6 @@ def peak_mb() -> float:
     # Not what getrusage says, which starts from the process that this one was made by.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
-def time_first(expected: str, actual: str) -> dict[str, float]:
-    begin = time.perf_counter()
-    found = find_first_divergence(expected, actual)
-    seconds = time.perf_counter() - begin
-    assert found is not None
-    return {"seconds": seconds, "candidate": found.candidate, "step": found.step, "peak": peak_mb()}
 
 
 def time_show(path: str, candidate: str) -> dict[str, float]:
@@ -136,19 +92,9 @@ def time_show(path: str, candidate: str) -> dict[str, float]:
 
 def time_whole(expected: str, actual: str) -> dict[str, float]:
     begin = time.perf_counter()
-    found = compare_streams(expected, actual, verifies_content=False)
-    assert found.comparison.verdict == "AGREE"
+    found = compare(expected, actual, verifies_content=False)
+    assert found.verdict == "AGREE"
     return {"seconds": time.perf_counter() - begin, "peak": peak_mb()}
-
-
-def time_in_memory() -> dict[str, float]:
-    digests = np.random.default_rng(0).integers(0, 1 << 63, 10**8, np.uint64)
-    other = digests.copy()
-    place = random.Random(1).randrange(10**8)
-    other[place] += np.uint64(1)
-    planted = best(lambda: first_difference(digests, other))
-    other[place] -= np.uint64(1)
-    return {"planted": planted, "equal": best(lambda: first_difference(digests, other))}
 
 
 def main() -> None:
@@ -192,24 +138,6 @@ def main() -> None:
     else:
         print("| | | h5diff is not installed | |")
 
-    firsts = []
-    for seed in range(9):
-        changed = folder / "planted.h5"
-        place = plant(one, changed, seed)
-        found = min(
-            (in_new_process("first", str(one), str(changed)) for _ in range(3)), key=lambda each: each["seconds"]
-        )
-        assert (found["candidate"], found["step"]) == place
-        firsts.append(found)
-    times = [each["seconds"] * 1e3 for each in firsts]
-    peak = max(each["peak"] for each in firsts)
-    text = (
-        f"{min(times):.1f} / {median(times):.1f} / {max(times):.1f} ms (least, median, most of 9), peak {peak:.0f} MB"
-    )
-    print(f"| first divergence in 1 M steps, from cold open | {text} | | |", flush=True)
-    memory = in_new_process("memory")
-    text = f"planted {memory['planted'] * 1e3:.0f} ms, none {memory['equal'] * 1e3:.0f} ms"
-    print(f"| first difference of 10^8 digests in memory | {text} | | |", flush=True)
     shows = []
     for seed in range(9):
         candidate = str(random.Random(seed).randrange(traces[0].num_candidates))
@@ -219,10 +147,8 @@ def main() -> None:
 
 
 PARTS: dict[str, Callable[..., dict[str, float]]] = {
-    "first": time_first,
     "show": time_show,
     "whole": time_whole,
-    "memory": time_in_memory,
 }
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "trace"))
 from hostile_files import CONSTRUCTS, copy_as_plain_h5py, shards
 from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, RULES, SYMBOLS, make_columns
 
-from kgverify.comparison.compare import compare_traces
+from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.trace.model.levels import TraceLevel
@@ -168,7 +168,7 @@ def _judge(path: Path, expected: Trace, read: Callable[[Path], Trace]) -> str:
         return f"another error: {type(error).__name__}: {error}"
     if is_same(found, expected):
         return "read unchanged"
-    return "wrong AGREE" if compare_traces(expected, found).verdict is Verdict.AGREE else "wrong read"
+    return "wrong AGREE" if compare(expected, found).verdict is Verdict.AGREE else "wrong read"
 
 
 def damage(job: Job, folder: Path) -> Path:

@@ -29,7 +29,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, write_trace
-from kgverify.verification.rebuild import try_rebuilding
+from kgverify.verification.rebuild import Rebuilder
 
 NUM_CONSTANTS, NUM_PREDICATES, NUM_FACTS, NUM_RULES = 3000, 12, 28_000, 48
 GOALS = {
@@ -213,7 +213,7 @@ def main() -> int:
         )
         low = read_trace(Path(name) / "compact.h5")
         begin = time.perf_counter()
-        rebuilt = try_rebuilding(low)
+        rebuilt = Rebuilder(low).try_rebuilding(low)
         seconds = time.perf_counter() - begin
         num_steps = len(rebuilt.differs)
         print(

@@ -39,3 +39,13 @@ def suggest(found: str, known: Iterable[str]) -> str:
     """Return `did you mean 'locatedIn'?` for the closest of the known names; empty if no name is close."""
     close = get_close_matches(found, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text that is not blank, without surrounding spaces; empty if there is none."""
+    return text.strip().partition("\n")[0].strip()
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {first_line(str(error))}".removesuffix(": ")

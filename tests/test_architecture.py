@@ -53,6 +53,9 @@ ROOTS_WITH_TORCH = (
     "kgverify/training",
     "kgverify/audit",
     "kgverify/bench",
+    # Inside of functions only.
+    "kgverify/runs/machine.py",
+    "kgverify/runs/profiling.py",
 )
 
 

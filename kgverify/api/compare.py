@@ -6,9 +6,9 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.trace_file import TraceFile, read_trace
-from kgverify.verification.save import save_recorded, save_verification
-from kgverify.verification.verify import compare_loaded, compare_recorded
+from kgverify.trace.read.trace_file import TraceFile
+from kgverify.verification.save import save_recorded
+from kgverify.verification.verify import compare_recorded
 
 
 def compare(
@@ -43,19 +43,8 @@ def compare(
     """
     if save is not None:
         check_output_folder(Path(save))
-    if isinstance(expected, Trace) or isinstance(actual, Trace):
-        loaded = compare_loaded(_load(expected), _load(actual))
-        if save is not None:
-            save_verification(loaded, Path(save))
-        return loaded.report.with_traces(loaded)
-    paths = [trace.path if isinstance(trace, TraceFile) else trace for trace in (expected, actual)]
-    recorded = compare_recorded(paths[0], paths[1], progress=progress)
+    sources = [trace.path if isinstance(trace, TraceFile) else trace for trace in (expected, actual)]
+    recorded = compare_recorded(sources[0], sources[1], progress=progress)
     if save is not None:
         save_recorded(recorded, Path(save))
     return recorded.report.with_traces(recorded)
-
-
-def _load(trace: str | Path | TraceFile | Trace) -> Trace:
-    if isinstance(trace, Trace):
-        return trace
-    return trace.load() if isinstance(trace, TraceFile) else read_trace(trace)

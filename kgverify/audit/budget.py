@@ -1,11 +1,12 @@
-"""What a step may cost, from a file of TOML: a limit for each measure, as a gate for CI."""
+"""A budget: limits on the measures of a step, from a TOML file, as a gate for CI."""
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kgverify.audit.finding import Finding, Overrun, Unmeasured
+import msgspec
+
 from kgverify.errors import UserError, suggest
 
 _MEGABYTE: Final = 1e6
@@ -35,46 +36,60 @@ KEYS: Final[dict[str, tuple[str, float]]] = {
     "max_launches_per_candidate": ("launches_per_candidate", 1),
     "max_findings": ("findings", 1),
 }
-"""Of a budget: the measure that it limits, and the unit that it is told in."""
+"""The measure that each limit is for, and the unit in which the limit is given."""
+
+
+class Overrun(msgspec.Struct, frozen=True, kw_only=True):
+    """A measure beyond its limit. key: in the budget, such as `max_graph_breaks`."""
+
+    key: str
+    measured: float
+    allowed: float
 
 
 def read_budget(path: Path) -> dict[str, float]:
-    """The limits of a file. UserError for a file that is none, a key that is not known, or a limit that is no number."""
+    """Read the limits of a file.
+
+    Args:
+        path: a TOML file with lines such as `max_graph_breaks = 0`.
+
+    Returns:
+        The limits by name; `audit_step` takes them as its budget.
+
+    Raises:
+        UserError: for an unreadable file, an unknown key, or a limit that is not a number of 0 or more.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read: {error}", where=str(path), fix="give a file of TOML") from None
-    try:
-        data = tomllib.loads(text)
+        raise UserError(f"cannot be read: {error}", where=str(path), fix="give a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(
-            f"is no TOML: {error}", where=str(path), fix="write lines such as max_graph_breaks = 0"
+            f"is not valid TOML: {error}", where=str(path), fix="write lines such as max_graph_breaks = 0"
         ) from None
     return check_budget(data, str(path))
 
 
 def check_budget(data: Mapping[str, Any], where: str = "budget") -> dict[str, float]:
-    """The limits, if each is known and a number of 0 or more. UserError if not."""
+    """Return the limits. UserError if a key is unknown or a limit is not a number of 0 or more."""
     for key, limit in data.items():
         if key not in KEYS:
-            raise UserError(
-                f"unknown key {key!r}", where=where, fix=suggest(key, KEYS) or f"choose of {', '.join(KEYS)}"
-            )
+            fix = suggest(key, KEYS) or f"choose from {', '.join(KEYS)}"
+            raise UserError(f"unknown key {key!r}", where=where, fix=fix)
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
             raise UserError(f"expected a number of 0 or more for {key}, found {limit!r}", where=where, fix=f"{key} = 0")
     return {key: float(limit) for key, limit in data.items()}
 
 
-def exceed_budget(
-    budget: Mapping[str, float], measures: Mapping[str, float], findings: tuple[Finding, ...] = ()
-) -> tuple[tuple[Overrun, ...], tuple[Unmeasured, ...]]:
-    """The measures beyond their limits, and the limits whose measure is not there."""
-    known = {**measures, "findings": len(findings)}
-    overruns, unmeasured = [], []
+def find_overruns(
+    budget: Mapping[str, float], measures: Mapping[str, float]
+) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
+    """Return the measures beyond their limits, and a reason for each limit that could not be checked."""
+    overruns, missing = [], []
     for key, allowed in budget.items():
         name, unit = KEYS[key]
-        if name not in known:
-            unmeasured.append(Unmeasured(audit="budget", reason=f"{key}: {name} was not measured"))
-        elif known[name] / unit > allowed:
-            overruns.append(Overrun(key=key, measured=known[name] / unit, allowed=allowed))
-    return tuple(overruns), tuple(unmeasured)
+        if name not in measures:
+            missing.append(f"{key}: {name} was not measured")
+        elif measures[name] / unit > allowed:
+            overruns.append(Overrun(key=key, measured=measures[name] / unit, allowed=allowed))
+    return tuple(overruns), tuple(missing)

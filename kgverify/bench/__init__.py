@@ -1,7 +1,7 @@
-"""How fast, once it is right: the reference and every mode, each compared before it is timed, and the ways to compile a search.
+"""Benchmarks of the reference and of every compile mode, each compared before it is timed.
 
-`modes.measure_modes` and `strategies.measure_strategies` give a `result.BenchResult`; `compare.compare_runs` compares two,
-`plot.render_plot` draws one. Of what is imported here only `modes`, `strategies` and what they measure with load torch.
+`modes.measure_modes` gives a `result.BenchResult`; `compare.compare_runs` compares two, `plot.render_plot` draws one. Only
+`modes` and the modules with which it measures load torch.
 
 Internal: it may change without notice. Users import from `kgverify` itself.
 """

@@ -1,35 +1,36 @@
-"""Whether a prover ended its candidates as another did: asked before its speed is told."""
+"""The agreement of two provers on the ends of their candidates, which comes before their speed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.bench.result import Agreement
-from kgverify.evaluation.spot_check import smallest_gaps
+from kgverify.evaluation.evaluation_report import find_smallest_gaps
 from kgverify.program.outcomes import Outcome
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
 
 EXACT: Final = 1e-9
-"""How far sums of float64 may be apart that were added up in another order, for each step, in nats."""
+"""Largest difference for each step of float64 sums in different orders, in nats."""
 
 _PROVED_AT_ONCE: Final = 256
-"""Candidates that differ, proved again with their steps to see how close their scores are."""
+"""Differing candidates that are proved again at once, with their steps, to see how close their scores are."""
 
 NameOf = Callable[[int], str]
 
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """How candidates have to end.
+    """The expected ends of candidates.
 
-    against:     who says so
-    prove:       proves candidates as that one does, with their steps
-    score_error: that it declares, in nats
+    against:     name of the prover that expects them
+    prove:       proves candidates as that prover does, with their steps
+    score_error: its declared error of scores, in nats
     rows:        int64 [n], the candidates that are compared; `ends` are theirs
-    steps:       of each derivation, or the most that there may be; a log-probability may be off by an error for each
+    steps:       of each derivation, or their limit; a log-probability may be off by an error for each
     """
 
     against: str
@@ -41,9 +42,9 @@ class Expectation:
     name_of: NameOf
 
     def compare(self, actual: Candidates, score_error: float) -> Agreement:
-        """What became of all candidates, beside what is expected. score_error: what the actual engine declares, in nats.
+        """Compare the ends of all candidates with the expected ones. score_error: declared by the actual engine, in nats.
 
-        A candidate that differs is no difference where two scores on its way are closer than the errors: a near-tie.
+        A candidate that differs is a near-tie, not a difference, where two scores of its derivation are closer than the errors.
         """
         error = score_error + self.score_error
         ends, mine = self.ends, _take_rows(actual, self.rows)
@@ -63,7 +64,7 @@ class Expectation:
         )
 
     def _excuse(self, differing: NDArray[np.int64], error: float) -> tuple[int, int | None]:
-        """How many of those that differ are near-ties, and the first that is none; none is looked for after that."""
+        """Count the near-ties among differing candidates, up to the first real difference, and return that."""
         if not len(differing):
             return 0, None
         if error == 0:
@@ -72,7 +73,7 @@ class Expectation:
         for begin in range(0, len(differing), _PROVED_AT_ONCE):
             part = differing[begin : begin + _PROVED_AT_ONCE]
             candidates = CandidateSet(self.ends.query[part], self.ends.side[part], self.ends.atom[part])
-            is_near = smallest_gaps(self.prove(candidates)) <= 2 * error
+            is_near = find_smallest_gaps(self.prove(candidates)) <= 2 * error
             num += int(is_near.sum())
             if not is_near.all():
                 return num, int(part[~is_near][0])
@@ -93,14 +94,11 @@ def _take_rows(ends: Candidates, rows: NDArray[np.int64]) -> Candidates:
 
 
 def join_agreements(earlier: Agreement | None, later: Agreement) -> Agreement:
-    """Of two calls on the same candidates: what the later one differs in, and the largest gap of both."""
+    """Join the agreements of two calls on the same candidates: the differences of the later, the largest gap of both."""
     if earlier is None:
         return later
-    return Agreement(
-        against=later.against,
-        num_compared=later.num_compared,
-        num_differing=later.num_differing,
+    return msgspec.structs.replace(
+        later,
         num_near_ties=max(earlier.num_near_ties, later.num_near_ties),
         largest_gap=max(earlier.largest_gap, later.largest_gap),
-        example=later.example,
     )

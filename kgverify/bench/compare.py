@@ -1,4 +1,4 @@
-"""A benchmark beside a saved one: ratios, each with the band that noise alone explains; or why they cannot be compared."""
+"""The comparison of a benchmark with a saved one: ratios, with the band of noise; or the reasons against a comparison."""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -26,14 +26,14 @@ ASPECTS: Final = {
     ),
     "torch": ("environment.torch", "environment.triton", "environment.cuda", "environment.python"),
 }
-"""What must be the same, each with the fields that tell; in `across` for those that are meant to differ."""
+"""The aspects that must be equal, with their fields; those named in `across` may differ."""
 
 
 class Change(StrEnum):
-    """What became of a speed.
+    """The change of a speed.
 
-    same: the ratio lies inside the noise band, or that of the fastest calls does not bear it out; unknown: there is no speed on
-    one side, or too few repeats
+    same: the ratio lies inside the noise band, or the fastest calls do not confirm it; unknown: one side has no speed, or too
+    few repeats
     """
 
     SAME = "same"
@@ -43,7 +43,7 @@ class Change(StrEnum):
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that differs, and is not compared across."""
+    """A difference of the work or the machine that forbids a comparison."""
 
     aspect: str
     field: str
@@ -52,7 +52,7 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement beside the one of its name. ratio: of medians for each unit, after to before; low, high: the band."""
+    """One measurement compared with that of its name. ratio: of medians for each unit, after to before; low, high: the band."""
 
     name: str
     change: Change
@@ -63,7 +63,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two benchmarks. rows: none where there are obstacles; crossed: differences that were asked to be looked past."""
+    """The comparison of two benchmarks. rows: empty where there are obstacles; crossed: differences that were allowed."""
 
     obstacles: tuple[Obstacle, ...] = ()
     crossed: tuple[Obstacle, ...] = ()
@@ -72,23 +72,23 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_compared(self) -> bool:
-        """Whether there is a single ratio."""
+        """True if there is at least one ratio."""
         return any(row.change is not Change.UNKNOWN for row in self.rows)
 
     @property
     def is_slower(self) -> bool:
-        """Whether something is slower, beyond its band."""
+        """True if a mode is slower, beyond its band."""
         return any(row.change is Change.SLOWER for row in self.rows)
 
 
 def compare_runs(
     before: BenchResult, after: BenchResult, *, across: Collection[str] = (), least_band: float = LEAST_BAND
 ) -> RunComparison:
-    """Compare what both measured of the same work on the same machine.
+    """Compare two benchmarks of the same work on the same machine.
 
-    across:     aspects that may differ, of `ASPECTS`
-    least_band: what ratios are the same at least, to both sides of 1
-    UserError for an aspect that there is not, and benchmarks of different kinds.
+    across:     aspects that may differ, from `ASPECTS`
+    least_band: smallest band of equal ratios, to both sides of 1
+    UserError for an unknown aspect, and benchmarks of different kinds.
     """
     for aspect in across:
         if aspect not in ASPECTS:
@@ -137,15 +137,17 @@ def _compare(name: str, before: BenchResult, after: BenchResult, least_band: flo
     earlier, later = sides
     for side, which in ((earlier, "the saved run"), (later, "this run")):
         if side is None or not _has_speed(side):
-            why = "not there" if side is None else f"{side.state.value}{f': {side.reason}' if side.reason else ''}"
+            why = "missing" if side is None else f"{side.state.value}{f': {side.reason}' if side.reason else ''}"
             return Comparison(name=name, change=Change.UNKNOWN, reason=f"in {which}: {why}")
     assert earlier is not None
     assert later is not None
     ratio = summarize(later.samples).median / later.num_units / (summarize(earlier.samples).median / earlier.num_units)
     band = find_band(earlier.samples, later.samples, least_band)
     if band is None:
-        return Comparison(name=name, change=Change.UNKNOWN, ratio=ratio, reason="too few repeats to tell it from noise")
-    # What others do on the machine makes calls slower, never faster: where something changed, so did the fastest calls.
+        return Comparison(
+            name=name, change=Change.UNKNOWN, ratio=ratio, reason="too few repeats to distinguish it from noise"
+        )
+    # Other work on the machine makes calls slower, never faster: a real change shows in the fastest calls.
     fastest = min(later.samples) / later.num_units / (min(earlier.samples) / earlier.num_units)
     if ratio in band or 1 / (1 + least_band) <= fastest <= 1 + least_band or (ratio > 1) != (fastest > 1):
         change = Change.SAME

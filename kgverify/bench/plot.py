@@ -1,4 +1,4 @@
-"""A benchmark as a picture: an SVG that needs nothing outside itself."""
+"""A benchmark as a picture, a self-contained SVG."""
 
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ _ROW: Final = 34
 _BOTTOM: Final = 46
 _MOST_TICKS: Final = 6
 _LONGEST: Final = 95
-"""Letters of a reason that a row holds."""
+"""Letters of a reason that fit in a row."""
 
 _WITHHELD: Final = {
     State.WRONG: "WRONG: speed withheld",
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
 
 def render_plot(result: BenchResult) -> str:
-    """Bars of the medians, whiskers from the fastest call to the slowest, in microseconds for each unit. All text is escaped."""
+    """Draw bars of the medians and whiskers from the fastest call to the slowest, in microseconds for each unit."""
     speeds = {each.name: _speed(each) for each in result.measurements if each.samples}
     marks, end = _choose_marks(max((most for _, _, most in speeds.values()), default=1.0))
     scale = (WIDTH - _LEFT - _RIGHT) / end
@@ -87,7 +87,7 @@ def render_plot(result: BenchResult) -> str:
 
 
 def _speed(each: Measurement) -> tuple[float, float, float]:
-    """Microseconds for each unit: median, least, most."""
+    """Return the microseconds for each unit: median, least, most."""
     spread = summarize(each.samples)
     by = 1e6 / each.num_units
     return spread.median * by, spread.least * by, spread.most * by
@@ -103,7 +103,7 @@ def _shorten(text: str) -> str:
 
 
 def _choose_marks(most: float) -> tuple[list[tuple[float, str]], float]:
-    """Round values from 0 up to one that holds the largest, and the end of the axis."""
+    """Choose round values from 0 up to at least the largest, and the end of the axis."""
     if most <= 0:
         most = 1.0
     power = 10.0 ** (len(str(int(most))) - 1) if most >= 1 else 10.0 ** -(len(f"{1 / most:.0f}"))

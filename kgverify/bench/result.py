@@ -1,4 +1,4 @@
-"""What a benchmark measured, as data: for a terminal, for JSON, for a comparison with a later run."""
+"""The result of a benchmark, as data: for a terminal, for JSON, for a comparison with a later run."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,16 +7,17 @@ from typing import Final
 import msgspec
 
 from kgverify.errors import UserError
+from kgverify.runs.machine import read_machine, read_torch
 
 SCHEMA_VERSION: Final = 1
 
 
 class State(StrEnum):
-    """What became of one that was to be measured.
+    """The state of a measurement.
 
-    timed: it was right, and this is its speed; wrong: it differs, and its speed is withheld; undecided: it differs where the
-    arithmetic may differ, and its speed is withheld; failed: it raised an error; absent: it is not to be had here, or was left
-    out; interrupted: right as far as it came
+    timed: right, with its speed; wrong: it differs, and its speed is withheld; undecided: it differs where the arithmetic may
+    differ, and its speed is withheld; failed: it raised an error; absent: unavailable here, or left out; interrupted: right
+    until the interruption
     """
 
     TIMED = "timed"
@@ -28,12 +29,12 @@ class State(StrEnum):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gave, beside what another gave.
+    """The comparison of results with those of another prover.
 
     against:       `eager` or `reference`
     num_compared:  candidates; of a compile strategy, numbers of the end state
-    num_differing: near-ties left out, of which none is looked for after the first that is none
-    num_near_ties: on their way two scores are closer than the arithmetic's error
+    num_differing: without near-ties, which are not counted after the first real difference
+    num_near_ties: candidates with two scores closer than the error of the arithmetic
     largest_gap:   of log-probabilities where nothing differs, nats
     example:       the first difference
     """
@@ -47,17 +48,17 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One prover in one mode, or one compile strategy. All that tells a speed is there only where it was right.
+    """One prover in one mode, or one compile strategy. Times are present only where it was right.
 
     num_units:       candidates proved by each call, or ticks taken
-    build_seconds:   to make it; first_seconds, second_seconds: of the first two calls, warm-up
-    compile_seconds: of what torch or Triton compiled
-    samples:         seconds of the calls after these: the steady state
-    cache:           compiled code: `miss` compiled here, `hit` from torch's cache on disk, `bypass`, or several; empty where none
+    build_seconds:   to build it; first_seconds, second_seconds: the first two calls, which warm up
+    compile_seconds: spent in compiling by torch or Triton
+    samples:         seconds of the later calls: the steady state
+    cache:           of compiled code: `miss` compiled here, `hit` from torch's cache on disk, `bypass`, or several; may be empty
     ticks, launches: of one steady call. Launches are kernels and copies on the device
-    device_seconds:  that the device worked in one steady call
-    peak_bytes:      most memory in use, less what was in use before it was built
-    unmeasured:      what could not be looked at here, and why
+    device_seconds:  working time of the device in one steady call
+    peak_bytes:      most memory in use, less the memory in use before the build
+    unmeasured:      quantities that could not be measured here, with the reason
     """
 
     name: str
@@ -79,7 +80,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What was to be done. kind: `modes` or `strategies`. num_queries: asked for; num_candidates: what came of it."""
+    """The measured work. kind: `modes` or `strategies`. num_queries: requested; num_candidates: the resulting number."""
 
     kind: str
     size: str
@@ -100,7 +101,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it was done. matmul_precision, tf32: torch's settings for products in float32. caches: `as found` or `fresh`."""
+    """The machine and its settings. matmul_precision, tf32: of products in float32. caches: `as found` or `fresh`."""
 
     kgverify: str
     python: str
@@ -118,7 +119,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark. unit: what speeds are told for, `candidate` or `tick`. is_complete: false where it was interrupted."""
+    """A benchmark. unit: of speeds, `candidate` or `tick`. is_complete: false where it was interrupted."""
 
     work: Work
     environment: Environment
@@ -129,7 +130,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing that was measured is wrong or failed."""
+        """True if no measurement is wrong or failed."""
         return not any(each.state in (State.WRONG, State.FAILED) for each in self.measurements)
 
     def find(self, name: str) -> Measurement | None:
@@ -137,24 +138,44 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.measurements if each.name == name), None)
 
 
+def read_environment(device: str, *, has_fresh_cache: bool) -> Environment:
+    """Describe this machine and its settings. device: `cpu` or `cuda`."""
+    machine, setup = read_machine(), read_torch(device)
+    return Environment(
+        kgverify=machine.kgverify,
+        python=machine.python,
+        torch=setup.torch,
+        triton=setup.triton,
+        cuda=setup.cuda,
+        device=device,
+        device_name=setup.device_name,
+        platform=machine.system,
+        num_cpus=machine.num_usable_cpus,
+        threads=setup.threads,
+        matmul_precision=setup.matmul_precision,
+        tf32=setup.is_tf32_allowed,
+        caches="fresh" if has_fresh_cache else "as found",
+    )
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 
 
 def encode_result(result: BenchResult) -> bytes:
-    """As JSON, with a newline at its end."""
+    """Encode a result as JSON, with a newline at its end."""
     return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
 
 
 def decode_result(encoded: bytes, where: str) -> BenchResult:
-    """Of JSON. UserError for anything else, and for another version of the schema."""
+    """Decode a result from JSON. UserError for anything else, and for another version of the schema."""
     try:
         version = msgspec.json.decode(encoded, type=_Version).schema_version
         if version == SCHEMA_VERSION:
             return msgspec.json.decode(encoded, type=BenchResult)
     except msgspec.DecodeError as error:
         raise UserError(
-            f"is no result of a benchmark: {error}", where=where, fix="write it with kgverify bench --json FILE"
+            f"is not a result of a benchmark: {error}", where=where, fix="write it with kgverify bench --json FILE"
         ) from None
     raise UserError(
         f"expected version {SCHEMA_VERSION} of the schema, found {version}",
@@ -164,7 +185,7 @@ def decode_result(encoded: bytes, where: str) -> BenchResult:
 
 
 def read_result(path: Path) -> BenchResult:
-    """Read a saved benchmark. UserError for a file that is not there or is none."""
+    """Read a saved benchmark. UserError for a missing or invalid file."""
     try:
         encoded = path.read_bytes()
     except OSError as error:

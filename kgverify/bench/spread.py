@@ -1,4 +1,4 @@
-"""Samples of seconds in a few numbers, and how far two runs of the same thing may be apart."""
+"""Statistics of timing samples, and the ratio of two runs that noise alone explains."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.bench.sizes import LEAST_REPEATS
+from kgverify.bench.plan import LEAST_REPEATS
 
 LEAST_BAND: Final = 0.05
-"""Two processes differ by about so much where each repeats itself far better: another layout of memory, another clock."""
+"""Two processes differ by about this much, more than calls of one process: another layout of memory, another clock."""
 
 _NUM_RESAMPLES: Final = 4000
 _SEED: Final = 0
@@ -18,7 +18,7 @@ _COVERED: Final = 0.95
 
 
 class Spread(NamedTuple):
-    """Of samples, in their unit; deviation: of the sample, with n - 1, 0 of a single one."""
+    """Statistics of samples, in their unit; deviation: of the sample, with n - 1; 0 for a single one."""
 
     least: float
     median: float
@@ -28,13 +28,13 @@ class Spread(NamedTuple):
 
 
 def summarize(samples: Sequence[float]) -> Spread:
-    """At least one sample."""
+    """Summarize samples, of which there must be at least one."""
     deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
     return Spread(min(samples), statistics.median(samples), statistics.fmean(samples), max(samples), deviation)
 
 
 class Band(NamedTuple):
-    """The ratios of medians that noise alone may give; 1 lies inside."""
+    """The ratios of medians that noise alone explains; 1 lies inside."""
 
     low: float
     high: float
@@ -44,11 +44,11 @@ class Band(NamedTuple):
 
 
 def find_band(before: Sequence[float], after: Sequence[float], least: float = LEAST_BAND) -> Band | None:
-    """The band of the ratio of the medians, after to before, were both the same but for their noise.
+    """Return the band of the ratio of the medians, after to before, if both sides differ only by noise.
 
-    Each side's samples, divided by their median, are drawn with replacement; the ratio of the medians of two such draws is a
-    ratio that is noise alone, and 95 % of them lie in the band. It reaches at least `least` to both sides. None where a side
-    has too few samples to tell of noise, or one that is not above 0.
+    Each side's samples, divided by their median, are drawn with replacement; the ratio of the medians of two such draws is
+    noise alone, and 95 % of them lie in the band. It reaches at least `least` to both sides. None where a side has too few
+    samples to estimate the noise, or one that is not above 0.
     """
     if min(len(before), len(after)) < LEAST_REPEATS or min(*before, *after) <= 0:
         return None
@@ -59,7 +59,7 @@ def find_band(before: Sequence[float], after: Sequence[float], least: float = LE
 
 
 def _draw_medians(samples: Sequence[float], random: np.random.Generator) -> NDArray[np.float64]:
-    """float64 [n]: medians of draws, in medians of the samples."""
+    """Return the medians of draws, float64 [n], divided by the median of the samples."""
     values = np.asarray(samples, np.float64)
     drawn = random.choice(values, (_NUM_RESAMPLES, len(values)))
     medians: NDArray[np.float64] = np.median(drawn, axis=1) / np.median(values)

@@ -20,25 +20,27 @@ _TITLES = {
 
 
 def render_result(result: BenchResult) -> list[str]:
-    """What was measured, on what, how fast, what each took to start, and what was compared."""
+    """Render the work, the machine, the speeds, the warm-up and the agreement as lines."""
     lines = [*_head(result), ""]
     timed = [each for each in result.measurements if each.samples]
     if timed:
         lines += [*_speeds(result, timed), "", *_starts(result, timed), ""]
     lines += _agreements(result)
-    lines += [f"{each.name:<16} {_tell_state(each)}" for each in result.measurements if each.state is not State.TIMED]
+    lines += [
+        f"{each.name:<16} {_describe_state(each)}" for each in result.measurements if each.state is not State.TIMED
+    ]
     unmeasured: dict[tuple[str, str], list[str]] = {}
     for measurement in result.measurements:
         for what, reason in measurement.unmeasured.items():
             unmeasured.setdefault((what, reason), []).append(measurement.name)
     lines += [
-        f"{'not looked at':<16} {what} of {', '.join(names)}: {reason}" for (what, reason), names in unmeasured.items()
+        f"{'not measured':<16} {what} of {', '.join(names)}: {reason}" for (what, reason), names in unmeasured.items()
     ]
     return lines
 
 
 def render_comparison(compared: RunComparison, where: str) -> list[str]:
-    """The ratios, or what stands in their way."""
+    """Render the ratios, or the obstacles to a comparison, as lines."""
     lines = [f"beside {where} (kgverify {compared.versions[0]}; this is {compared.versions[1]})"]
     lines += [
         f"  {each.aspect} differs, as allowed: {each.field} {each.before} -> {each.after}" for each in compared.crossed
@@ -47,13 +49,13 @@ def render_comparison(compared: RunComparison, where: str) -> list[str]:
         lines += ["  NOT COMPARED: the work or the machine is another"]
         lines += [f"    {each.aspect}: {each.field} was {each.before}, is {each.after}" for each in compared.obstacles]
         aspects = dict.fromkeys(each.aspect for each in compared.obstacles)
-        return [*lines, f"  to compare all the same: {' '.join(f'--across {aspect}' for aspect in aspects)}"]
+        return [*lines, f"  to compare them anyway: {' '.join(f'--across {aspect}' for aspect in aspects)}"]
     head = ("", "", "time, ratio", "noise alone", "")
     return [*lines, *align([head, *map(_comparison_row, compared.rows)])]
 
 
 def align(rows: Sequence[Row]) -> list[str]:
-    """Columns: the first one and texts to the left, numbers to the right."""
+    """Align columns: the first one and texts to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -123,7 +125,7 @@ def _name_of(each: Measurement, result: BenchResult) -> str:
 
 
 def _times(base: Measurement | None, of_unit: float) -> str:
-    """How many times as fast as another."""
+    """Return the ratio of a speed to another."""
     if base is None or not base.samples:
         return _NONE
     return f"{summarize(base.samples).median / base.num_units / of_unit:.3g}"
@@ -192,7 +194,7 @@ def _agreements(result: BenchResult) -> Iterator[str]:
         yield f"{'agreed':<16} {', '.join(names)}: {text}"
 
 
-def _tell_state(each: Measurement) -> str:
+def _describe_state(each: Measurement) -> str:
     title = _TITLES[each.state]
     return f"{title}: {each.reason}" if each.reason and each.reason != title else title
 

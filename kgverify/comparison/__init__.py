@@ -1,4 +1,4 @@
-"""Comparing two traces: align, compare field by field, find the first divergence, give a verdict.
+"""The comparison of two traces: verdict, first divergences, their stages and their causes.
 
 Internal: it may change without notice. Users import from `kgverify` itself.
 """

@@ -1,12 +1,13 @@
-"""What kind of difference a divergence is, with the evidence: read off the two steps and the steps around them."""
+"""The class of a divergence, with the evidence: derived from the two steps and the steps around them."""
 
 from collections import Counter
 from typing import Any, NamedTuple
 
+import msgspec
+
 from kgverify.comparison.locate import canonical
-from kgverify.comparison.result import DifferenceClass, Divergence
-from kgverify.comparison.sharing import DIGEST
-from kgverify.comparison.view import StepView
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Cause, DifferenceClass, Divergence
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
@@ -16,14 +17,14 @@ SCORE_ROUNDING = 2.0**-6
 
 
 class Surroundings(NamedTuple):
-    """The two steps of a divergence, and what they can be compared with.
+    """The two steps of a divergence, and the context that its class depends on.
 
-    expected, actual: None where a side has no such step
-    outputs:          of the culprit stage on both sides, where the step was replayed or they were recorded
-    earlier:          the actual candidate's steps before
+    expected, actual: None if a side has no such step
+    outputs:          both outputs of the culprit stage, if the step was replayed or they were recorded
+    earlier:          the candidate's steps before this one
     other_goals:      goals of other derivations
-    error_bound:      of a gap between two scores
-    draw:             what speaks for another draw of the candidates of this query and side
+    error_bound:      the largest gap between two scores that rounding explains
+    draw:             the evidence for another draw of the candidates of this query and side
     """
 
     expected: StepView | None
@@ -36,7 +37,7 @@ class Surroundings(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A class with what speaks for it, a confidence from 0 to 1, and the situation that it was found in."""
+    """A class with its evidence, a confidence from 0 to 1, and the situation in which it was found."""
 
     kind: DifferenceClass
     evidence: str
@@ -44,25 +45,52 @@ class Finding(NamedTuple):
     situation: str = ""
 
 
+def find_surroundings(
+    divergence: Divergence,
+    reader: StepReader,
+    views: tuple[StepView | None, StepView | None] | None,
+    *,
+    error_bound: float,
+    draw: str = "",
+    has_history: bool = True,
+) -> Surroundings:
+    """Collect what a divergence is classified by, except outputs of stages and goals of other derivations.
+
+    reader:      reads the expected steps
+    views:       both steps, if the divergence is of a step
+    draw:        the evidence for another draw of the candidates of its query and side
+    has_history: whether the steps before it belong to the same candidate, as they do not in lockstep
+    """
+    candidate, step = divergence.candidate, divergence.step
+    expected, actual = views or (None, None)
+    if divergence.field == "candidates.num_steps":
+        actual = None
+        has_step = step < int(reader.columns.candidates.num_steps[candidate])
+        expected = reader.read(reader.first_step[candidate] + step) if has_step else None
+    earlier: tuple[StepView, ...] = ()
+    if expected is not None and actual is not None and has_history:
+        earlier = tuple(reader.read(reader.first_step[candidate] + i) for i in range(step))
+    is_drawn = divergence.stage == Stage.CORRUPT
+    return Surroundings(expected, actual, None, earlier, frozenset(), error_bound, draw if is_drawn else "")
+
+
 def classify(divergence: Divergence, around: Surroundings) -> Finding:
-    """The class of a divergence; UNCLASSIFIED is a defect of kgverify."""
+    """Return the class of a divergence; UNCLASSIFIED is a defect of kgverify."""
     stage = Stage(divergence.stage)
     if stage is Stage.RANK:
-        return Finding(
-            DifferenceClass.RANK, "the same candidates, ranked again by the expected side, rank otherwise", 1.0
-        )
+        return Finding(DifferenceClass.RANK, "the expected side ranks the same candidates differently", 1.0)
     if divergence.field == "candidates.atom":
         return _of_candidate(divergence, around.draw)
     if divergence.field == "candidates.num_steps":
         return _of_step_count(around)
     if divergence.field == DIGEST:
         return Finding(
-            DifferenceClass.CONTENT, "the digests of the step differ, and a trace keeps no goals to say more", 0.5
+            DifferenceClass.CONTENT, "the digests of the step differ, and a trace without goals does not show more", 0.5
         )
     if divergence.field.startswith("candidates."):
         is_outcome = divergence.field == "candidates.outcome" or stage is Stage.RECYCLE
         kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
-        return Finding(kind, "every step agrees; what is reported of the whole does not", 0.9)
+        return Finding(kind, "every step agrees; the summary of the candidate does not", 0.9)
     if around.expected is None or around.actual is None:
         return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)
     copied = _copied(around)
@@ -79,7 +107,7 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if stage is Stage.CHOOSE:
         return _of_choice(around)
     if stage is Stage.FINISH:
-        return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with another outcome", 1.0)
+        return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0)
     if stage in (Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT):
         return _of_goal(stage, around)
     return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
@@ -88,19 +116,19 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
 def _of_candidate(divergence: Divergence, draw: str) -> Finding:
     if draw:
         return Finding(DifferenceClass.SUBSTITUTED, draw, 1.0)
-    if divergence.expected == "no such candidate":
-        return Finding(DifferenceClass.EXTRA, "a candidate that the expected side does not have", 1.0)
-    return Finding(DifferenceClass.MISSING, "a candidate that the actual side does not have", 1.0)
+    if divergence.expected == NO_CANDIDATE:
+        return Finding(DifferenceClass.EXTRA, "the expected side does not have this candidate", 1.0)
+    return Finding(DifferenceClass.MISSING, "the actual side does not have this candidate", 1.0)
 
 
 def _of_step_count(around: Surroundings) -> Finding:
     if around.actual is None and around.expected is not None:
         return Finding(DifferenceClass.MISSING, "the derivation stops while it is OPEN", 1.0)
-    return Finding(DifferenceClass.EXTRA, "the derivation goes on after its end", 1.0)
+    return Finding(DifferenceClass.EXTRA, "the derivation continues after its end", 1.0)
 
 
 def _copied(around: Surroundings) -> Finding | None:
-    """Whether the actual resolvents, or the goal, are those of an earlier step or of another derivation."""
+    """Find an earlier step that has the actual resolvents."""
     expected, actual = around.expected, around.actual
     if expected is None or actual is None:
         return None
@@ -110,7 +138,9 @@ def _copied(around: Surroundings) -> Finding | None:
     if contents and contents != [r.content for r in expected.resolvents] and contents[0][0] == GoalKind.GOAL:
         for back, step in enumerate(reversed(around.earlier), 1):
             if step.goal != actual.goal and [r.content for r in step.resolvents] == contents:
-                return Finding(DifferenceClass.STALE, f"the resolvents are those of {back} steps before", 0.95)
+                return Finding(
+                    DifferenceClass.STALE, f"the resolvents are those of the step {back} before this one", 0.95
+                )
     return None
 
 
@@ -133,45 +163,45 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
         return Finding(DifferenceClass.MISSING, f"{missing.total()} {what} missing, none extra", 1.0, situation)
     if extra:
         return Finding(DifferenceClass.EXTRA, f"{extra.total()} {what} extra, none missing", 1.0, situation)
-    return Finding(DifferenceClass.REORDERED, f"the same {what} in another order", 1.0)
+    return Finding(DifferenceClass.REORDERED, f"the same {what} in a different order", 1.0)
 
 
 def _clauses(step: StepView, stage: Stage) -> Counter[int]:
-    """The rules, or the facts, that made a step's resolvents."""
+    """Count the rules, or the facts, that made a step's resolvents."""
     wanted = Origin.RULE if stage is Stage.MATCH_RULES else Origin.FACT
     return Counter(r.origin for r in step.resolvents if r.origin_kind == wanted)
 
 
 def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
-    """Differences in lists of resolvents: (…, origin kind, origin, atoms) items where replayed, else the views."""
+    """Compare lists of resolvents: (…, origin kind, origin, atoms) items if the step was replayed, else the views."""
     expected, actual = _items(around)
     situation = _proof_situation(stage, around) if stage is Stage.CLOSE else ""
     if Counter(expected) == Counter(actual):
-        return Finding(DifferenceClass.REORDERED, "the same resolvents in another order", 1.0)
+        return Finding(DifferenceClass.REORDERED, "the same resolvents in a different order", 1.0)
     missing, extra = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     by_clause = [{item[-3:-1]: item[-1] for item in side} for side in (missing, extra)]
     shared = by_clause[0].keys() & by_clause[1].keys()
     if shared and stage is Stage.CLOSE:
-        return Finding(DifferenceClass.OUTCOME, "the same clause closes the goal otherwise", 0.9, situation)
+        return Finding(DifferenceClass.OUTCOME, "the same clause closes the goal differently", 0.9, situation)
     if shared:
         clause = min(shared)
         left, right = by_clause[0][clause], by_clause[1][clause]
         if canonical(_goal(left)) == canonical(_goal(right)):
-            return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with other variables", 1.0)
-        # Padding that counts as an atom is extra only where everything else is equal.
+            return Finding(DifferenceClass.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
+        # Padding that counts as an atom is extra only if everything else is equal.
         num_left, num_right = (sum(atom[0] >= 0 for atom in side) for side in (left, right))
         if num_left == num_right:
             num_left, num_right = len(left), len(right)
         if stage is Stage.PRUNE and num_left != num_right:
             kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
             return Finding(kind, f"{abs(num_left - num_right)} atoms {kind.value} after pruning", 0.95)
-        return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave other atoms", 0.95)
+        return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
     if missing and not extra:
         return Finding(DifferenceClass.MISSING, f"{missing.total()} resolvents missing", 0.95, situation)
     if extra and not missing:
         return Finding(DifferenceClass.EXTRA, f"{extra.total()} resolvents extra", 0.95, situation)
     if stage is Stage.CLOSE:
-        return Finding(DifferenceClass.OUTCOME, "the goal is closed otherwise", 0.9, situation)
+        return Finding(DifferenceClass.OUTCOME, "the goal is closed differently", 0.9, situation)
     return Finding(DifferenceClass.SUBSTITUTED, f"{missing.total()} resolvents missing, {extra.total()} extra", 0.6)
 
 
@@ -179,7 +209,7 @@ def _of_limit(around: Surroundings) -> Finding:
     if around.outputs is not None:
         kept, dropped = zip(*((output[0], output[1:]) for output in around.outputs), strict=True)
         if dropped[0] == dropped[1] and Counter(kept[0]) == Counter(kept[1]):
-            return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in another order", 1.0)
+            return Finding(DifferenceClass.REORDERED, "the same resolvents are kept, in a different order", 1.0)
     return Finding(DifferenceClass.LIMIT, _dropped(around), 0.95, _proof_situation(Stage.LIMIT, around))
 
 
@@ -203,7 +233,7 @@ def _dropped(around: Surroundings) -> str:
         counts = [tuple(output[1:]) for output in around.outputs]
     else:
         counts = [(s.dropped_atoms, s.dropped_resolvents) for s in (around.expected, around.actual) if s]
-    return f"dropped (for atoms, for place): expected {counts[0]}, actual {counts[1]}"
+    return f"dropped (by max_atoms, by max_resolvents): expected {counts[0]}, actual {counts[1]}"
 
 
 def _proof_situation(stage: Stage, around: Surroundings) -> str:
@@ -213,7 +243,7 @@ def _proof_situation(stage: Stage, around: Surroundings) -> str:
     else:
         has_proof = [any(r.kind == GoalKind.TRUE for r in s.resolvents) for s in (around.expected, around.actual) if s]
     if has_proof == [False, True]:
-        return "a proof that is none"
+        return "a false proof"
     return "a proof is lost" if has_proof == [True, False] else ""
 
 
@@ -230,7 +260,7 @@ def _of_scores(around: Surroundings) -> Finding:
     worst = max((abs(e - a) / max(1.0, abs(e), abs(a)) for e, a in pairs), default=0.0)
     if worst <= SCORE_ROUNDING:
         return Finding(
-            DifferenceClass.ROUNDING, f"scores differ by at most {worst:.1e}, relative: a coarser float", 0.9
+            DifferenceClass.ROUNDING, f"scores differ by at most {worst:.1e}, relative: a coarser float type", 0.9
         )
     return Finding(DifferenceClass.NUMBER, f"scores differ by up to {worst:.1e}, relative", 0.9)
 
@@ -238,14 +268,14 @@ def _of_scores(around: Surroundings) -> Finding:
 def _of_choice(around: Surroundings) -> Finding:
     expected, actual = around.expected, around.actual
     if expected is None or actual is None or expected.chosen is None or actual.chosen is None:
-        return Finding(DifferenceClass.NUMBER, "the choice is no index of a resolvent", 0.9)
+        return Finding(DifferenceClass.NUMBER, "the choice is not the index of a resolvent", 0.9)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
     own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score
     if gap == 0 or own_gap == 0:
         return Finding(DifferenceClass.TIE, "the two choices have equal scores", 1.0)
     if gap <= around.error_bound:
-        return Finding(DifferenceClass.ROUNDING, f"the scores' gap {gap:.2e} is inside the error bound", 1.0)
-    return Finding(DifferenceClass.NUMBER, f"the choice made scores {gap:.3g} below the highest", 0.8)
+        return Finding(DifferenceClass.ROUNDING, f"the gap of the scores, {gap:.2e}, is inside the error bound", 1.0)
+    return Finding(DifferenceClass.NUMBER, f"the chosen resolvent scores {gap:.3g} below the highest", 0.8)
 
 
 def _of_goal(stage: Stage, around: Surroundings) -> Finding:
@@ -256,12 +286,54 @@ def _of_goal(stage: Stage, around: Surroundings) -> Finding:
         if expected.depth != actual.depth:
             return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)
         return Finding(
-            DifferenceClass.FOREIGN, "the step alone gives the expected output: it depends on other slots", 0.8
+            DifferenceClass.FOREIGN, "the step run alone gives the expected output: it depends on other slots", 0.8
         )
     if any(step.goal == actual.goal for step in around.earlier):
-        return Finding(DifferenceClass.STALE, "the goal is one of an earlier step", 0.95)
+        return Finding(DifferenceClass.STALE, "the goal is that of an earlier step", 0.95)
     if actual.goal in around.other_goals:
-        return Finding(DifferenceClass.FOREIGN, "the goal is one of another derivation", 0.95)
+        return Finding(DifferenceClass.FOREIGN, "the goal is that of another derivation", 0.95)
     if canonical(expected.goal) == canonical(actual.goal):
-        return Finding(DifferenceClass.RENAMED, "the goal has other variables", 0.95)
-    return Finding(DifferenceClass.SUBSTITUTED, "the goal is another than the resolvent chosen", 0.8)
+        return Finding(DifferenceClass.RENAMED, "the goal has different variables", 0.95)
+    return Finding(DifferenceClass.SUBSTITUTED, "the goal is not the chosen resolvent", 0.8)
+
+
+def group_causes(
+    divergences: tuple[Divergence, ...], findings: tuple[Finding, ...]
+) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+    """Return the divergences with class and cause filled in, and the causes, those with most candidates first.
+
+    Divergences of one stage and one class, in one situation, have one cause.
+    """
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for i, (divergence, finding) in enumerate(zip(divergences, findings, strict=True)):
+        groups.setdefault((divergence.stage, finding.kind.value, finding.situation), []).append(i)
+
+    def size(members: list[int]) -> int:
+        return len({divergences[i].candidate for i in members})
+
+    ordered = sorted(groups.items(), key=lambda item: (-size(item[1]), item[1][0]))
+    numbered = list(divergences)
+    causes = []
+    for number, ((stage, _, situation), members) in enumerate(ordered):
+        for i in members:
+            finding = findings[i]
+            numbered[i] = msgspec.structs.replace(
+                divergences[i],
+                kind=finding.kind,
+                evidence=finding.evidence,
+                confidence=finding.confidence,
+                cause=number,
+            )
+        causes.append(
+            Cause(
+                stage=stage,
+                kind=findings[members[0]].kind,
+                situation=situation,
+                num_candidates=size(members),
+                num_queries=len({divergences[i].query for i in members}),
+                num_divergences=len(members),
+                num_later=sum(divergences[i].later_steps for i in members),
+                first=members[0],
+            )
+        )
+    return tuple(numbered), tuple(causes)

@@ -1,389 +1,360 @@
-"""Two traces in, a comparison out. Free-running: each candidate's first divergence. Lockstep: every step by itself."""
+"""The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
-from functools import cached_property
-from math import isfinite
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import align_candidates
-from kgverify.comparison.by_digest import (
-    differing_columns,
-    digest_difference,
-    is_decidable,
-    level_without_goals,
-    tie_gap,
-)
-from kgverify.comparison.fields import column_names
-from kgverify.comparison.locate import Difference, is_close, level_of_step, locate_difference
-from kgverify.comparison.numbering import Numbering
-from kgverify.comparison.preconditions import check_preconditions
+from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
+from kgverify.comparison.block import BlockComparer
+from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
+from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike
+from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
+from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.result import (
+    DIGEST,
     Comparison,
     Coverage,
     Divergence,
-    FieldRule,
     Level,
     NearTie,
     Verdict,
     highest_level,
 )
-from kgverify.comparison.sharing import DIGEST, share
-from kgverify.comparison.view import Names, StepReader, StepView, outcome_name, side_name
-from kgverify.program.stages import Stage
-from kgverify.trace.model.columns import CandidateSet, expand_rows, starts_of
+from kgverify.comparison.source import FileSource, Range, open_source, wants_content
+from kgverify.comparison.stage_difference import StageNamer
+from kgverify.comparison.step_view import StepView
+from kgverify.comparison.stored_columns import StoredColumns
+from kgverify.program.atoms import Goal
+from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.trace_file import TraceFile
+
+KEPT: Final = 10_000
+"""The divergences, and the near-ties, that a comparison of recorded traces lists; further ones are counted."""
+
+SKIPPED: Final = (
+    "verified while comparing: the structure and the checksum of every dataset; values and digests only where the traces"
+    " differ: `kgverify trace check` verifies them all"
+)
+
+Progress = Callable[[int], None]
+"""Receives the number of bytes compared since the last call."""
+
+_Located = TypeVar("_Located", Divergence, NearTie)
 
 
-class StepPairs(NamedTuple):
-    """Steps to compare: rows of the expected and the actual step columns, and which pair of candidates each is of."""
+def compare(
+    expected: Trace | TraceFile | Path | str,
+    actual: Trace | TraceFile | Path | str,
+    *,
+    lockstep: bool = False,
+    verifies_content: bool | None = None,
+    kept: int | None = None,
+    rebuilding: Rebuilding | None = None,
+    progress: Progress = lambda num_bytes: None,
+) -> Comparison:
+    """Compare two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
 
-    expected: NDArray[np.int64]
-    actual: NDArray[np.int64]
-    owner: NDArray[np.int64]
+    lockstep:         each candidate of both traces is one position from which one step was taken, and every step that
+                      differs is a divergence; else each candidate has its first divergence
+    verifies_content: whether to verify every value and digest of a file first, as `read_trace` does; None: of traces with
+                      at most `VERIFIED_STEPS` steps. The checksum of every dataset is always verified, and so are the
+                      digests of a trace with goals if the other has none and only digests can be compared.
+    kept:             the number of divergences to list; the verdict, the level and the coverage are those of all
+    rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
 
-
-def compare_traces(expected: Trace, actual: Trace, *, lockstep: bool = False) -> Comparison:
-    """Compare two traces of the same run.
-
-    With `lockstep`, each candidate of both traces is one position from which one step was taken, and every step that
-    differs is a divergence of its own.
+    UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
     """
-    return Comparer(expected, actual, lockstep=lockstep).compare()
+    return Comparer(
+        expected,
+        actual,
+        lockstep=lockstep,
+        verifies_content=verifies_content,
+        kept=kept,
+        rebuilding=rebuilding,
+        progress=progress,
+    ).compare()
 
 
 class Comparer:
-    """Compares two traces; keeps what it read, so that a divergence can be looked at again.
+    """Compares two traces; the parameters are those of `compare`.
 
-    numbering: how both traces' ids become the same, where that is known; of parts of one pair of traces
+    explains: whether to name the stages that both traces recorded, and to classify the divergences that are listed
+
+    sources:    both traces as they are read
+
+    After `compare`:
+
+    findings:        the class of each divergence listed, if wanted
+    num_divergences: the number of divergences, listed or not
+    draws:           the evidence for another draw of candidates, by query and side
+    views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     """
 
     def __init__(
-        self, expected: Trace, actual: Trace, *, lockstep: bool = False, numbering: Numbering | None = None
+        self,
+        expected: Trace | TraceFile | Path | str,
+        actual: Trace | TraceFile | Path | str,
+        *,
+        lockstep: bool = False,
+        verifies_content: bool | None = None,
+        kept: int | None = None,
+        rebuilding: Rebuilding | None = None,
+        explains: bool = False,
+        progress: Progress = lambda num_bytes: None,
     ) -> None:
-        shared = share(expected, actual, numbering)
-        self.reasons = (*check_preconditions(expected, actual), *shared.reasons)
-        self.expected, self.actual, self.not_compared = shared.expected, shared.actual, shared.not_compared
-        self.by_digest, self._full = shared.by_digest, shared.full
-        has_scores = "resolvents.score" in expected.fields
-        self.expected_scores = expected.columns.resolvents.score.astype(np.float64) if has_scores else None
-        self.has_actual_scores = "resolvents.score" in actual.fields
+        self.sources = open_source(expected), open_source(actual)
         self.lockstep = lockstep
-        self.names = Names(self.expected)
-        self.actual_names = Names(self.actual)
-        self.readers = StepReader(self.expected.columns), StepReader(self.actual.columns)
-        self.score_tolerance = expected.header.engine.score_error + actual.header.engine.score_error
-        self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
-        """Both steps of each step that differs, by (candidate, step) as the divergence has them."""
-        self.redrawn: dict[tuple[int, str], str] = {}
-        """What speaks for another draw, for each (query, side) that has candidates which only one trace has, in both."""
-        self.alignment = align_candidates(self.expected.columns.candidates, self.actual.columns.candidates)
+        self._kept = kept
+        self._explains = explains
+        self._progress = progress
+        self._has_goals = all(has_goals(source.header.level) for source in self.sources)
+        self._is_in_memory = all(source.block_steps is None for source in self.sources)
+        for source, is_wanted in zip(self.sources, wants_content(self.sources, verifies_content), strict=True):
+            source.verify(content=is_wanted)
+        if isinstance(self.sources[0], FileSource) and isinstance(self.sources[1], FileSource):
+            self.sources[1].trace.share_symbols(self.sources[0].trace)
+        self.rebuilds = find_rebuilds(*self.sources, rebuilding)
+        self._shells = tuple(source.shell() for source in self.sources)
+        shells = [self.rebuilds.apply(side, shell) for side, shell in enumerate(self._shells)]
+        self._numbering = Numbering(shells[0], shells[1])
+        self._pair = ComparablePair(shells[0], shells[1], self._numbering)
+        self.expected, self.actual = self._pair.expected, self._pair.actual
+        self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
+        self._ignored = frozenset(self._pair.not_compared)
+        self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
+        # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
+        self._has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
+        self._start()
 
-    def equality(self) -> tuple[FieldRule, ...]:
-        """What counts as equal in each field that is compared."""
-        score = f"within {self.score_tolerance:.3g}" if self.score_tolerance else "equal"
-        rules = {
-            "resolvents.score": score,
-            "candidates.log_probability": f"within {self.score_tolerance:.3g} a step"
-            if self.score_tolerance
-            else "within 1e-9, relative",
-            "steps.choice": f"equal, unless the scores' gap is at most {2 * self.score_tolerance:.3g}"
-            if self.score_tolerance
-            else "equal",
-        }
-        rules[DIGEST] = "equal: 64 bits of goal, resolvents, counts, choice, outcome and depth"
-        return tuple(FieldRule(field, rules.get(field, "equal")) for field in self._compared_fields())
+    def _start(self) -> None:
+        self._found = _Found(self._kept)
+        self._num_steps = self._num_resolvents = 0
+        self._has_other_bits = False
+        self.findings: tuple[Finding, ...] = ()
+        self.draws: dict[tuple[int, str], str] = {}
+        self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+
+    @property
+    def num_divergences(self) -> int:
+        """The number of divergences, listed or not."""
+        return self._found.num
 
     def compare(self) -> Comparison:
-        """The verdict, with everything it rests on."""
-        pairs = self.pair_steps()
-        found, near_ties, is_compared = self._collect(pairs, self.differing_steps(pairs))
-        divergences = [*self.unpaired_candidates(), *found]
-        divergences.sort(key=lambda each: (each.candidate, each.step))
-        coverage = self._coverage(pairs.expected[is_compared])
+        """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
+        self._start()
+        faults = [fault for source in self.sources for fault in source.faults]
+        num_pairs, blocks, alignment = self._find_suspects()
+        if alignment is not None and not faults:
+            self._judge_unpaired(alignment)
+        for rows, others in blocks:
+            self._compare_block(rows, others)
+            for source in self.sources:
+                source.release()
+        found = self._found
+        coverage = Coverage(
+            candidates=num_pairs,
+            steps=self._num_steps,
+            resolvents=self._num_resolvents,
+            fields=self._pair.compared_fields,
+            not_compared=self._pair.not_compared,
+            candidates_expected=self.sources[0].num_candidates,
+            candidates_actual=self.sources[1].num_candidates,
+        )
         reasons = [
-            *self.reasons,
-            *self.undecided(sum(each.field == DIGEST for each in divergences)),
-            *lacking_coverage(coverage),
+            *(f"a shard is not there: {fault}" for fault in faults),
+            *self._pair.reasons,
+            *self._pair.explain_undecided(found.num_by_digest),
+            *_lacking_coverage(coverage),
         ]
-        level = highest_level([each.level for each in divergences])
-        if level is None and self._bits_differ(pairs.expected[is_compared], pairs.actual[is_compared]):
+        level = highest_level(list(found.levels))
+        if level is None and self._has_other_bits:
             level = Level.BITS
-        if reasons:
-            verdict = Verdict.INCONCLUSIVE
-        else:
-            verdict = Verdict.DIVERGE if divergences else Verdict.AGREE
+        if self._explains:
+            rebuild = self.rebuilds.expected
+            known = find_goals(*self.sources, self._numbering, rebuild, found.wanted_goals)
+            found.classify_again(known)
+        listed = found.listed()
+        self.findings = tuple(each.finding for each in listed if each.finding is not None)
+        notes = [] if all(source.is_verified for source in self.sources) else [SKIPPED]
+        for num, num_listed, what in (
+            (found.num, len(listed), "divergences"),
+            (found.num_ties, len(found.near_ties), "near-ties"),
+        ):
+            if num_listed < num:
+                notes.append(f"{num:,} {what} were found, and the first {num_listed:,} are listed")
         return Comparison(
-            verdict=verdict,
+            verdict=Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if found.num else Verdict.AGREE,
             coverage=coverage,
-            divergences=tuple(divergences),
-            near_ties=tuple(near_ties),
+            divergences=tuple(each.divergence for each in listed),
+            near_ties=tuple(found.near_ties),
             level=level,
             reasons=tuple(reasons),
-            equality=self.equality(),
+            equality=self._pair.equality(),
+            notes=tuple(notes),
         )
 
-    def pair_steps(self) -> StepPairs:
-        """The steps that both traces have, candidate by candidate."""
-        lengths = [
-            trace.columns.candidates.num_steps.astype(np.int64)[rows]
-            for trace, rows in ((self.expected, self.alignment.expected), (self.actual, self.alignment.actual))
-        ]
-        common = np.minimum(*lengths)
-        owner = np.repeat(np.arange(len(common)), common)
-        ordinal = np.arange(len(owner)) - np.repeat(np.cumsum(common) - common, common)
-        first = [
-            starts_of(trace.columns.candidates.num_steps)[rows]
-            for trace, rows in ((self.expected, self.alignment.expected), (self.actual, self.alignment.actual))
-        ]
-        return StepPairs(first[0][owner] + ordinal, first[1][owner] + ordinal, owner)
-
-    def differing_steps(self, pairs: StepPairs) -> NDArray[np.bool_]:
-        """bool: which pairs of steps differ in any field, scores by tolerance."""
-        differs: NDArray[np.bool_] = (
-            self.expected.digests.sequence[pairs.expected] != self.actual.digests.sequence[pairs.actual]
-        )
-        if "steps.num_resolvents" not in self.expected.fields & self.actual.fields:
-            return differs
-        if self.not_compared:
-            rows = pairs.expected, pairs.actual
-            differs |= differing_columns(self.expected.columns, self.actual.columns, rows)
-        same = np.flatnonzero(~differs)
-        e, a = self.expected.columns, self.actual.columns
-        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
-        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[same])
-        counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
-        r, s = e.resolvents, a.resolvents
-        wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
-        score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
-        with np.errstate(invalid="ignore"):  # infinity less infinity
-            wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= self.score_tolerance))
-        differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
-        return differs
-
-    def step_views(self, pairs: StepPairs, i: int) -> tuple[StepView, StepView]:
-        """Both steps of a pair."""
-        return self.readers[0].read(int(pairs.expected[i])), self.readers[1].read(int(pairs.actual[i]))
-
-    def _collect(
-        self, pairs: StepPairs, flags: NDArray[np.bool_]
-    ) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
-        """Divergences, near-ties, and which pairs were compared: none after the one that decides its candidate."""
-        divergences: list[Divergence] = []
-        near_ties: list[NearTie] = []
-        decided: dict[int, int] = {}
-        for i in np.flatnonzero(flags).tolist():
-            owner = int(pairs.owner[i])
-            if owner in decided:
-                continue
-            step_e, step_a = self.step_views(pairs, i)
-            step = self._step_number(owner, int(pairs.expected[i]))
-            difference = locate_difference(step_e, step_a, self.names, step == 0, self.score_tolerance)
-            rows = int(pairs.expected[i]), int(pairs.actual[i])
-            digests = int(self.expected.digests.sequence[rows[0]]), int(self.actual.digests.sequence[rows[1]])
-            is_digest_alone = difference is None and self.by_digest and digests[0] != digests[1]
-            if is_digest_alone:
-                difference = digest_difference(*digests)
-            if difference is None:
-                continue
-            decided[owner] = i
-            if is_digest_alone:
-                gap = tie_gap(self._full, rows, digests, self.score_tolerance)
-            else:
-                gap = self._tie_gap(rows[0], step_e, step_a, difference)
-            if gap is not None:
-                near_ties.append(self._near_tie(owner, step, gap, difference))
-            else:
-                self.views[int(self.alignment.expected[owner]), step] = step_e, step_a
-                level = level_of_step(step_e, step_a, difference)
-                if is_digest_alone:
-                    level = Level.RENAMING
-                elif self.by_digest:
-                    level = level_without_goals(step_e, step_a, level, is_same_digest=digests[0] == digests[1])
-                divergences.append(self._divergence(owner, step, difference, level, step_e))
-        rest = (owner for owner in range(len(self.alignment.expected)) if owner not in decided)
-        divergences += filter(None, map(self._whole_candidate, rest))
-        last = np.full(len(self.alignment.expected), len(flags), np.int64)
-        last[list(decided)] = list(decided.values())
-        return divergences, near_ties, np.arange(len(flags)) <= last[pairs.owner]
-
-    def _step_number(self, owner: int, row: int) -> int:
-        if self.lockstep:
-            return int(self.expected.columns.steps.depth[row])
-        return row - self.readers[0].first_step[int(self.alignment.expected[owner])]
-
-    def _tie_gap(self, row: int, expected: StepView, actual: StepView, difference: Difference) -> float | None:
-        """The gap of the expected scores at a choice that differs, if it is inside the error bound; else None.
-
-        row: of the expected step. Nothing excuses another choice where the expected trace has no scores, a choice is no
-        resolvent, or the steps end in different outcomes; nor where the actual choice is not the first of the highest
-        scores by its own account.
-        """
-        if difference.stage != Stage.CHOOSE or not self.score_tolerance or self.expected_scores is None:
-            return None
-        if expected.chosen is None or actual.chosen is None or expected.outcome != actual.outcome:
-            return None
-        if not self._is_own_argmax(actual):
-            return None
-        first = self.readers[0].first_resolvent(row)
-        gap = abs(float(self.expected_scores[first + expected.choice] - self.expected_scores[first + actual.choice]))
-        return gap if gap <= 2 * self.score_tolerance else None
-
-    def _is_own_argmax(self, actual: StepView) -> bool:
-        """Whether the actual choice follows from the scores beside it; where they were rounded, the highest are equal."""
-        scores = [r.score for r in actual.resolvents]
-        is_exact = self.actual.header.engine.precision == self.actual.columns.resolvents.score.dtype.name
-        if not self.has_actual_scores or not is_exact:
-            return True
-        return actual.choice == scores.index(max(scores))
-
-    def _near_tie(self, owner: int, step: int, gap: float, difference: Difference) -> NearTie:
-        row = int(self.alignment.expected[owner])
-        atom = self.names.atom(tuple(self.expected.columns.candidates.atom[row].tolist()))
-        return NearTie(row, atom, step, gap, 2 * self.score_tolerance, str(difference.expected), str(difference.actual))
-
-    def _divergence(
-        self, owner: int, step: int, difference: Difference, level: Level, expected: StepView | None
-    ) -> Divergence:
-        e, a = (int(rows[owner]) for rows in (self.alignment.expected, self.alignment.actual))
-        outcomes = self.expected.columns.candidates.outcome[e], self.actual.columns.candidates.outcome[a]
-        if not self.lockstep and outcomes[0] != outcomes[1]:
-            level = Level.OUTCOME
-        candidates = self.expected.columns.candidates
-        num_steps = int(candidates.num_steps[e])
-        return Divergence(
-            candidate=e,
-            atom=self.names.atom(tuple(candidates.atom[e].tolist())),
-            query=int(candidates.query[e]),
-            side=side_name(int(candidates.side[e])),
-            step=step,
-            stage=difference.stage.value,
-            field=difference.field,
-            level=level,
-            expected=difference.expected,
-            actual=difference.actual,
-            goal=self.names.goal(expected.goal) if expected else "",
-            later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
-        )
-
-    def _whole_candidate(self, owner: int) -> Divergence | None:
-        """A difference of a candidate whose common steps agree: steps that only one side has, or how it ended."""
-        e, a = (int(rows[owner]) for rows in (self.alignment.expected, self.alignment.actual))
-        expected, actual = self.expected.columns.candidates, self.actual.columns.candidates
-        num = int(expected.num_steps[e]), int(actual.num_steps[a])
-        if num[0] != num[1]:
-            difference = Difference(Stage.RECYCLE, "candidates.num_steps", f"{num[0]} steps", f"{num[1]} steps")
-            return self._divergence(owner, min(num), difference, Level.OUTCOME, None)
-        outcomes = outcome_name(int(expected.outcome[e])), outcome_name(int(actual.outcome[a]))
-        if outcomes[0] != outcomes[1]:
-            difference = Difference(Stage.RECYCLE, "candidates.outcome", *outcomes)
-            return self._divergence(owner, -1, difference, Level.OUTCOME, None)
-        if expected.is_limited[e] != actual.is_limited[a]:
-            difference = Difference(
-                Stage.LIMIT,
-                "candidates.is_limited",
-                *("limited" if flag else "not limited" for flag in (expected.is_limited[e], actual.is_limited[a])),
+    def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
+        """Return the number of pairs, blocks of those that may differ, and the alignment if it is not one to one."""
+        expected, actual = self.sources
+        verified: set[str] = set()
+        if isinstance(expected, FileSource) and isinstance(actual, FileSource) and self._can_compare_stored():
+            columns = StoredColumns(
+                expected,
+                actual,
+                score_tolerance=self.score_tolerance,
+                has_digests=self._has_like_digests,
+                progress=self._progress,
             )
-            return self._divergence(owner, -1, difference, Level.RENAMING, None)
-        sums = float(expected.log_probability[e]), float(actual.log_probability[a])
-        size = abs(sums[0]) if isfinite(sums[0]) else 0.0
-        tolerance = 2 * self.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
-        if not is_close(*sums, tolerance):
-            # As text, since JSON has no NaN.
-            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))
-            return self._divergence(owner, -1, difference, Level.TOLERANCE, None)
-        return None
+            verified = columns.verified
+            if columns.has_same_candidates():
+                num = expected.num_candidates
+                ranges = [(0, num)]
+                if columns.has_same_shape():
+                    ranges = columns.find_suspects()
+                    self._count_agreeing(expected, ranges)
+                    self._has_other_bits = columns.has_other_bits(ranges)
+                else:
+                    for source in self.sources:
+                        source.verify_rest(verified)
+                return num, self._split(None, ranges), None
+        for source in self.sources:
+            source.verify_rest(verified)
+        alignment = align_candidates(*self._candidates())
+        num = len(alignment.expected)
+        return num, self._split(alignment, [(0, num)]), alignment
 
-    def unpaired_candidates(self) -> list[Divergence]:
-        """Candidates that only one trace has: another draw, or one lost, doubled or invented by the batch machinery."""
-        missing, extra = self.alignment.missing, self.alignment.extra
-        groups = [_group_atoms(t, rows) for t, rows in ((self.expected, missing), (self.actual, extra))]
-        redrawn = groups[0].keys() & groups[1].keys()
-        self.redrawn = {(q, side_name(s)): self._describe_draw(*(group[q, s] for group in groups)) for q, s in redrawn}
-        aligned = CandidateSet(*self.expected.columns.candidates[:3]).take(self.alignment.expected)
-        known = {tuple(row) for row in aligned.atom.tolist()}
-        seen = set(zip(aligned.query.tolist(), aligned.side.tolist(), map(tuple, aligned.atom.tolist()), strict=True))
-        found = []
-        for rows, trace, names, is_extra in (
-            (missing, self.expected, self.names, False),
-            (extra, self.actual, self.actual_names, True),
-        ):
-            candidates = trace.columns.candidates
-            for row in rows.tolist():
-                group = (int(candidates.query[row]), int(candidates.side[row]))
-                atom = tuple(candidates.atom[row].tolist())
-                is_doubled = is_extra and (*group, atom) in seen
-                is_drawn = not is_doubled and (group in redrawn or (is_extra and atom not in known))
-                if is_extra and group in redrawn:
-                    seen.add((*group, atom))
-                text = names.atom(atom)
-                found.append(
-                    Divergence(
-                        candidate=row,
-                        atom=text,
-                        query=group[0],
-                        side=side_name(group[1]),
-                        step=-1,
-                        stage=(Stage.CORRUPT if is_drawn else Stage.RECYCLE).value,
-                        field="candidates.atom",
-                        level=Level.OUTCOME,
-                        expected="no such candidate" if is_extra else text,
-                        actual=text if is_extra else "no such candidate",
-                    )
-                )
+    def _can_compare_stored(self) -> bool:
+        """Return whether columns on disk can be compared as they are stored.
+
+        If a trace has no goals, the digests of steps must stand for them.
+        """
+        if not self._numbering.is_same:
+            return False
+        stored = [source.stored for source in self.sources if isinstance(source, FileSource)]
+        return self._has_goals or (self._has_like_digests and all("digests/sequence" in names for names in stored))
+
+    def _count_agreeing(self, expected: FileSource, suspects: list[Range]) -> None:
+        """Count the steps of all candidates but the suspects, which are compared one by one."""
+        self._count(expected.num_steps, expected.trace.num_resolvents)
+        for begin, end in suspects:
+            columns = expected.trace.read_candidates(begin, end)
+            self._count(-len(columns.steps.depth), -len(columns.resolvents.kind))
+
+    def _count(self, num_steps: int, num_resolvents: int) -> None:
+        """Count what was compared; resolvents only if both traces have them."""
+        self._num_steps += num_steps
+        self._num_resolvents += 0 if "steps.num_resolvents" in self._ignored else num_resolvents
+
+    def _candidates(self) -> tuple[SourceCandidates, SourceCandidates]:
+        expected, actual = self.sources
+        return (
+            SourceCandidates(expected, self._numbering.converter(0)),
+            SourceCandidates(actual, self._numbering.converter(1)),
+        )
+
+    def _judge_unpaired(self, alignment: Alignment) -> None:
+        """Judge the candidates that only one trace has; those beyond the ones kept are counted."""
+        kept = alignment._replace(missing=alignment.missing[: self._kept], extra=alignment.extra[: self._kept])
+        self._found.num += len(alignment.missing) + len(alignment.extra) - len(kept.missing) - len(kept.extra)
+        divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
+        for each in divergences:
+            draw = self.draws.get((each.query, each.side), "")
+            around = Surroundings(None, None, None, (), frozenset(), 0.0, draw)
+            self._found.add_unpaired(each, classify(each, around) if self._explains else None)
+
+    def _split(self, alignment: Alignment | None, ranges: list[Range]) -> Iterator["_Rows"]:
+        """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
+        sizes = [source.block_steps for source in self.sources if source.block_steps is not None]
+        for first, last in ranges:
+            begin = first
+            while begin < last:
+                end = min([last, *(begin + size for size in sizes)])
+                rows = _rows_of(alignment, begin, end)
+                for source, own in zip(self.sources, rows, strict=True) if sizes else ():
+                    sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
+                    end = min(end, begin + max(1, int(np.searchsorted(sums, min(sizes), side="right"))))
+                yield rows[0][: end - begin], rows[1][: end - begin]
+                begin = end
+
+    def _compare_block(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> None:
+        """Compare some pairs of candidates: as a whole if they are equal, else step by step."""
+        expected, actual = self.sources
+        columns = expected.read_rows(rows), actual.read_rows(others)
+        self._progress(sum(column.nbytes for side in columns for level in side for column in level))
+        blocks = None if self._has_goals else self._load(columns, rows, others)
+        is_equal, has_other_bits = (
+            self._agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)
+        )
+        if is_equal:
+            self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
+            self._has_other_bits |= has_other_bits
+            return
+        block = BlockComparer(self._make_pair(*(blocks or self._load(columns, rows, others))), lockstep=self.lockstep)
+        self._num_steps += block.num_steps
+        self._num_resolvents += block.num_resolvents
+        self._has_other_bits |= block.has_other_bits
+        self._found.add(block, rows, explains=self._explains)
+        if self._is_in_memory:
+            self.views = {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
+
+    def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
+        if expected is self._shells[0] and actual is self._shells[1]:
+            return self._pair
+        blocks = self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
+        return ComparablePair(*blocks, self._numbering)
+
+    def _load(
+        self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> tuple[Trace, Trace]:
+        return self.sources[0].load(columns[0], rows), self.sources[1].load(columns[1], others)
+
+    def _agrees(
+        self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> tuple[bool, bool]:
+        """Return whether two blocks with goals agree in every column, and whether their scores then differ in bits."""
+        expected, actual = self.sources
+        if not self._numbering.is_same:
+            if not actual.is_verified:
+                # Ids must be checked before they are looked up in the other trace's names.
+                actual.load(columns[1], others)
+            columns = (
+                self._numbering.convert(0, expected.with_columns(columns[0])).columns,
+                self._numbering.convert(1, actual.with_columns(columns[1])).columns,
+            )
+        found = has_equal_columns(*columns, self._ignored, self.score_tolerance)
+        if found[0] and self._has_like_digests:
+            left, right = expected.stored_digests(rows), actual.stored_digests(others)
+            if not all(has_same_bytes(left[name], right[name]) for name in left.keys() & right.keys()):
+                # One of two different digests of equal steps is wrong.
+                return False, False
         return found
 
-    def _describe_draw(self, missing: set[tuple[int, ...]], extra: set[tuple[int, ...]]) -> str:
-        text = f"{len(extra)} candidates drawn instead of {len(missing)} others"
-        if {(predicate, second, first) for predicate, first, second in missing} == extra:
-            return f"{text}: their arguments swapped"
-        num_known = len(extra & self._facts)
-        return f"{text}, {num_known} of them facts" if num_known else text
-
-    @cached_property
-    def _facts(self) -> set[tuple[int, ...]]:
-        return set() if self.expected.facts is None else {tuple(fact) for fact in self.expected.facts.tolist()}
-
-    def _compared_fields(self) -> list[str]:
-        compared = column_names(self.expected.columns) - set(self.not_compared)
-        return sorted(compared | {DIGEST}) if self.by_digest else sorted(compared)
-
-    def undecided(self, num: int) -> list[str]:
-        """Why digests alone cannot decide: scores have an error bound, and no trace tells which choices it excuses.
-
-        num: divergences in a digest
-        """
-        if not num or not self.score_tolerance or any(map(is_decidable, self._full)):
-            return []
-        return [
-            f"{num} candidates part in a digest, which scores within their error bound {self.score_tolerance:.3g} may"
-            " explain; no trace keeps the goals that would tell: record one at level steps"
-        ]
-
-    def _coverage(self, steps: NDArray[np.int64]) -> Coverage:
-        """steps: rows of the expected steps compared."""
-        return Coverage(
-            candidates=len(self.alignment.expected),
-            steps=len(steps),
-            resolvents=int(self.expected.columns.steps.num_resolvents[steps].sum()),
-            fields=tuple(self._compared_fields()),
-            not_compared=self.not_compared,
-            candidates_expected=len(self.expected.columns.candidates.query),
-            candidates_actual=len(self.actual.columns.candidates.query),
-        )
-
-    def _bits_differ(self, expected: NDArray[np.int64], actual: NDArray[np.int64]) -> bool:
-        """Whether scores of steps that agree, or tie, differ in bits, in the coarser of the two precisions."""
-        e, a = self.expected.columns, self.actual.columns
-        rows_e = expand_rows(starts_of(e.steps.num_resolvents), expected)
-        rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
-        dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
-        return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+    def _agrees_by_digest(self, columns: tuple[Columns, Columns], blocks: tuple[Trace, Trace]) -> tuple[bool, bool]:
+        """Return the same as `_agrees` if a trace has no goals: for the columns that both have, and the digests."""
+        if not self._has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
+            return False, False
+        return has_equal_columns(*columns, self._lacking, self.score_tolerance)
 
 
-def lacking_coverage(coverage: Coverage) -> list[str]:
-    """Why nothing can be decided, where nothing was compared."""
+_Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The rows of paired candidates in the expected and the actual trace."""
+
+
+def _rows_of(alignment: Alignment | None, begin: int, end: int) -> _Rows:
+    if alignment is None:
+        same = np.arange(begin, end)
+        return same, same
+    return alignment.expected[begin:end], alignment.actual[begin:end]
+
+
+def _lacking_coverage(coverage: Coverage) -> list[str]:
+    """Return why nothing can be decided, if nothing was compared."""
     if coverage.candidates and coverage.steps:
         return []
     return [
@@ -392,10 +363,89 @@ def lacking_coverage(coverage: Coverage) -> list[str]:
     ]
 
 
-def _group_atoms(trace: Trace, rows: NDArray[np.int64]) -> dict[tuple[int, int], set[tuple[int, ...]]]:
-    """The atoms of candidates by (query, side)."""
-    candidates = trace.columns.candidates
-    groups: dict[tuple[int, int], set[tuple[int, ...]]] = {}
-    for query, side, atom in zip(*(c[rows].tolist() for c in candidates[:3]), strict=True):
-        groups.setdefault((query, side), set()).add(tuple(atom))
-    return groups
+class _Listed(NamedTuple):
+    """A divergence of the whole traces; its surroundings are kept while its class depends on other derivations."""
+
+    divergence: Divergence
+    finding: Finding | None
+    surroundings: Surroundings | None
+
+
+class _Found:
+    """The divergences and near-ties of the whole traces: all are counted, the first `kept` of each are listed."""
+
+    def __init__(self, kept: int | None) -> None:
+        self._kept = kept
+        self.num = self.num_ties = self.num_by_digest = 0
+        self.near_ties: list[NearTie] = []
+        self.levels: set[Level] = set()
+        self._divergences: list[_Listed] = []
+        self._unpaired: list[_Listed] = []
+
+    def add(self, block: BlockComparer, rows: NDArray[np.int64], *, explains: bool) -> None:
+        """Add what one block has, given the rows of its candidates in the whole expected trace."""
+        self.num += len(block.divergences)
+        self.num_ties += len(block.near_ties)
+        self.num_by_digest += sum(each.field == DIGEST for each in block.divergences)
+        self.levels |= {each.level for each in block.divergences}
+        self.near_ties += [_move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
+        namer = StageNamer(block)
+        for found in self._cut(block.divergences, len(self._divergences)):
+            listed = _Listed(_move(found, rows), None, None)
+            if explains:
+                named, outputs = namer.name(found)
+                around = find_surroundings(
+                    found,
+                    block.readers[0],
+                    block.views.get((found.candidate, found.step)),
+                    error_bound=2 * block.pair.score_tolerance,
+                    has_history=not block.lockstep,
+                )._replace(outputs=outputs)
+                is_open = _has_wrong_goal(around)
+                listed = _Listed(_move(named, rows), classify(named, around), around if is_open else None)
+            self._divergences.append(listed)
+
+    def add_unpaired(self, divergence: Divergence, finding: Finding | None) -> None:
+        """Add a candidate that only one trace has."""
+        self.num += 1
+        self.levels.add(divergence.level)
+        self._unpaired.append(_Listed(divergence, finding, None))
+
+    @property
+    def wanted_goals(self) -> frozenset[Goal]:
+        """The goals whose occurrence in another derivation decides a class."""
+        return frozenset(
+            each.surroundings.actual.goal
+            for each in self._divergences
+            if each.surroundings is not None and each.surroundings.actual is not None
+        )
+
+    def classify_again(self, known_goals: frozenset[Goal]) -> None:
+        """Classify the divergences whose class depends on the goals of other derivations."""
+        self._divergences = [
+            each
+            if each.surroundings is None
+            else each._replace(
+                finding=classify(each.divergence, each.surroundings._replace(other_goals=known_goals)),
+                surroundings=None,
+            )
+            for each in self._divergences
+        ]
+
+    def listed(self) -> list[_Listed]:
+        """Return the divergences to list, in the order of candidates and steps."""
+        found = [*self._unpaired, *self._divergences]
+        found.sort(key=lambda each: (each.divergence.candidate, each.divergence.step))
+        return found[: self._kept]
+
+    def _cut(self, found: list[_Located], num_listed: int) -> list[_Located]:
+        return found if self._kept is None else found[: max(0, self._kept - num_listed)]
+
+
+def _move(each: _Located, rows: NDArray[np.int64]) -> _Located:
+    return msgspec.structs.replace(each, candidate=int(rows[each.candidate]))
+
+
+def _has_wrong_goal(around: Surroundings) -> bool:
+    expected, actual = around.expected, around.actual
+    return expected is not None and actual is not None and expected.goal != actual.goal

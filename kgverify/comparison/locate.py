@@ -1,4 +1,4 @@
-"""Reading the stage of a difference off two steps, as far as what a trace holds allows.
+"""The stage of a difference, inferred from two recorded steps.
 
 The stage named here is the earliest whose recorded output differs. Replaying the step in both engines, stage by stage,
 is more exact; see `kgverify.verification.replay`.
@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kgverify.comparison.result import Level, Value
-from kgverify.comparison.view import Names, ResolventView, StepView, outcome_name
+from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.program.atoms import Goal, encode_variable, is_variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
 
 MOST_SHOWN = 12
-"""Differing items listed; the rest are counted."""
+"""The differing items to list; the rest are counted."""
 
 
 class Difference(NamedTuple):
-    """Where two steps differ, and the two values, only what differs."""
+    """The first field in which two steps differ, with its stage and both values."""
 
     stage: Stage
     field: str
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 def locate_difference(
     expected: StepView, actual: StepView, names: Names, is_first_step: bool, score_tolerance: float
 ) -> Difference | None:
-    """The earliest recorded field in which two steps differ; None if they agree."""
+    """Return the earliest recorded field in which two steps differ, or None if they agree."""
     before = Stage.RECYCLE if is_first_step else Stage.ADVANCE
     if expected.goal != actual.goal:
         return Difference(before, "steps.goal_atoms", names.goal(expected.goal), names.goal(actual.goal))
@@ -60,12 +60,12 @@ def locate_difference(
 
 
 def is_close(expected: float, actual: float, tolerance: float) -> bool:
-    """Whether two numbers are equal within an absolute tolerance; NaN equals nothing."""
+    """Return whether two numbers are equal within an absolute tolerance; NaN equals nothing."""
     return expected == actual or abs(expected - actual) <= tolerance
 
 
 def level_of_step(expected: StepView, actual: StepView, difference: Difference) -> Level:
-    """How far the difference of two steps reaches within the step."""
+    """Return the level of the difference of two steps, within the step."""
     if expected.outcome != actual.outcome:
         return Level.OUTCOME
     if expected.chosen != actual.chosen:
@@ -78,7 +78,7 @@ def level_of_step(expected: StepView, actual: StepView, difference: Difference) 
 
 
 def shorten(items: Iterable[str]) -> list[str]:
-    """The first items, and how many more there are."""
+    """Return the first items, and the number of further ones."""
     listed = list(items)
     if len(listed) <= MOST_SHOWN:
         return listed
@@ -86,7 +86,7 @@ def shorten(items: Iterable[str]) -> list[str]:
 
 
 def canonical(atoms: Goal) -> Goal:
-    """The goal with its variables numbered by first appearance."""
+    """Return the goal with its variables numbered by first appearance."""
     numbers: dict[int, int] = {}
 
     def rename(argument: int) -> int:
@@ -97,18 +97,18 @@ def canonical(atoms: Goal) -> Goal:
 
 def _choice(step: StepView, names: Names) -> str:
     if step.chosen is None:
-        return f"index {step.choice}, which is no resolvent"
+        return f"index {step.choice}, not a resolvent"
     chosen = step.resolvents[step.choice]
     return f"index {step.choice}, score {chosen.score!r}: {names.goal(chosen.atoms, chosen.kind)}"
 
 
 def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) -> Difference:
-    """Missing or extra clauses point to matching, the same clauses with other atoms to what follows it."""
+    """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
     only = [_only(expected.resolvents, actual.resolvents), _only(actual.resolvents, expected.resolvents)]
     if not only[0] and not only[1]:
         texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
         return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
-    # FALSE only stands in for resolvents that are not there.
+    # FALSE only stands for an empty list of resolvents.
     listed = [[r for r in side if r.kind != GoalKind.FALSE] for side in only]
     only = listed if listed[0] or listed[1] else only
     is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
@@ -118,7 +118,7 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
 
 
 def _only(these: tuple[ResolventView, ...], others: tuple[ResolventView, ...]) -> list[ResolventView]:
-    """Resolvents of one step that the other lacks, counted with multiplicity."""
+    """Return the resolvents of one step that the other lacks, counted with multiplicity."""
     left = Counter((r.content, r.clause) for r in others)
     found = []
     for resolvent in these:
@@ -146,7 +146,7 @@ def _stage_of(expected: StepView, actual: StepView, missing: list[ResolventView]
 
 
 def _stage_of_change(expected: ResolventView, actual: ResolventView) -> Stage:
-    """The same clause made two different resolvents."""
+    """Return the stage at which the same clause made two different resolvents."""
     if expected.kind == actual.kind and canonical(expected.atoms) == canonical(actual.atoms):
         return Stage.RENAME
     shorter, longer = sorted((expected.atoms, actual.atoms), key=len)

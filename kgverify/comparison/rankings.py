@@ -1,4 +1,4 @@
-"""Comparing ranks: a rank that differs although every candidate behind it agrees is a fault of `rank` itself."""
+"""The comparison of ranks: a rank that differs although all its candidates agree is a fault of `rank` itself."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
-from kgverify.comparison.view import Names, side_name
+from kgverify.comparison.step_view import Names, side_name
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.trace import Trace
 
 NOT_PROVED_PENALTY: Final = 100.0
-"""What the semantics takes from the ranking score of a candidate that is not PROVED, nats."""
+"""The penalty, in nats, on the ranking score of a candidate that is not PROVED (docs/semantics.md)."""
 
 RankCandidates = Callable[[Candidates], Rankings]
-"""How one side ranks candidates."""
+"""Ranks candidates as one side does."""
 
 
 def compare_rankings(
@@ -27,11 +27,11 @@ def compare_rankings(
     actual: Trace,
     ranks: tuple[RankCandidates, RankCandidates] | None = None,
 ) -> Comparison:
-    """Add divergences of `rank`, and raise the level where ranks or the metric differ.
+    """Add the divergences of `rank`, and raise the level if ranks or the metric differ.
 
-    With `ranks`, how the expected and the actual side rank, each side's candidates are ranked again by the other, which
-    separates a fault of ranking from the consequences of others, even where these hide it; without, only groups whose
-    candidates all agree are judged.
+    ranks: the ranking functions of the expected and the actual side. Each ranks the other side's candidates again, which
+           separates faults of ranking from consequences of other faults. Without them only the groups whose candidates
+           all agree are judged.
     """
     if expected.rankings is None or actual.rankings is None:
         missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
@@ -110,9 +110,9 @@ def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, 
 def _is_rounding(
     expected: Trace, error: float, group: tuple[int, int], wanted: _Ranks | None, got: _Ranks | None
 ) -> bool:
-    """Whether scores' errors alone can turn the wanted ranks of a group into those got.
+    """Return whether errors of scores alone can turn the wanted ranks of a group into the found ones.
 
-    A trace does not say which candidate of a group is the true one; any that has the wanted ranks may be.
+    A trace does not say which candidate of a group is the true one: any with the wanted ranks may be.
     """
     if not error or wanted is None or got is None or wanted.num_ranked != got.num_ranked:
         return False
@@ -168,6 +168,6 @@ def _render(ranks: _Ranks | None) -> str:
 
 
 def mean_reciprocal_rank(rankings: Rankings) -> float:
-    """MRR of the realistic ranks over both sides; 0 where nothing was ranked."""
+    """Return the MRR of the realistic ranks over both sides; 0 if nothing was ranked."""
     ranks = (rankings.optimistic + rankings.pessimistic) / 2
     return float(np.mean(1 / ranks)) if len(ranks) else 0.0

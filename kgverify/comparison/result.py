@@ -1,9 +1,15 @@
-"""What a comparison found, as data; turning it into text is the report's work."""
+"""The result of a comparison, as data. `kgverify.report` turns it into text."""
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
+
+DIGEST: Final = "digests.sequence"
+"""The field in which steps are compared if one of the traces keeps no goals."""
+
+NO_CANDIDATE: Final = "no such candidate"
+"""The value of a side that lacks a candidate."""
 
 
 class Verdict(StrEnum):
@@ -21,11 +27,11 @@ class Verdict(StrEnum):
 
 
 class Level(StrEnum):
-    """How far a difference reaches, mildest first.
+    """The level that a difference reaches, mildest first.
 
-    bits: numbers differ within the tolerance; tolerance: beyond it; order: the same resolvents in another order, or by
-    other clauses; renaming: another goal, other resolvents or counts, but the same choice; choice: another resolvent
-    chosen; outcome, rank, metric: each of these differs.
+    bits: numbers differ within the tolerance; tolerance: beyond it; order: the same resolvents in a different order, or
+    made by different clauses; renaming: different goals, resolvents or counts, but the same choice; choice: a different
+    choice; outcome, rank, metric: each of these differs.
     """
 
     BITS = "bits"
@@ -39,19 +45,19 @@ class Level(StrEnum):
 
 
 def highest_level(levels: "list[Level]") -> Level | None:
-    """The level that reaches furthest; None of none."""
+    """Return the most severe level, or None if there are no levels."""
     order = list(Level)
     return max(levels, key=order.index, default=None)
 
 
 class DifferenceClass(StrEnum):
-    """What kind of difference it is.
+    """The class of a difference.
 
-    missing, extra: something that one side lacks; reordered; renamed: other variable names; substituted: the same clause
-    gave other atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
-    arithmetic's error; tie: another argmax at equal scores; content: the steps' digests differ, and more is not known;
-    limit: what the limits dropped; outcome, rank, metric: each of these alone; number: a score or a sum beyond its
-    tolerance; unclassified: a defect of kgverify.
+    missing, extra: one side lacks something; reordered; renamed: different variable names; substituted: the same clause
+    gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
+    arithmetic's error; tie: a different argmax at equal scores; content: the steps' digests differ, and more is not
+    known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
+    sum beyond its tolerance; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"
@@ -73,18 +79,18 @@ class DifferenceClass(StrEnum):
 
 
 Value: TypeAlias = str | int | float | list[str]
-"""A value as a person reads it: text, a number, or a list of which only what differs is shown."""
+"""A value for people to read: text, a number, or a list of the items that differ."""
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first difference of a candidate (free-running), or a difference of one step (lockstep).
 
-    candidate:   row in the expected trace; in the actual one where the expected one lacks it
-    step:        step of the derivation, from 0; -1 where the difference is of no step
+    candidate:   row in the expected trace, or in the actual one if the expected one lacks the candidate
+    step:        step of the derivation, from 0; -1 if the difference is not in a step
     stage:       a `Stage`
-    is_replayed: whether the stage was found by replaying the step in both engines, else read off the traces
+    is_replayed: whether the stage was found by replaying the step in both engines; else it was inferred from the traces
     later_steps: steps of the candidate after this one, which are its consequences
-    kind:        what kind of difference it is, with the evidence for it and the confidence in it, 0 to 1
+    kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed
     """
 
@@ -110,7 +116,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Divergences with one signature: the same stage, the same kind, in the same situation.
 
-    situation:     what the divergent steps have in common, e.g. "selected atom with a bound first argument"
+    situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
     num_later:     later differences that follow from these divergences
     """
@@ -126,9 +132,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A cause's part of the loss.
+    """A cause's share of the loss.
 
-    cause:    index of the cause; -1 stands for rounding at near-ties, which is nobody's fault
+    cause:    index of the cause; -1 stands for rounding at near-ties, which is not a fault
     share:    its Shapley value, in units of the metric; the shares add up to the loss
     repaired: the actual metric if this cause alone were repaired
     """
@@ -141,7 +147,7 @@ class Share(msgspec.Struct, frozen=True):
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """The loss of a metric, split over the causes.
 
-    method: `exact` (every subset of causes) or `sampled`; error: of each sampled share, one standard error
+    method: `exact` (every subset of causes) or `sampled`; error: one standard error of each sampled share
     """
 
     metric: str
@@ -153,9 +159,9 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearTie(msgspec.Struct, frozen=True):
-    """A step whose choices differ while the scores' gap is inside the error bound: not a divergence.
+    """A step whose choices differ while the gap of their scores is inside the error bound. It is not a divergence.
 
-    compared_after: steps of the candidate compared after it, from the expected choice
+    compared_after: steps of the candidate compared after it, starting from the expected choice
     """
 
     candidate: int
@@ -169,9 +175,9 @@ class NearTie(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared, and what was not.
+    """The extent of a comparison.
 
-    steps:        of a candidate that differs, those up to its first difference
+    steps:        steps compared; of a candidate that differs, those up to its first difference
     fields:       columns compared
     not_compared: columns that one of the traces lacks
     """
@@ -187,7 +193,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldRule(msgspec.Struct, frozen=True):
-    """What counts as equal in a field."""
+    """The rule of equality of a field."""
 
     field: str
     rule: str
@@ -197,8 +203,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result of comparing two traces.
 
     reasons:     why the verdict is INCONCLUSIVE
-    level:       how far the differences reach; None where there are none, not even of bits
-    divergences: in the order of candidates; free-running, one for each candidate that diverges
+    level:       the most severe level; None if nothing differs, not even in bits
+    divergences: divergences in the order of candidates; free-running, one for each candidate that diverges
     """
 
     verdict: Verdict

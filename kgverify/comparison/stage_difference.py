@@ -1,4 +1,4 @@
-"""Where what the stages of a step gave differs, and how that is told."""
+"""The first stage of a step whose outputs differ, and both outputs in words."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,22 +6,63 @@ from typing import Any
 
 import msgspec
 
+from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.locate import is_close, shorten
 from kgverify.comparison.result import Divergence, Value
-from kgverify.comparison.view import Names, outcome_name
+from kgverify.comparison.step_view import Names, outcome_name
 from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.model.stage_items import StageOutputs
+from kgverify.trace.model.stage_items import StageOutputs, StageReader
+
+Outputs = tuple[Any, Any]
+"""The expected and the actual output of a stage."""
+
+
+class StageNamer:
+    """Names the stages of the divergences of one block from what both traces, of level `deep`, recorded."""
+
+    def __init__(self, block: BlockComparer) -> None:
+        self._block = block
+        self._stages = StageReader(block.pair.expected.columns), StageReader(block.pair.actual.columns)
+        self._is_recorded = all(reader.has_stages for reader in self._stages)
+
+    def name(self, divergence: Divergence) -> tuple[Divergence, Outputs | None]:
+        """Return the divergence with the earliest stage that both sides recorded and that differs, and its outputs.
+
+        If the stages of a step agree and the step differs, `recycle` is at fault: the machinery around the stages. The
+        divergence stays as it is where a side has no such step or did not record the stages.
+        """
+        is_of_step = divergence.step >= 0 and divergence.field.startswith(("steps.", "resolvents."))
+        if not self._is_recorded or not is_of_step:
+            return divergence, None
+        is_wrong_before = starts_wrong(divergence)
+        if is_wrong_before and not divergence.step:
+            # Nothing before it went wrong: it began wrong.
+            return divergence, None
+        block = self._block
+        step = 0 if block.lockstep else divergence.step - is_wrong_before
+        expected, actual = (
+            stages.read(reader.first_step[divergence.candidate] + step)
+            for stages, reader in zip(self._stages, block.readers, strict=True)
+        )
+        stage = first_difference(expected, actual, block.pair.score_tolerance)
+        if stage is not None:
+            outputs = expected[stage], actual[stage]
+            return name_stage(divergence, stage, *outputs, block.names), outputs
+        decisive = [Stage.ADVANCE] if is_wrong_before else STEP_STAGES
+        if all(each in expected and each in actual for each in decisive):
+            return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value), None
+        return divergence, None
 
 
 def starts_wrong(divergence: Divergence) -> bool:
-    """Whether the step begins with a wrong goal, which the step before made, if there is one."""
+    """Return whether the step begins with a wrong goal, which the step before made, if there is one."""
     return divergence.field in ("steps.goal_atoms", "steps.depth")
 
 
 def name_stage(divergence: Divergence, stage: Stage, expected: Any, actual: Any, names: Names) -> Divergence:
-    """The divergence as that stage's, with what differs of its two outputs."""
+    """Return the divergence with a stage, and with the difference of the stage's two outputs."""
     values = render_difference(stage, expected, actual, names)
     return msgspec.structs.replace(
         divergence, stage=stage.value, field=f"stage.{stage.value}", expected=values[0], actual=values[1]
@@ -29,7 +70,7 @@ def name_stage(divergence: Divergence, stage: Stage, expected: Any, actual: Any,
 
 
 def first_difference(expected: StageOutputs, actual: StageOutputs, tolerance: float) -> Stage | None:
-    """The earliest stage that both engines show and whose outputs differ."""
+    """Return the earliest stage that both engines show and whose outputs differ."""
     for stage in STEP_STAGES:
         if (
             stage in expected
@@ -41,7 +82,7 @@ def first_difference(expected: StageOutputs, actual: StageOutputs, tolerance: fl
 
 
 def is_same_output(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool:
-    """Whether a stage gave the same twice, scores within the tolerance."""
+    """Return whether two outputs of a stage are equal, scores within the tolerance."""
     if stage is Stage.SCORE:
         return len(expected) == len(actual) and all(
             is_close(e, a, tolerance) for e, a in zip(expected, actual, strict=True)
@@ -50,7 +91,7 @@ def is_same_output(stage: Stage, expected: Any, actual: Any, tolerance: float) -
 
 
 def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) -> tuple[Value, Value]:
-    """Two outputs of a stage as a person reads them: of lists only what differs, in names, with provenance."""
+    """Render two outputs of a stage in names; of lists only the items that differ, with their clauses."""
     if stage is Stage.LIMIT:
         dropped = [_render_dropped(each[1:]) for each in (expected, actual)]
         if dropped[0] != dropped[1]:
@@ -69,7 +110,7 @@ def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) ->
 
 
 def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:
-    """What a stage gave as a person reads it, item by item."""
+    """Render the output of a stage in names, item by item."""
     if stage in (Stage.SELECT, Stage.CHOOSE, Stage.ADVANCE, Stage.FINISH):
         yield str(_render_single(stage, output, names))
         return
@@ -84,7 +125,7 @@ def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:
 
 
 def _render_dropped(counts: Any) -> str:
-    return f"dropped {counts[0]} for their atoms, {counts[1]} for their place"
+    return f"dropped {counts[0]} by max_atoms, {counts[1]} by max_resolvents"
 
 
 def _only(these: Any, others: Any) -> list[Any]:

@@ -1,17 +1,25 @@
-"""The report of an evaluation, from the results of its parts."""
+"""The report of an evaluation, with the check of a sample of its candidates by the reference."""
+
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify import __version__
+from kgverify.engines.protocol import Progress, no_progress
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.spot_check import check_sample
-from kgverify.program.outcomes import Outcome
+from kgverify.evaluation.part_file import PartResult
+from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.metric import compute_metrics
-from kgverify.report.evaluation import EvaluationReport
+from kgverify.report.evaluation import Difference, EvaluationReport, SpotCheck
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.runs.run import Run
-from kgverify.trace.model.columns import Rankings
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Columns, Rankings, starts_of
 from kgverify.trace.model.header import EngineInfo
+
+_EXACT: Final = 1e-9
+"""The largest difference, for each step and in nats, between sums of float64 added in another order."""
 
 
 def report_evaluation(
@@ -69,3 +77,89 @@ def report_evaluation(
 
 def _named(counts: list[int]) -> dict[str, int]:
     return {outcome.name.lower(): counts[outcome] for outcome in (*list(Outcome)[1:], Outcome.OPEN)}
+
+
+def check_sample(
+    run: Run, results: Iterable[PartResult], num: int, score_error: float, progress: Progress = no_progress
+) -> SpotCheck:
+    """Prove `num` of the sampled candidates by the reference: half of them true triples, half corruptions, if possible.
+
+    score_error: the error that the engine declares. If two scores in a derivation are closer than the errors, the engine may
+    choose otherwise than the reference there. This is a near-tie, counted apart from the differences.
+    """
+    sample = _Sample(list(results), num)
+    if not len(sample.candidates.query):
+        return SpotCheck(num, 0, 0, 0, 0.0, 0.0, ())
+    pipeline = reference_pipeline(run)
+    expected = pipeline.engine.prove(sample.candidates, progress)
+    error = score_error + pipeline.engine.info.score_error
+    num_steps = expected.candidates.num_steps.astype(np.float64)
+    bound = num_steps * (2 * error + _EXACT)
+    apart = np.abs(sample.log_probability - expected.candidates.log_probability)
+    is_same = (sample.outcome == expected.candidates.outcome) & (sample.is_limited == expected.candidates.is_limited)
+    is_same_score = apart <= bound
+    differs = ~is_same | ~is_same_score
+    is_near_tie = differs & (find_smallest_gaps(expected) <= 2 * error) & (error > 0)
+    agrees = ~differs
+    rows = np.flatnonzero(differs & ~is_near_tie)
+    in_order = rows[np.lexsort((sample.candidates.side[rows], sample.candidates.query[rows]))]
+    return SpotCheck(
+        num_asked=num,
+        num_checked=len(differs),
+        num_equal=int(agrees.sum()),
+        num_near_ties=int(is_near_tie.sum()),
+        largest_error=float(apart[agrees].max(initial=0.0)),
+        bound=float(bound[agrees].max(initial=0.0)),
+        differences=tuple(_describe(run, sample, expected, row) for row in in_order.tolist()),
+    )
+
+
+class _Sample:
+    """The sampled candidates of lowest priority, half of each stratum if possible, with their endings."""
+
+    def __init__(self, results: list[PartResult], num: int) -> None:
+        priority = np.concatenate([each.sample_priority for each in results])
+        is_true = np.concatenate([each.sample_is_true for each in results])
+        strata = [rows[np.argsort(priority[rows])] for rows in map(np.flatnonzero, (is_true, ~is_true))]
+        num_true = max(min(len(strata[0]), num // 2), min(len(strata[0]), num - len(strata[1])))
+        rows = np.sort(np.concatenate((strata[0][:num_true], strata[1][: num - num_true])))
+        self.candidates = CandidateSet(
+            *(np.concatenate(columns)[rows] for columns in zip(*(each.sample for each in results), strict=True))
+        )
+        self.outcome = np.concatenate([each.sample_outcome for each in results])[rows]
+        self.is_limited = np.concatenate([each.sample_is_limited for each in results])[rows]
+        self.log_probability = np.concatenate([each.sample_log_probability for each in results])[rows]
+
+
+def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
+    """Return each candidate's smallest gap between a chosen score and the next one, float64 [N]; inf without a choice."""
+    num_resolvents = columns.steps.num_resolvents.astype(np.int64)
+    starts = starts_of(num_resolvents)
+    step = np.repeat(np.arange(len(num_resolvents)), num_resolvents)
+    score = columns.resolvents.score.astype(np.float64)
+    chosen = starts[:-1] + columns.steps.choice
+    gap = score[chosen][step] - score
+    gap[chosen] = np.inf
+    of_step = np.full(len(num_resolvents), np.inf)
+    np.minimum.at(of_step, step, gap)
+    smallest = np.full(len(columns.candidates.query), np.inf)
+    np.minimum.at(smallest, np.repeat(np.arange(len(smallest)), columns.candidates.num_steps.astype(np.int64)), of_step)
+    return smallest
+
+
+def _describe(run: Run, sample: _Sample, expected: Columns, row: int) -> Difference:
+    names = run.graph.program.symbols
+    predicate, first, second = sample.candidates.atom[row].tolist()
+
+    def ended(outcome: int, is_limited: int, log_probability: float) -> str:
+        limited = ", limited" if is_limited else ""
+        return f"{Outcome(outcome).name.lower().replace('_', ' ')}{limited}, {log_probability:.6g} nats"
+
+    of = expected.candidates
+    return Difference(
+        query=int(sample.candidates.query[row]),
+        side=Side(int(sample.candidates.side[row])).name.lower(),
+        atom=f"{names.predicates[predicate]}({names.constants[first]}, {names.constants[second]})",
+        expected=ended(int(of.outcome[row]), int(of.is_limited[row]), float(of.log_probability[row])),
+        actual=ended(int(sample.outcome[row]), int(sample.is_limited[row]), float(sample.log_probability[row])),
+    )

@@ -14,7 +14,7 @@ from typing import Final
 
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.graph import GraphFile, KnowledgeGraph
-from kgverify.graphs.random_graph import PREFIX, parse_seed, random_graph
+from kgverify.graphs.random_graph import PREFIX, draw_graph, parse_seed
 from kgverify.graphs.rules import parse_rules
 from kgverify.graphs.text_file import TextFile, is_skipped, line_error, read_text, split_lines
 from kgverify.graphs.triples import Triples, parse_triples
@@ -70,7 +70,7 @@ def load_graph(
         seed = parse_seed(spec)
         if explicit:
             raise UserError(f"includes its own {' and '.join(explicit)}", where=spec, fix="leave the file out")
-        return random_graph(seed)
+        return draw_graph(seed)
     location = _locate(spec)
     found = _list_files(location, str(spec), [role for role in _STEMS if role not in explicit]) | explicit
     texts = {role: read_text(found[role]) for role in _STEMS if role in found}
@@ -78,7 +78,7 @@ def load_graph(
     return _build(name if location.is_dir() else Path(name).stem, texts)
 
 
-def embedded_names() -> tuple[str, ...]:
+def list_embedded() -> tuple[str, ...]:
     """List the names of the graphs that come with kgverify."""
     root = resources.files("kgverify.graphs.embedded")
     return tuple(sorted(entry.name for entry in root.iterdir() if entry.joinpath("train.txt").is_file()))
@@ -205,7 +205,7 @@ def _locate(spec: str | Path) -> Traversable:
             fix=suggest(path.name, _list_names(path.parent)) or "check the path",
         )
     name = str(spec)
-    if name in embedded_names():
+    if name in list_embedded():
         return resources.files("kgverify.graphs.embedded").joinpath(name)
     data = os.environ.get(DATA_VARIABLE, "")
     if name and data and Path(data, name).exists():
@@ -216,9 +216,9 @@ def _locate(spec: str | Path) -> Traversable:
     in_data = _render_list(under_data) if data else "not set"
     raise UserError(
         "no such graph: searched the embedded graphs "
-        f"({', '.join(embedded_names())}), under ${DATA_VARIABLE} ({in_data}) and in the current folder",
+        f"({', '.join(list_embedded())}), under ${DATA_VARIABLE} ({in_data}) and in the current folder",
         where=name or "graph",
-        fix=suggest(name, [*embedded_names(), *under_data])
+        fix=suggest(name, [*list_embedded(), *under_data])
         or f"give one of these names, give a path, or set {DATA_VARIABLE} to the folder that holds the graph",
     )
 

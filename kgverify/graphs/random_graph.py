@@ -69,7 +69,7 @@ def parse_seed(spec: str) -> int:
     return int(text)
 
 
-def random_graph(seed: int) -> KnowledgeGraph:
+def draw_graph(seed: int) -> KnowledgeGraph:
     """Draw the graph of a seed, the same on every machine."""
     rng = random.Random(seed)
     constants = [f"c{i}" for i in range(NUM_CONSTANTS)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.view import Names, ResolventView, StepView
+from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.engines.adapters.resolution import Clauses
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
@@ -258,8 +258,8 @@ def take_candidates(candidates: Candidates, rows: NDArray[np.integer]) -> Candid
 
 def has_same_candidates(given: CandidateSet, reported: Candidates) -> bool:
     """Return whether each given candidate is reported once, in the order given."""
-    told = CandidateSet(reported.query, reported.side, reported.atom)
-    return is_same_set(given, told)
+    listed = CandidateSet(reported.query, reported.side, reported.atom)
+    return is_same_set(given, listed)
 
 
 def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
+from kgverify.runs.delta_debugging import halve
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
@@ -104,22 +105,22 @@ def check_laws(
     off, each problem is tried alone as well, so that it is as small as possible.
     """
     found: dict[str, list[Violation]] = {law.name: [] for law in laws}
-    for places in group_problems(problems):
-        for violation in find_violations(make_pipeline, [problems[i] for i in places], laws, places):
+    for indices in group_problems(problems):
+        for violation in find_violations(make_pipeline, [problems[i] for i in indices], laws, indices):
             found[violation.law].append(violation)
     law_of = {law.name: law for law in laws}
-    told: list[Violation] = []
+    confirmed: list[Violation] = []
     for name, violations in found.items():
         violations.sort(key=lambda each: each.index)
-        told += [
+        confirmed += [
             _confirm(law_of[name], each, make_pipeline) if confirms and len(each.group) > 1 else each
             for each in violations[:most]
         ]
-    return told
+    return confirmed
 
 
 def find_violations(
-    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], places: Sequence[int]
+    make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], indices: Sequence[int]
 ) -> Iterator[Violation]:
     """Yield at most one violation of each law for each of the problems, which must be able to share a run."""
     case = Case.of(problems, make_pipeline)
@@ -130,30 +131,30 @@ def find_violations(
             if law.needs_rows and not case.is_aligned:
                 continue
             for finding in law.find(case):
-                place = case.problem_of(finding)
-                if place not in seen:
-                    seen.add(place)
-                    yield _tell(law, case, finding, place, places)
+                member = case.problem_of(finding)
+                if member not in seen:
+                    seen.add(member)
+                    yield _describe(law, case, finding, member, indices)
         except InternalError:
             raise
         except Exception as error:
-            yield from _blame(law, error, make_pipeline, problems, places)
+            yield from _blame(law, error, make_pipeline, problems, indices)
 
 
 def _blame(
-    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], places: Sequence[int]
+    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
 ) -> Iterator[Violation]:
     """Yield the violation of an exception, for each problem that causes it."""
     if len(problems) > 1:
         middle = len(problems) // 2
         for part in (slice(0, middle), slice(middle, None)):
-            yield from find_violations(make_pipeline, problems[part], [law], places[part])
+            yield from find_violations(make_pipeline, problems[part], [law], indices[part])
         return
     yield Violation(
         law=law.name,
         statement=law.statement,
         stage="",
-        index=places[0],
+        index=indices[0],
         problem=problems[0],
         group=tuple(problems),
         candidate="",
@@ -165,7 +166,7 @@ def _blame(
     )
 
 
-def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[int]) -> Violation:
+def _describe(law: Law, case: Case, finding: Finding, member: int, indices: Sequence[int]) -> Violation:
     candidates = case.columns.candidates
     candidate = goal = ""
     if 0 <= finding.candidate < len(candidates.query):
@@ -177,8 +178,8 @@ def _tell(law: Law, case: Case, finding: Finding, place: int, places: Sequence[i
         law=law.name,
         statement=law.statement,
         stage=finding.stage,
-        index=places[place],
-        problem=case.merged.problems[place],
+        index=indices[member],
+        problem=case.merged.problems[member],
         group=case.merged.problems,
         candidate=candidate,
         step=finding.step,
@@ -195,17 +196,8 @@ def _confirm(law: Law, violation: Violation, make_pipeline: MakePipeline) -> Vio
     def attempt(problems: Sequence[Problem]) -> Violation | None:
         return next(find_violations(make_pipeline, problems, [law], [violation.index] * len(problems)), None)
 
-    best = attempt([violation.problem])
-    if best is not None:
-        return best
-    group = list(violation.group)
-    while len(group) > 1:
-        middle = len(group) // 2
-        for half in (group[:middle], group[middle:]):
-            smaller = attempt(half)
-            if smaller is not None:
-                group, best = half, smaller
-                break
-        else:
-            break
-    return best or violation
+    alone = attempt([violation.problem])
+    if alone is not None:
+        return alone
+    group = halve(violation.group, lambda half: attempt(half) is not None)
+    return attempt(group) or violation if len(group) < len(violation.group) else violation

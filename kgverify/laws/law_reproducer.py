@@ -89,8 +89,8 @@ class LawOracle(Oracle):
     def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
         """Return the indices of the problems on which the law is broken in a common run."""
         self.calls += 1
-        (places,) = group_problems(problems)
-        return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], places)}
+        (indices,) = group_problems(problems)
+        return {each.index: None for each in find_violations(self._pipeline, problems, [self._law], indices)}
 
 
 def make_law_reproducer(

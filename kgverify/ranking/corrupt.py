@@ -26,7 +26,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], side: Side) -> NDArray[np.int32]:
+def find_eligible_entities(graph: KnowledgeGraph, triple: NDArray[np.int32], side: Side) -> NDArray[np.int32]:
     """Return the entities of the argument's domain that make neither the triple nor a known one: int32 [n], ascending."""
     entities = graph.argument_domain(int(triple[0]), side)
     known = graph.known_triples

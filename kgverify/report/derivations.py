@@ -6,8 +6,8 @@ from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.locate import is_close
-from kgverify.comparison.result import Divergence
-from kgverify.comparison.view import Names, ResolventView, StepView, outcome_name
+from kgverify.comparison.result import NO_CANDIDATE, Divergence
+from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.report.sides import SidesReader
 from kgverify.report.wording import clip
 from kgverify.trace.model.trace import Trace
@@ -137,7 +137,7 @@ class DerivationReader:
         """The divergence side by side; None where it is of no derivation."""
         candidate = divergence.candidate
         is_of_candidate = divergence.field.startswith("candidates.") and divergence.field != "candidates.atom"
-        if (divergence.step < 0 and not is_of_candidate) or divergence.expected == "no such candidate":
+        if (divergence.step < 0 and not is_of_candidate) or divergence.expected == NO_CANDIDATE:
             return None
         num_steps = self.sides.num_steps(candidate)[0]
         before = self.steps_before(candidate, divergence.step if divergence.step >= 0 else num_steps)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.stage_difference import render_output
-from kgverify.comparison.view import Names, StepReader, outcome_name, side_name
+from kgverify.comparison.step_view import Names, StepReader, outcome_name, side_name
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind
 from kgverify.trace.model.columns import expand_rows, select_candidates, starts_of

@@ -5,12 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import align_candidates
-from kgverify.comparison.compare import Comparer
-from kgverify.comparison.fields import share_symbols
-from kgverify.comparison.positions import lockstep_columns
-from kgverify.comparison.result import Divergence
-from kgverify.comparison.view import Names, StepReader, StepView
+from kgverify.comparison.align import Alignment, LoadedCandidates, align_candidates
+from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
+from kgverify.comparison.result import NO_CANDIDATE, Divergence
+from kgverify.comparison.step_view import Names, StepReader, StepView
+from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
@@ -34,22 +33,22 @@ class SidesReader:
     """
 
     def __init__(self, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
-        comparer = Comparer(expected, actual)
-        self.names = comparer.names, comparer.actual_names
-        self.score_tolerance = comparer.score_tolerance
+        pair = ComparablePair(expected, actual)
+        self.names = pair.names, pair.actual_names
+        self.score_tolerance = pair.score_tolerance
         self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
-        self._expected, self._actual = comparer.expected.columns, comparer.actual.columns
-        self._readers = comparer.readers
+        self._expected, self._actual = pair.expected.columns, pair.actual.columns
+        self._readers = StepReader(self._expected), StepReader(self._actual)
         self._stage_readers = StageReader(self._expected), StageReader(self._actual)
-        alignment = comparer.alignment
+        alignment = _align(self._expected.candidates, self._actual.candidates)
         self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
         self._stepped: StepReader | None = None
         self._stepped_of: dict[int, int] = {}
         if stepped is not None:
-            shared = share_symbols(comparer.expected, stepped)
-            self.names = comparer.names, Names(shared)
+            shared = share_symbols(pair.expected, stepped)
+            self.names = pair.names, Names(shared)
             self._stepped = StepReader(shared.columns)
-            aligned = align_candidates(lockstep_columns(expected.columns).candidates, shared.columns.candidates)
+            aligned = _align(lockstep_columns(expected.columns).candidates, shared.columns.candidates)
             self._stepped_of = dict(zip(aligned.expected.tolist(), aligned.actual.tolist(), strict=True))
 
     @property
@@ -59,7 +58,7 @@ class SidesReader:
 
     def actual_candidate(self, divergence: Divergence) -> int | None:
         """The row of a divergence's candidate in the actual trace; None where it is not there."""
-        if divergence.expected == "no such candidate":
+        if divergence.expected == NO_CANDIDATE:
             return divergence.candidate
         return self._actual_of.get(divergence.candidate)
 
@@ -113,6 +112,10 @@ class SidesReader:
             if left.goal != right.goal or left.chosen != right.chosen:
                 return False
         return True
+
+
+def _align(expected: Candidates, actual: Candidates) -> Alignment:
+    return align_candidates(LoadedCandidates(expected), LoadedCandidates(actual))
 
 
 def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kgverify.comparison.stage_difference import render_output
-from kgverify.comparison.view import Names, StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
 from kgverify.errors import UserError
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests

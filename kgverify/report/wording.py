@@ -2,8 +2,7 @@
 
 import shlex
 
-from kgverify.comparison.result import DifferenceClass, Divergence, Value
-from kgverify.comparison.sharing import DIGEST
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, DifferenceClass, Divergence, Value
 from kgverify.program.stages import Stage
 from kgverify.report.report import Report
 from kgverify.trace.model.header import EngineInfo
@@ -127,7 +126,7 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
     """
     step = f" --step {divergence.step}" if divergence.step >= 0 else ""
     commands = [f"kgverify show . --divergence {number}"]
-    if divergence.expected != "no such candidate" and divergence.candidate >= 0:
+    if divergence.expected != NO_CANDIDATE and divergence.candidate >= 0:
         commands.append(f"kgverify show expected.h5 --candidate {divergence.candidate}{step}")
     if actual_candidate is not None:
         commands.append(f"kgverify show actual.h5 --candidate {actual_candidate}{step}")

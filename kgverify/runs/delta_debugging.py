@@ -51,6 +51,18 @@ def minimize(
     return kept
 
 
+def halve(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
+    """Return the smallest part of a failing list that fails, as far as halving finds it."""
+    kept = list(items)
+    while len(kept) > 1:
+        middle = len(kept) // 2
+        half = next((half for half in (kept[:middle], kept[middle:]) if fails(half)), None)
+        if half is None:
+            break
+        kept = half
+    return kept
+
+
 def count_down(num: int) -> list[int]:
     """Return how many of `num` blocks to remove together in each attempt: all, then ever fewer, down to one."""
     if num <= 32:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify import __version__
-from kgverify.comparison.fields import column_names
+from kgverify.comparison.comparable import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError, suggest
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import embedded_names, load_graph
+from kgverify.graphs.load import list_embedded, load_graph
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
@@ -116,7 +116,7 @@ def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> 
 
 
 def _read_shipped(graph: KnowledgeGraph) -> Policy:
-    names = [name for name in embedded_names() if (_SHIPPED / f"{name}.safetensors").is_file()]
+    names = [name for name in list_embedded() if (_SHIPPED / f"{name}.safetensors").is_file()]
     for name in names:
         if load_graph(name).program.sha256 == graph.program.sha256:
             with resources.as_file(_SHIPPED / f"{name}.safetensors") as path:

@@ -12,7 +12,7 @@ from kgverify.engines.compiled.stages.choose import Parameters, build_parameters
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Progress, no_progress
-from kgverify.training.proofs import Decision
+from kgverify.training.decisions import Decision
 
 
 def fit_policy(
@@ -31,7 +31,7 @@ def fit_policy(
     The loss of a decision is the negative log-softmax of the scores at its choice. On one machine, the result depends on the
     arguments alone.
     """
-    lessons = _Batches(decisions)
+    batches = _Batches(decisions)
     generator = torch.Generator().manual_seed(seed)
     with _single_thread():
         parameters = build_parameters(policy, torch.device("cpu"), torch.float32)
@@ -45,7 +45,7 @@ def fit_policy(
             order = torch.randperm(len(decisions), generator=generator)
             for chosen in torch.split(order, batch):
                 optimizer.zero_grad()
-                loss = lessons.loss(parameters, chosen)
+                loss = batches.loss(parameters, chosen)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 schedule.step()

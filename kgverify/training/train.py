@@ -9,8 +9,8 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.limits import Limits
 from kgverify.runs.progress import Phase, silent_phase
+from kgverify.training.decisions import DecisionPlan, GatheredDecisions, gather_decisions
 from kgverify.training.fit import fit_policy
-from kgverify.training.lessons import LessonPlan, Lessons, gather_lessons
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrainingPlan:
     batch: int = 256
     learning_rate: float = 3e-3
     weight_decay: float = 1.0
-    lessons: LessonPlan = field(default_factory=LessonPlan)
+    decisions: DecisionPlan = field(default_factory=DecisionPlan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ def train_policy(
         raise UserError(
             f"expected a seed from 0 to {(1 << 63) - 1}, found {seed}", where="--seed", fix="give another seed"
         )
-    with phase("searching for proofs", plan.lessons.rounds) as progress:
-        lessons = gather_lessons(graph, limits, plan.lessons, seed, progress)
-    _check_lessons(lessons, graph, limits)
+    with phase("searching for proofs", plan.decisions.rounds) as progress:
+        gathered = gather_decisions(graph, limits, plan.decisions, seed, progress)
+    _check_decisions(gathered, graph, limits)
     start = make_two_tower(
         graph.program, limits, seed=seed, embedding=plan.embedding, hidden=plan.hidden, blocks=plan.blocks
     )
@@ -75,7 +75,7 @@ def train_policy(
     with phase("fitting the policy", plan.epochs) as progress:
         policy, loss = fit_policy(
             Policy(start.name, {**start.weights, "embedding.constant": constants}),
-            lessons.decisions,
+            gathered.decisions,
             seed=seed,
             epochs=plan.epochs,
             batch=plan.batch,
@@ -83,25 +83,25 @@ def train_policy(
             weight_decay=plan.weight_decay,
             progress=progress,
         )
-    return Trained(policy, lessons.num_queries, lessons.num_proved, len(lessons.decisions), loss)
+    return Trained(policy, gathered.num_queries, gathered.num_proved, len(gathered.decisions), loss)
 
 
-def _check_lessons(lessons: Lessons, graph: KnowledgeGraph, limits: Limits) -> None:
-    if not lessons.num_queries:
+def _check_decisions(gathered: GatheredDecisions, graph: KnowledgeGraph, limits: Limits) -> None:
+    if not gathered.num_queries:
         raise UserError(
             "expected triples whose relation heads a rule, found none in train and valid",
             where=graph.name,
             fix="name a file of rules for these relations with --rules",
         )
-    if not lessons.num_proved:
+    if not gathered.num_proved:
         raise UserError(
-            f"expected provable triples, found no proof for {lessons.num_queries:,} queries in {limits.max_depth} steps",
+            f"expected provable triples, found no proof for {gathered.num_queries:,} queries in {limits.max_depth} steps",
             where=graph.name,
             fix="check that the rules' bodies use relations that train has, or raise --max-depth or --rounds",
         )
-    if not lessons.decisions:
+    if not gathered.decisions:
         raise UserError(
-            f"expected proofs with a choice, found none among {lessons.num_proved:,}: every step is forced",
+            f"expected proofs with a choice, found none among {gathered.num_proved:,}: every step is forced",
             where=graph.name,
             fix="use --policy shortest, which finds these proofs as well",
         )

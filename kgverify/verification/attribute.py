@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import align_candidates
+from kgverify.comparison.align import LoadedCandidates, align_candidates
 from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
-from kgverify.comparison.result import Attribution, Cause, Divergence, Share
+from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Divergence, Share
 from kgverify.program.stages import Stage
 from kgverify.ranking.metric import MRR
 from kgverify.trace.model.columns import Candidates
@@ -71,7 +71,7 @@ class _Counterfactuals:
         actual_rank: RankCandidates,
     ) -> None:
         e, a = expected.columns.candidates, actual.columns.candidates
-        pairs = align_candidates(e, a)
+        pairs = align_candidates(LoadedCandidates(e), LoadedCandidates(a))
         # One row for each pair, each candidate of the expected run alone, and each of the actual run alone.
         self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
         self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
@@ -88,7 +88,7 @@ class _Counterfactuals:
         of_expected, of_extra = np.full(num_expected + 1, -1), np.full(num_actual + 1, -1)
         for each in reversed(divergences):
             if each.stage != Stage.RANK:
-                is_extra = each.expected == "no such candidate"
+                is_extra = each.expected == NO_CANDIDATE
                 (of_extra if is_extra else of_expected)[each.candidate] = each.cause
         is_only_actual = self._expected_rows < 0
         cause: NDArray[np.int64] = np.where(

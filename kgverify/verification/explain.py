@@ -2,14 +2,12 @@
 
 from functools import cached_property
 
-from kgverify.comparison.causes import group_causes
-from kgverify.comparison.classify import Finding, Surroundings, classify
+from kgverify.comparison.classify import Finding, classify, find_surroundings, group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Cause, Comparison, Divergence
-from kgverify.comparison.view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.protocol import Engine
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.stages import Stage
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.replay import Lockstep, Replayed, replay_divergences
 
@@ -50,28 +48,17 @@ class Explainer:
             found = self.classify(replayed.like)
             return found._replace(evidence=f"taken for one like {replayed.like.divergence.atom}: {found.evidence}")
         divergence = replayed.divergence
-        expected: StepView | None = None
-        actual: StepView | None = None
-        if divergence.field == "candidates.num_steps":
-            num_steps = int(self._expected.columns.candidates.num_steps[divergence.candidate])
-            if divergence.step < num_steps:
-                expected = self._reader.read(self._reader.first_step[divergence.candidate] + divergence.step)
-        else:
-            views = replayed.views or self._views.get((divergence.candidate, divergence.step))
-            expected, actual = views or (None, None)
-        earlier: tuple[StepView, ...] = ()
-        if expected is not None and actual is not None:
-            first = self._reader.first_step[divergence.candidate]
-            earlier = tuple(self._reader.read(first + i) for i in range(divergence.step))
-        goals = (
-            self._all_goals
-            if actual is not None and expected is not None and expected.goal != actual.goal
-            else frozenset()
+        around = find_surroundings(
+            divergence,
+            self._reader,
+            replayed.views or self._views.get((divergence.candidate, divergence.step)),
+            error_bound=2 * self._comparer.score_tolerance,
+            draw=self._comparer.draws.get((divergence.query, divergence.side), ""),
         )
-        bound = 2 * self._comparer.score_tolerance
-        is_drawn = divergence.stage == Stage.CORRUPT
-        draw = self._comparer.redrawn.get((divergence.query, divergence.side), "") if is_drawn else ""
-        return classify(divergence, Surroundings(expected, actual, replayed.outputs, earlier, goals, bound, draw))
+        expected, actual = around.expected, around.actual
+        is_wrong_goal = expected is not None and actual is not None and expected.goal != actual.goal
+        goals = self._all_goals if is_wrong_goal else frozenset()
+        return classify(divergence, around._replace(outputs=replayed.outputs, other_goals=goals))
 
     @cached_property
     def _all_goals(self) -> frozenset[Goal]:

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.positions import lockstep_columns
 from kgverify.comparison.result import Comparison, Divergence, NearTie, Verdict, highest_level
 from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError
@@ -42,7 +42,7 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
     """
     num_steps = free.expected.columns.candidates.num_steps
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
-    stepped, views = own_candidates(stepper.compare(), stepper.views, owner)
+    stepped, views = restore_candidates(stepper.compare(), stepper.views, owner)
     ran = free.compare()
     wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
     unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
@@ -72,7 +72,7 @@ def _explanations(divergence: Divergence) -> set[tuple[int, int]]:
 def follow_near_ties(
     comparer: Comparer, comparison: Comparison, run: Run, actual: Pipeline, phase: Phase
 ) -> tuple[Comparison, Views]:
-    """After a near-tie both engines may rightly continue differently: compare the steps from the expected goals instead.
+    """Compare the steps after near-ties from the expected goals, since both engines may rightly continue differently.
 
     Returns the comparison with the divergences found there, and both versions of each step that differs.
     """
@@ -96,7 +96,7 @@ def follow_near_ties(
     stepped = select_candidates(stepped, np.flatnonzero(follows))
     owner = np.repeat(rows, columns.candidates.num_steps)[follows]
     later = _compare_steps(run, actual, comparer.expected, lock, stepped)
-    named, views = own_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
+    named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     found, further = (named.divergences, named.near_ties) if named else ((), ())
     ties = [
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
@@ -112,7 +112,7 @@ def follow_near_ties(
     return followed, comparer.views | views
 
 
-def own_candidates(comparison: Comparison, views: Views, owner: NDArray[np.integer]) -> tuple[Comparison, Views]:
+def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.integer]) -> tuple[Comparison, Views]:
     """Replace the candidates of a lockstep comparison, one for each step, by those of the run. owner: int [steps]."""
 
     def of(position: int) -> int:

@@ -138,11 +138,6 @@ def _rebuild_if_sound(trace: Trace) -> Trace:
         return trace
 
 
-def try_rebuilding(trace: Trace) -> Rebuilt:
-    """Return the trace with the goals that its clauses imply. UserError for a trace without clauses or program."""
-    return Rebuilder(trace).try_rebuilding(trace)
-
-
 def _too_many_atoms(trace: Trace) -> UserError:
     return UserError(
         f"its clauses need more than {_MOST_ATOMS_EACH} atoms for each resolvent, so its goals are not rebuilt",

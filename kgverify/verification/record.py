@@ -13,9 +13,12 @@ from kgverify.engines.protocol import (
     CompilerCaches,
     Engine,
     ExplainedEngine,
+    ProbedEngine,
     Progress,
     RecordingEngine,
     no_progress,
+    positions_of,
+    split_positions,
 )
 from kgverify.errors import UserError
 from kgverify.ranking.rank import RANK_TOLERANCE
@@ -24,9 +27,9 @@ from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, StepBatch, join_candidates
 from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.stage_items import encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.deep import prove_deep
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -177,6 +180,39 @@ def _prove_parts(
     for begin in range(0, len(candidates.query), size):
         columns = engine.prove(candidates.take(slice(begin, begin + size)), progress)
         yield partial(_pair, columns)
+
+
+def prove_deep(engine: Engine, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+    """Prove every candidate, then repeat each of its steps alone with the stages probed.
+
+    If other candidates of the batch changed a step, the output of its stages therefore differs from the recorded step.
+    UserError for an engine without `probe`, or a `probe` that returns something other than outputs of stages.
+    """
+    where = f"engine {engine.info.name}"
+    if not isinstance(engine, ProbedEngine):
+        raise UserError(
+            "level deep needs an engine that returns the outputs of its stages, and this one has no method `probe`",
+            where=where,
+            fix="implement kgverify.engines.protocol.ProbedEngine, or record at level steps",
+        )
+    columns = engine.prove(candidates)
+    positions = positions_of(columns)
+    steps_left = columns.candidates.num_steps.tolist()[::-1]
+    outputs = []
+    for position in split_positions(positions, 1):
+        outputs.append(engine.probe(position))
+        steps_left[-1] -= 1
+        while steps_left and not steps_left[-1]:
+            steps_left.pop()
+            progress(1)
+    try:
+        return columns._replace(stages=encode_stage_outputs(outputs))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"`probe` returned an invalid output of a stage: {error}",
+            where=where,
+            fix="return what kgverify.trace.model.stage_items.StageOutputs describes",
+        ) from error
 
 
 def _pair(columns: Columns) -> StepBatch:

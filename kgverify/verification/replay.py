@@ -9,7 +9,7 @@ import numpy as np
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
-from kgverify.comparison.view import Names, StepReader, StepView
+from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -22,7 +22,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs
-from kgverify.verification.stagewise import StageFault, later_faults
+from kgverify.verification.stagewise import StageFault, find_later_faults
 
 ALL_REPLAYED: Final = 200
 """The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
@@ -117,7 +117,7 @@ class _Replay:
         """Replay a step; if its goal was already wrong, first the step that produced the goal."""
         step = divergence.step
         for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
-            position = position_at(self._columns, divergence.candidate, at)
+            position = find_position(self._columns, divergence.candidate, at)
             probes = self._probe(position)
             stage = first_difference(*probes, self._tolerance) if probes else None
             if probes and stage:
@@ -137,13 +137,13 @@ class _Replay:
 
     def behind(self, first: Divergence, lockstep: Lockstep) -> list[Replayed]:
         """Return the further faults of a step, behind the first stage at fault."""
-        position = position_at(self._columns, first.candidate, first.step)
+        position = find_position(self._columns, first.candidate, first.step)
         probes = self._probe(position)
         if probes is None:
             return []
         found = []
         alone = StepReader(self._actual.step(position)).read(0)
-        for fault in later_faults(Stage(first.stage), *probes, lockstep.limits, self._tolerance):
+        for fault in find_later_faults(Stage(first.stage), *probes, lockstep.limits, self._tolerance):
             replayed = self._name(first, fault)
             right = alone._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
             found.append(replayed._replace(views=(right, alone)))
@@ -201,6 +201,6 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
     )
 
 
-def position_at(columns: Columns, candidate: int, step: int) -> Positions:
+def find_position(columns: Columns, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)

@@ -9,6 +9,7 @@ from kgverify.errors import UserError
 from kgverify.report.report import Report, encode_report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.files.manifest import put_in_place, remove_trace
+from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_for_comparison
@@ -43,6 +44,9 @@ def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, trace in zip((EXPECTED, ACTUAL), recorded.traces, strict=True):
         path = folder / name
+        if isinstance(trace, Trace):
+            write_again(trace, path)
+            continue
         if path.exists() and path.samefile(trace.path):
             continue
         copy = folder / f"{name}.copy"

@@ -23,7 +23,7 @@ class StageFault(NamedTuple):
     actual: Any
 
 
-def later_faults(
+def find_later_faults(
     culprit: Stage, expected: StageOutputs, actual: StageOutputs, limits: Limits, tolerance: float
 ) -> Iterator[StageFault]:
     """Yield the stages after the culprit that are at fault themselves. tolerance: of scores, absolute."""

@@ -1,7 +1,5 @@
 """The verification of a pipeline against another on the same run, and the comparison of two recorded traces."""
 
-import os
-import platform
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,32 +8,28 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
-from kgverify.comparison.by_stages import StageNamer
-from kgverify.comparison.causes import group_causes
-from kgverify.comparison.classify import Surroundings, classify
-from kgverify.comparison.compare import Comparer
+from kgverify.comparison.classify import Surroundings, classify, group_causes
+from kgverify.comparison.compare import KEPT, Comparer
+from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.streaming.blocks import load_block, shell_of
-from kgverify.comparison.streaming.compare import KEPT, compare_streams
-from kgverify.comparison.streaming.goals import Rebuilds
-from kgverify.comparison.view import outcome_name
+from kgverify.comparison.source import StepSource
+from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
+from kgverify.runs.machine import read_machine
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.explain import Explainer
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
-from kgverify.verification.rebuild import Rebuilder, rebuild_for_comparison
+from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.replay import Replayed
 
 
@@ -121,91 +115,78 @@ def verify(
 
 
 class RecordedComparison:
-    """A report and its two recorded traces, expected and actual, which stay on disk."""
+    """A report and its two recorded traces, expected and actual. Traces on disk stay there."""
 
     stepped: Trace | None = None
 
-    def __init__(self, report: Report, traces: tuple[TraceFile, TraceFile], rebuilds: Rebuilds) -> None:
+    def __init__(self, report: Report, sources: tuple[StepSource, StepSource], rebuilds: Rebuilds) -> None:
         self.report = report
-        self.traces = traces
+        self.traces = tuple(source.trace for source in sources)
+        self._sources = sources
         self._rebuilds = rebuilds
 
     @cached_property
     def expected(self) -> Trace:
         """The whole expected trace in memory, as it was compared; read at first access."""
-        return self._rebuilds.apply(0, read_trace(self.traces[0].path))
+        return self._rebuilds.apply(0, self._sources[0].load_all())
 
     @cached_property
     def actual(self) -> Trace:
         """The whole actual trace in memory, as it was compared; read at first access."""
-        return self._rebuilds.apply(1, read_trace(self.traces[1].path))
+        return self._rebuilds.apply(1, self._sources[1].load_all())
 
     def excerpt(self) -> Trace | None:
-        """Return the expected trace with the candidate of the first divergence alone; None without it or its goals."""
-        first, expected = self.report.first_cause, self.traces[0]
+        """Return the candidate of the first divergence from the expected trace; None without a divergence or goals."""
+        first, expected = self.report.first_cause, self._sources[0]
         if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
             return None
-        columns = expected.read_candidates(first.candidate, first.candidate + 1)
-        block = self._rebuilds.apply(0, load_block(expected, columns, np.array([first.candidate])))
+        row = np.array([first.candidate])
+        block = self._rebuilds.apply(0, expected.load(expected.read_rows(row), row))
         return block if has_goals(block.header.level) else None
 
 
 def compare_recorded(
-    expected: str | Path,
-    actual: str | Path,
+    expected: str | Path | Trace,
+    actual: str | Path | Trace,
     *,
     verifies_content: bool | None = None,
     kept: int = KEPT,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
-    """Compare two recorded traces by streaming; needs no engine, nor memory for the traces. See `compare_streams`.
+    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `compare`.
 
     Compact traces that differ are compared goal by goal, where their clauses lead to the goals they had.
     """
-    mapped = TraceFile(expected, tolerates_shards=True), TraceFile(actual, tolerates_shards=True)
-    streamed = compare_streams(
-        *mapped, verifies_content=verifies_content, kept=kept, rebuilding=Rebuilder, progress=progress
+    comparer = Comparer(
+        expected,
+        actual,
+        verifies_content=verifies_content,
+        kept=kept,
+        rebuilding=Rebuilder,
+        explains=True,
+        progress=progress,
     )
-    comparison = _compare_recorded_rankings(_admit_unfollowed(streamed.comparison), *mapped)
+    comparison = _compare_recorded_rankings(_admit_unfollowed(comparer.compare()), *comparer.sources)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
-    of_ranking = comparison.divergences[len(streamed.findings) :]
-    findings = (*streamed.findings, *(classify(each, nothing) for each in of_ranking))
+    of_ranking = comparison.divergences[len(comparer.findings) :]
+    findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
-    outcomes = Outcomes(*(_count_mapped(trace) for trace in mapped))
+    outcomes = Outcomes(
+        *(_count(source.gather_column("outcome", np.arange(source.num_candidates))) for source in comparer.sources)
+    )
     report = build_report(
         _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
-        mapped[0].header,
-        describe_environment(*mapped),
-        _metrics(*mapped),
+        comparer.sources[0].header,
+        describe_environment(*comparer.sources),
+        _metrics(*comparer.sources),
         Determinism(),
         causes=causes,
         outcomes=outcomes,
     )
-    return RecordedComparison(report, mapped, streamed.rebuilds)
+    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
-def compare_loaded(expected: Trace, actual: Trace) -> Verification:
-    """Compare two traces that are in memory; needs no engine. What is found is what `compare_recorded` finds."""
-    expected, actual = rebuild_for_comparison(expected, actual)
-    comparer = Comparer(expected, actual)
-    comparison = compare_rankings(_admit_unfollowed(comparer.compare()), expected, actual)
-    explainer = Explainer(comparer.expected, comparer, comparer.views)
-    namer = StageNamer(comparer)
-    divergences, causes = explainer.group([Replayed(*namer.name(each)) for each in comparison.divergences])
-    outcomes = count_outcomes(expected, actual)
-    report = build_report(
-        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
-        expected.header,
-        describe_environment(expected, actual),
-        _metrics(expected, actual),
-        Determinism(),
-        causes=causes,
-        outcomes=outcomes,
-    )
-    return Verification(report, expected, actual)
-
-
-def _compare_recorded_rankings(comparison: Comparison, expected: TraceFile, actual: TraceFile) -> Comparison:
+def _compare_recorded_rankings(comparison: Comparison, expected: StepSource, actual: StepSource) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
@@ -214,7 +195,7 @@ def _compare_recorded_rankings(comparison: Comparison, expected: TraceFile, actu
         if any("are listed" in note for note in comparison.notes):
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-    return compare_rankings(comparison, shell_of(expected, expected.candidate_columns()), shell_of(actual))
+    return compare_rankings(comparison, expected.shell(has_candidates=True), actual.shell())
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:
@@ -228,13 +209,14 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, reason))
 
 
-def describe_environment(expected: Trace | TraceFile, actual: Trace | TraceFile) -> Environment:
+def describe_environment(expected: Trace | StepSource, actual: Trace | StepSource) -> Environment:
     """Describe this machine and both engines."""
+    machine = read_machine()
     return Environment(
-        kgverify=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        num_cpus=os.cpu_count() or 1,
+        kgverify=machine.kgverify,
+        python=machine.python,
+        platform=machine.platform,
+        num_cpus=machine.num_cpus,
         expected=expected.header.engine,
         actual=actual.header.engine,
     )
@@ -248,10 +230,6 @@ def count_outcomes(expected: Trace, actual: Trace) -> Outcomes:
 def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
     values, counts = np.unique(outcomes, return_counts=True)
     return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
-
-
-def _count_mapped(trace: TraceFile) -> dict[str, int]:
-    return _count(np.concatenate([file.read_all("candidates/outcome") for file in trace.files]))
 
 
 def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
@@ -302,7 +280,7 @@ def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comp
     return msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=(*comparison.reasons, *reasons))
 
 
-def _metrics(expected: Trace | TraceFile, actual: Trace | TraceFile) -> Metrics:
+def _metrics(expected: Trace | StepSource, actual: Trace | StepSource) -> Metrics:
     return Metrics(*(_metrics_of(trace.rankings) for trace in (expected, actual)))
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-from kgverify.audit.ladder.traps import (
+from torch_idioms import (
     add_mirrored,
     choose_lowest,
     choose_transposed,
@@ -18,6 +17,7 @@ from kgverify.audit.ladder.traps import (
     shift_rows,
     swap_buffers,
 )
+
 from kgverify.engines.compiled.stages.choose import SCORES, choose
 from kgverify.engines.compiled.stages.recycle import recycle
 from kgverify.engines.compiled.stages.resolve import close
@@ -120,5 +120,5 @@ PLANTED: dict[str, dict[str, Callable[..., object]]] = {
 
 
 def plant(name: str, policy: str = "shortest") -> Stages:
-    """The stages with an idiom of `TRAPS` in one of them."""
+    """The stages with one of `IDIOMS` in one of them."""
     return build_stages(SCORES[policy])._replace(**PLANTED[name])

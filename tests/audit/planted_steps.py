@@ -90,7 +90,7 @@ def mutating_step(state: Tensor, values: Tensor) -> Tensor:
 
 
 def passing_step(state: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Gives back what it was given, and writes nothing in place."""
+    """Return an argument unchanged, and write nothing in place."""
     return state, values + 1
 
 
@@ -107,7 +107,7 @@ def scattering_step(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def step_with_sink(values: Tensor, rows: Tensor) -> Tensor:
-    """What collides is written to a row that is cut off."""
+    """Colliding values are written to a row that is cut off."""
     slots = torch.zeros(7).index_put((torch.where(rows == 1, 6, rows),), values)
     return slots[:6] * 2
 

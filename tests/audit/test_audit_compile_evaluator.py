@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kgverify.audit.evaluator.subject import evaluator_subject
-from kgverify.audit.properties.captured_values import places
+from kgverify.audit.evaluator.audited_tick import build_tick_subject
+from kgverify.audit.properties.captured_values import find_captured_values
+from kgverify.audit.properties.colliding_writes import find_colliding_writes
 from kgverify.audit.properties.compiled_run import CompileSetting
 from kgverify.audit.properties.guard_holes import find_guard_holes
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.scatters import find_scatters
 from kgverify.audit.properties.syncs import find_syncs
+from kgverify.audit.report import ReportBuilder
 from kgverify.cli.app import app
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
@@ -28,16 +28,16 @@ def run_command(*options: str) -> int:
 @pytest.mark.deep
 def test_the_tick_reads_nothing_collides_nowhere_and_is_guarded():
     run = Run(graph=load_graph("countries"), num_queries=1, num_corruptions=2)
-    subject = evaluator_subject(run, device="cpu", slots=4)
-    found, notes = places(subject.function), Notes()
-    assert find_syncs(subject, notes) > 100
-    find_scatters(subject, found, notes)
+    subject = build_tick_subject(run, device="cpu", slots=4)
+    found, report = find_captured_values(subject.function), ReportBuilder()
+    assert find_syncs(subject, report) > 100
+    find_colliding_writes(subject, found, report)
     # Each change runs the tick, so the last ones are left out.
-    find_guard_holes(subject, CompileSetting(dynamic=False), found, notes, seconds=10)
-    assert notes.findings == []
+    find_guard_holes(subject, CompileSetting(dynamic=False), found, report, seconds=10)
+    assert report.findings == []
     # What is dropped is written as zeros, however often.
-    assert notes.measures["colliding_scatters"] == 0
-    assert notes.measures["guard_perturbations"] >= 1
+    assert report.measures["colliding_scatters"] == 0
+    assert report.measures["guard_perturbations"] >= 1
 
 
 @pytest.mark.deep
@@ -65,7 +65,7 @@ def test_a_mode_that_compiles_nothing_is_a_mistake():
         run_command("--mode", "eager", "--device", "cpu")
 
 
-def test_a_mistake_in_the_budget_is_told_before_anything_is_compiled(tmp_path: Path):
+def test_a_mistake_in_the_budget_is_reported_before_anything_is_compiled(tmp_path: Path):
     budget = tmp_path / "budget.toml"
     budget.write_text("max_graph_brakes = 0\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"did you mean 'max_graph_breaks'\?"):

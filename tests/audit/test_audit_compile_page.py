@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "auditing.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 SCRIPTS = [(script, printed) for (kind, script), (_, printed) in itertools.pairwise(BLOCKS) if kind == "python"]
 (BUDGET,) = (text for kind, text in BLOCKS if kind == "toml")
-AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))
+AUDITS = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.split("| audit | method |")[1], re.MULTILINE))
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_executes():
@@ -30,7 +30,7 @@ def test_every_block_is_of_a_kind_that_a_test_here_executes():
 def test_a_script_of_the_page_prints_what_it_shows(
     script: str, printed: str, tmp_path: Path, capsys: Any, monkeypatch: Any
 ):
-    # A file, since a line is told of it.
+    # A file, since findings name its lines.
     path = tmp_path / "step.py"
     path.write_text(script, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("step_of_the_page", path)
@@ -49,15 +49,24 @@ def test_the_budget_of_the_page_is_one():
 
 
 def test_every_audit_has_its_row():
-    told = set()
+    named = set()
     for path in (ROOT / "kgverify" / "audit").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        told |= set(
+        named |= set(
             re.findall(
-                r'^(?:AUDIT|FALLBACK|OVERWRITTEN|ADDRESSES|REPLAYS|COPIES)(?:: Final)? = "([\w-]+)"$',
+                r'^(?:AUDIT|BREAKS|RECOMPILATIONS|FALLBACK|OVERWRITTEN|ADDRESSES|REPLAYS|COPIES)(?:: Final)? = "([\w-]+)"$',
                 text,
                 re.MULTILINE,
             )
         )
-    assert told & AUDITS == AUDITS
+    assert named & AUDITS == AUDITS
     assert {"graph-breaks", "recompilations", "guard-holes", "syncs", "copied-inputs", "cuda-graphs"} <= AUDITS
+
+
+def test_every_section_of_a_report_has_its_row():
+    sections = set()
+    for path in (ROOT / "kgverify" / "audit").rglob("*.py"):
+        sections |= set(re.findall(r'add_section\(\s*"(\w+)"', path.read_text(encoding="utf-8")))
+    table = PAGE.split("| section | command |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert sections == {name for row in rows for name in re.findall(r"`(\w+)`", row)}

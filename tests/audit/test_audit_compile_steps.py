@@ -8,8 +8,7 @@ import pytest
 import torch
 from planted_steps import line_of
 
-from kgverify.audit import audit_step
-from kgverify.audit.finding import AuditReport
+from kgverify.audit import AuditReport, audit_step
 
 FOUR = torch.arange(4.0)
 ROWS = torch.tensor([1, 3, 1, 4])
@@ -89,7 +88,7 @@ def test_a_view_of_an_argument_that_is_written_in_place_is_found():
     assert found(report) == [("aliasing", line_of(planted.mutating_step))]
 
 
-def test_what_is_returned_as_it_was_given_is_listed_and_no_finding():
+def test_an_argument_that_is_returned_is_listed_without_a_finding():
     report = audit(planted.passing_step, lambda: (torch.ones(4), FOUR))
     assert report.findings == ()
     assert report.details["aliased_outputs"] == ("output[0] is or views argument [0]",)
@@ -120,7 +119,7 @@ def test_a_guard_hole_is_found_at_the_line_that_reads_the_value():
     assert planted.WIDTH == {"factor": 2.0}
 
 
-def test_what_a_cpu_cannot_show_is_told_as_unmeasured():
+def test_everything_a_cpu_cannot_show_is_reported_as_unmeasured():
     if torch.cuda.is_available():
         pytest.skip("a CUDA device shows it")
     report = audit(planted.passing_step, lambda: (torch.ones(4), FOUR), mode="reduce-overhead")

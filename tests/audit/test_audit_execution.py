@@ -1,4 +1,4 @@
-"""Device, mode and precision are decided in one place and explained; the compiler never fails silently; caches are told."""
+"""One module decides device, mode and precision, with reasons; the compiler never fails silently; caches are reported."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_auto_says_why_it_compiles_or_why_it_does_not(monkeypatch: pytest.Monkey
     assert choose().reasons[1] == "mode eager: no C++ compiler is on the PATH"
 
 
-def test_a_precision_that_the_policy_has_no_use_for_is_told():
+def test_a_precision_that_the_policy_does_not_use_is_reported():
     assert choose(mode="eager", precision="bf16").reasons[2] == (
         "precision float32: not bf16, as the policy has no products"
     )
@@ -82,7 +82,7 @@ def look_at_values(x: Tensor) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("is_suppressed", [False, True])
-def test_what_cannot_be_compiled_is_told_with_the_mode_and_what_to_do(is_suppressed: bool):
+def test_a_failed_compilation_is_reported_with_the_mode_and_the_fix(is_suppressed: bool):
     function = compile_function(look_at_values, "default")
     with torch._dynamo.config.patch(suppress_errors=is_suppressed):
         with pytest.raises(UserError, match="mode 'default' cannot be compiled") as caught:
@@ -127,7 +127,7 @@ def test_a_fresh_cache_finds_nothing_and_an_artefact_of_it_can_be_saved_and_load
         assert describe_caches("default", NOTHING).graph_misses == 0
 
 
-def test_a_file_that_is_no_artefact_is_a_mistake_of_the_user(tmp_path: Path):
+def test_a_file_without_an_artefact_is_a_mistake_of_the_user(tmp_path: Path):
     with pytest.raises(UserError, match="cannot be read"):
         load_caches(tmp_path / "missing.bin")
     (tmp_path / "other.bin").write_bytes(b"nothing of the kind")

@@ -9,24 +9,24 @@ import pytest
 import torch
 from planted_stages import plant
 from torch import Tensor
+from torch_idioms import IDIOMS
 
-from kgverify.audit.evaluator.subject import evaluator_subject
+from kgverify.audit import RUNGS, AuditReport, Subject, audit_modes
+from kgverify.audit.audited_function import make_subject
+from kgverify.audit.evaluator.audited_tick import build_tick_subject
+from kgverify.audit.ladder.climb import climb, find_smallest_part
 from kgverify.audit.ladder.culprit import PASS, find_culprit
-from kgverify.audit.ladder.ladder import climb, find_smallest_part
-from kgverify.audit.ladder.modes import ModesReport, audit_modes
-from kgverify.audit.ladder.observe import find_differences, observe
-from kgverify.audit.ladder.rungs import RUNGS, Rung
-from kgverify.audit.ladder.sources import NotStandalone, bundle
-from kgverify.audit.ladder.standalone import write_reproducer
-from kgverify.audit.ladder.traps import TRAPS
-from kgverify.audit.subject import Subject, make_subject
+from kgverify.audit.ladder.observation import compare_observations, observe
+from kgverify.audit.ladder.reproducer import write_reproducer
+from kgverify.audit.ladder.rungs import Rung
+from kgverify.audit.ladder.source_bundle import NotStandalone, bundle
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
 from kgverify.runs.run import Run
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
-TRAP = {trap.name: trap for trap in TRAPS}
+IDIOM = {idiom.name: idiom for idiom in IDIOMS}
 BELOW_INDUCTOR = RUNGS[:4]
 
 
@@ -42,26 +42,30 @@ def draw_rows(call: int) -> tuple[Tensor, Tensor]:
 def test_a_sound_function_agrees_on_every_rung() -> None:
     report = audit_modes(Subject("count", count_rows, draw_rows, calls=2))
     assert report.verdict is Verdict.AGREE
-    assert [rung.name for rung in report.rungs] == [rung.name for rung in RUNGS[1:]]
-    assert all(rung.num_calls > 0 for rung in report.rungs)
-    assert msgspec.json.decode(msgspec.json.encode(report), type=ModesReport) == report
+    assert [row["name"] for row in report.sections["rungs"].rows] == [rung.name for rung in RUNGS[1:]]
+    assert all(row["calls"] > 0 for row in report.sections["rungs"].rows)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=AuditReport) == report
 
 
 @pytest.mark.deep
 def test_a_mutated_argument_left_wrong_is_found_and_laid_to_its_pass(tmp_path: Path) -> None:
-    report = audit_modes(TRAP["swap-buffers"].subject(), rungs=RUNGS[:5], reproducer=tmp_path / "swap.py", seconds=100)
+    report = audit_modes(IDIOM["swap-buffers"].subject(), rungs=RUNGS[:5], reproducer=tmp_path / "swap.py", seconds=100)
     assert report.verdict is Verdict.DIVERGE
-    found = report.attribution
-    assert found is not None
-    assert found.rung == "default"
-    assert {each.kind for each in report.rungs[-1].deviations} == {"argument"}
-    assert [each.split(" (")[0] for each in found.left_out] == ["pass remove_noop_ops"]
-    assert found.reproducer_shows, found.reproducer_problem
+    (found,) = report.sections["attribution"].rows
+    assert found["rung"] == "default"
+    rows = report.sections["deviations"].rows
+    assert {row["kind"] for row in rows if row["rung"] == "default"} == {"argument"}
+    assert found["left_out"].split(" (")[0] == "pass remove_noop_ops"
+    assert " and " not in found["left_out"]
+    assert found["reproducer_shows"], found["reproducer_problem"]
+    (finding,) = report.findings
+    assert "on rung default" in finding.finding
+    assert "pass remove_noop_ops" in finding.remedy
     assert "kgverify" not in (tmp_path / "swap.py").read_text()
 
 
 class Called:
-    """What has no source that a script could take."""
+    """A callable without a source that a script could take."""
 
     def __init__(self, subject: Subject) -> None:
         self._function = subject.function
@@ -72,7 +76,7 @@ class Called:
 
 @pytest.mark.deep
 def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: Path) -> None:
-    swap = TRAP["swap-buffers"].subject()
+    swap = IDIOM["swap-buffers"].subject()
     subject = Subject("swap", Called(swap), swap.make_inputs)
     first = climb(subject, rungs=(RUNGS[0], BY_NAME["default"])).first
     assert first is not None
@@ -86,7 +90,7 @@ def test_where_the_source_cannot_be_taken_the_script_holds_the_graph(tmp_path: P
 def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.13"):
         pytest.skip("torch 2.13 folds it")
-    subject = TRAP[name].subject()
+    subject = IDIOM[name].subject()
     first = climb(subject, rungs=BELOW_INDUCTOR).first
     assert first is not None
     assert first.rung.name == "backend-eager"
@@ -97,29 +101,29 @@ def test_a_comparison_folded_in_tracing_is_found_on_the_first_rung(name: str, tm
 
 
 def test_a_fused_copy_that_reads_what_it_wrote_is_found_where_it_is_functionalized() -> None:
-    first = climb(TRAP["rotate-at-once"].subject(), rungs=BELOW_INDUCTOR).first
+    first = climb(IDIOM["rotate-at-once"].subject(), rungs=BELOW_INDUCTOR).first
     assert first is not None
     assert first.rung.name == "aot-eager"
 
 
 @pytest.mark.deep
 def test_two_passes_that_one_name_stands_for_are_left_out_together() -> None:
-    culprit = find_culprit(TRAP["shift-rows"].subject(size=4), BY_NAME["default"], seconds=100)
+    culprit = find_culprit(IDIOM["shift-rows"].subject(size=4), BY_NAME["default"], seconds=100)
     assert [(item.kind, len(item.where)) for item in culprit.items] in ([(PASS, 2)], [(PASS, 1)])
     assert culprit.num_tried > 1
 
 
 def test_the_part_that_deviates_by_itself_is_named() -> None:
-    trap = TRAP["mark-true"]
+    idiom = IDIOM["mark-true"]
 
     def step(kind: Tensor) -> Tensor:
-        return trap.function(kind) ^ (kind > 0)  # type: ignore[operator]
+        return idiom.function(kind) ^ (kind > 0)  # type: ignore[operator]
 
     parts = {
-        "mark": trap.subject(),
-        "compare": Subject("compare", lambda kind: kind > 0, trap.subject().make_inputs, calls=1),
+        "mark": idiom.subject(),
+        "compare": Subject("compare", lambda kind: kind > 0, idiom.subject().make_inputs, calls=1),
     }
-    subject = Subject("step", step, trap.subject().make_inputs, parts, calls=2)
+    subject = Subject("step", step, idiom.subject().make_inputs, parts, calls=2)
     if climb(subject, rungs=RUNGS[:2]).first is None:
         pytest.skip("this torch does not fold it")
     part = find_smallest_part(subject, BY_NAME["backend-eager"])
@@ -129,32 +133,32 @@ def test_the_part_that_deviates_by_itself_is_named() -> None:
 
 def test_a_stage_of_the_evaluator_with_an_idiom_in_it_is_named() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
-    subject = evaluator_subject(run, device="cpu", slots=8, stages=plant("rotate-at-once"))
+    subject = build_tick_subject(run, device="cpu", slots=8, stages=plant("rotate-at-once"))
     assert find_smallest_part(subject, BY_NAME["aot-eager"]).name == "recycle"  # type: ignore[union-attr]
 
 
 @pytest.mark.deep
 def test_the_evaluators_own_tick_deviates_nowhere_below_inductor() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
-    subject = evaluator_subject(run, device="cpu", slots=8)
+    subject = build_tick_subject(run, device="cpu", slots=8)
     assert set(subject.parts) >= {"select", "match_facts", "resolve", "choose", "advance", "recycle"}
     report = audit_modes(subject, rungs=BELOW_INDUCTOR)
-    assert report.verdict is Verdict.AGREE, report.rungs
+    assert report.verdict is Verdict.AGREE, report.sections
 
 
 def test_a_function_that_differs_from_itself_is_inconclusive() -> None:
     report = audit_modes(make_subject("noise", lambda x: x + torch.rand(3), lambda: (torch.zeros(3),)))
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert report.unsteady
-    assert not report.rungs
+    assert report.sections["unsteady"].rows
+    assert "rungs" not in report.sections
 
 
-def test_a_function_that_fails_in_eager_is_told_with_what_it_says() -> None:
-    with pytest.raises(UserError, match="fails in eager already: RuntimeError"):
+def test_a_function_that_fails_in_eager_is_reported_with_its_error() -> None:
+    with pytest.raises(UserError, match="already fails in eager: RuntimeError"):
         climb(make_subject("product", torch.mm, lambda: (torch.zeros(2, 3), torch.zeros(2, 3))))
 
 
-def test_arguments_that_are_no_tuple_are_refused() -> None:
+def test_arguments_other_than_a_tuple_are_refused() -> None:
     with pytest.raises(UserError, match="expected a tuple of arguments"):
         climb(make_subject("one", torch.neg, lambda: torch.zeros(2)))  # type: ignore[arg-type, return-value]
 
@@ -163,14 +167,14 @@ def test_an_output_that_shares_memory_is_no_copy() -> None:
     shared = observe(lambda x: x.view(-1), (torch.zeros(2, 2),))
     copied = observe(lambda x: x.view(-1).clone(), (torch.zeros(2, 2),))
     assert shared.aliases == {"output": "argument[0]"}
-    assert [each.kind for each in find_differences(shared, copied)] == ["aliasing"]
-    assert not find_differences(shared, shared)
+    assert [each.kind for each in compare_observations(shared, copied)] == ["aliasing"]
+    assert not compare_observations(shared, shared)
 
 
 def test_an_error_that_only_one_side_raises_is_a_difference() -> None:
     fails = observe(lambda x: x.view(5), (torch.zeros(2, 2),))
-    assert [each.kind for each in find_differences(fails, observe(torch.neg, (torch.zeros(2, 2),)))] == ["error"]
-    assert not find_differences(fails, fails)
+    assert [each.kind for each in compare_observations(fails, observe(torch.neg, (torch.zeros(2, 2),)))] == ["error"]
+    assert not compare_observations(fails, fails)
 
 
 def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
@@ -178,13 +182,13 @@ def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
         return observe(lambda x: x, (value,))
 
     one = torch.tensor([1.0, float("nan")])
-    assert not find_differences(given(one), given(one + 1e-7))  # type: ignore[arg-type]
-    assert find_differences(given(one), given(one + 1e-3))  # type: ignore[arg-type]
-    assert find_differences(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1])))  # type: ignore[arg-type]
-    assert find_differences(given(torch.tensor([1])), given(torch.tensor([1.0])))  # type: ignore[arg-type]
+    assert not compare_observations(given(one), given(one + 1e-7))  # type: ignore[arg-type]
+    assert compare_observations(given(one), given(one + 1e-3))  # type: ignore[arg-type]
+    assert compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1])))  # type: ignore[arg-type]
+    assert compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0])))  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_written_down_is_said() -> None:
+def test_a_value_without_source_is_named() -> None:
     held = object()
 
     def function(x: Tensor) -> Tensor:
@@ -194,7 +198,7 @@ def test_what_cannot_be_written_down_is_said() -> None:
         bundle(function, (torch.zeros(1),))
 
 
-def test_a_rung_of_ones_own_can_be_climbed() -> None:
+def test_a_custom_rung_can_be_climbed() -> None:
     def negate(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
         return lambda *arguments: [-each for each in graph(*arguments)]
 

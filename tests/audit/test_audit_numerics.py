@@ -1,4 +1,4 @@
-"""Determinism of functions of tensors: planted faults are found at their lines, and sound functions are left in peace."""
+"""Determinism of functions of tensors: planted faults are found at their lines, and sound functions have no findings."""
 
 import inspect
 import re
@@ -7,18 +7,19 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from audit_reports import report_of
 from torch import Tensor
 
-from kgverify.audit.environment import read_settings
-from kgverify.audit.finding import AuditReport
+from kgverify.audit import AuditReport
+from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.function import audit_numerics
+from kgverify.audit.numerics.numerics_audit import audit_numerics
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
-from kgverify.audit.properties.scatters import audit_scatters
-from kgverify.audit.subject import Function, Subject
+from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
+from kgverify.runs.machine import read_product_settings
 
 CPU = torch.device("cpu")
 WEIGHT = torch.linspace(-1, 1, 48).reshape(6, 8)
@@ -29,7 +30,7 @@ def rows(call: int = 0) -> tuple[Tensor]:
 
 
 def line_of(function: Function, text: str) -> str:
-    """Where the text stands in the function: `this file:line`."""
+    """The line of the function that contains the text: `this file:line`."""
     source, first = inspect.getsourcelines(function)
     (offset,) = [i for i, line in enumerate(source) if text in line]
     return f"{__file__.rpartition('/')[2]}:{first + offset}"
@@ -61,20 +62,20 @@ def noisy(x: Tensor) -> Tensor:
     return z.sum(1)
 
 
-def test_a_draw_from_the_global_generator_is_told_with_its_line():
-    (finding,) = audit_repetition(Subject("noisy", noisy, rows), modes=("eager",)).findings
+def test_a_draw_from_the_global_generator_is_reported_with_its_line():
+    (finding,) = report_of(audit_repetition, Subject("noisy", noisy, rows), modes=("eager",)).findings
     assert finding.where.endswith(line_of(noisy, "torch.rand"))
     assert "differ" in finding.finding
 
 
-def test_a_function_that_remembers_its_calls_is_told_though_every_operation_repeats_itself():
+def test_a_function_that_remembers_its_calls_is_found_though_every_operation_repeats_itself():
     calls = torch.zeros(1)
 
     def remembering(x: Tensor) -> Tensor:
         calls.add_(1)
         return x + calls
 
-    (finding,) = audit_repetition(Subject("remembering", remembering, rows), modes=("eager",)).findings
+    (finding,) = report_of(audit_repetition, Subject("remembering", remembering, rows), modes=("eager",)).findings
     assert finding.audit == "repetition"
 
 
@@ -85,18 +86,18 @@ def test_arguments_are_made_large_along_the_batch_axis():
         seen.append(len(x))
         return x if len(x) < 100 else x + torch.rand(())
 
-    (finding,) = audit_repetition(Subject("watching", watching, rows), modes=("eager",), large=1000).findings
+    (finding,) = report_of(audit_repetition, Subject("watching", watching, rows), modes=("eager",), large=1000).findings
     assert max(seen) * 8 >= 1000
     assert "25 times as large" in finding.finding
 
 
-def test_a_mode_that_cannot_be_compiled_is_not_taken_for_fine():
+def test_a_mode_that_cannot_be_compiled_is_not_clean():
     def unsupported(x: Tensor) -> Tensor:
         raise ValueError("not in this mode")
 
-    look = audit_repetition(Subject("unsupported", unsupported, rows), modes=("eager",))
-    assert not look.findings
-    assert "not in this mode" in look.unmeasured[0].reason
+    report = report_of(audit_repetition, Subject("unsupported", unsupported, rows), modes=("eager",))
+    assert not report.findings
+    assert "not in this mode" in report.unmeasured[0].reason
 
 
 def test_an_unknown_mode_is_a_mistake_of_the_user():
@@ -137,27 +138,27 @@ def copy_rows(place: Tensor, values: Tensor) -> Tensor:
         (copy_rows, "index_copy_"),
     ],
 )
-def test_a_place_that_is_written_twice_and_read_is_told_with_its_line(function: Function, line: str):
+def test_an_element_that_is_written_twice_and_read_is_reported_with_its_line(function: Function, line: str):
     place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
-    look = audit_scatters(lambda: function(place, values), "f")
-    (finding,) = look.findings
+    report = report_of(audit_colliding_writes, lambda: function(place, values), "f")
+    (finding,) = report.findings
     assert finding.where.endswith(line_of(function, line))
-    assert look.measures["scatters_repeated"] == look.measures["scatters_read"] == 1
+    assert report.measures["scatters_repeated"] == report.measures["scatters_read"] == 1
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]])
-def test_equal_values_at_one_place_are_no_finding(values: list[float]):
+def test_equal_values_in_one_element_are_not_a_finding(values: list[float]):
     place = torch.tensor([0, 2, 0])
-    look = audit_scatters(lambda: scatter_twice(place, torch.tensor(values)), "f")
-    assert not look.findings
-    assert look.measures["scatters"] == 1
+    report = report_of(audit_colliding_writes, lambda: scatter_twice(place, torch.tensor(values)), "f")
+    assert not report.findings
+    assert report.measures["scatters"] == 1
 
 
-def test_a_sink_that_nothing_reads_is_counted_and_no_finding():
+def test_a_sink_that_nothing_reads_is_counted_without_a_finding():
     place, values = torch.tensor([0, 2, 0]), torch.tensor([1.0, 2.0, 3.0])
-    look = audit_scatters(lambda: scatter_to_sink(place, values), "f")
-    assert not look.findings
-    assert look.measures["scatters_repeated"] == 1
+    report = report_of(audit_colliding_writes, lambda: scatter_to_sink(place, values), "f")
+    assert not report.findings
+    assert report.measures["scatters_repeated"] == 1
 
 
 def centred(x: Tensor) -> Tensor:
@@ -165,7 +166,7 @@ def centred(x: Tensor) -> Tensor:
 
 
 def test_rows_that_read_one_another_are_found():
-    (finding,) = audit_batch(Subject("centred", centred, rows)).findings
+    (finding,) = report_of(audit_batch, Subject("centred", centred, rows)).findings
     assert "row" in finding.finding
 
 
@@ -173,18 +174,20 @@ def test_a_decision_may_not_depend_on_the_batch():
     def ranks(x: Tensor) -> Tensor:
         return x.sum(1).argsort()
 
-    (finding,) = audit_batch(Subject("ranks", ranks, rows)).findings
+    (finding,) = report_of(audit_batch, Subject("ranks", ranks, rows)).findings
     assert "not rounded" in finding.finding
 
 
-def test_rounding_within_the_declared_error_is_no_finding_and_beyond_it_is():
+def test_only_rounding_beyond_the_declared_error_is_a_finding():
     def drifting(x: Tensor) -> Tensor:
         return x.sum(1) + 1e-4 * len(x)
 
     subject = Subject("drifting", drifting, rows)
-    assert not audit_batch(subject, error=1e-3).findings
-    assert audit_batch(subject, error=1e-5).findings
-    assert audit_batch(subject, error=1e-3).measures["batch_largest_difference"] == pytest.approx(4e-4, rel=1e-2)
+    assert not report_of(audit_batch, subject, error=1e-3).findings
+    assert report_of(audit_batch, subject, error=1e-5).findings
+    assert report_of(audit_batch, subject, error=1e-3).measures["batch_largest_difference"] == pytest.approx(
+        4e-4, rel=1e-2
+    )
 
 
 def test_arguments_without_a_batch_axis_are_left_whole():
@@ -194,15 +197,15 @@ def test_arguments_without_a_batch_axis_are_left_whole():
         return x @ matrix
 
     subject = Subject("apply", apply, lambda call: (square, torch.linspace(0, 1, 25).reshape(5, 5)))
-    assert audit_batch(subject).unmeasured
-    look = audit_batch(subject, batched=(1,))
-    assert not look.findings
-    assert not look.unmeasured
+    assert report_of(audit_batch, subject).unmeasured
+    report = report_of(audit_batch, subject, batched=(1,))
+    assert not report.findings
+    assert not report.unmeasured
 
 
-def test_a_batch_of_one_cannot_be_looked_at():
-    look = audit_batch(Subject("layer", layer, lambda call: (torch.zeros(1, 8),)))
-    assert "batch of 1" in look.unmeasured[0].reason
+def test_a_batch_of_one_cannot_be_examined():
+    report = report_of(audit_batch, Subject("layer", layer, lambda call: (torch.zeros(1, 8),)))
+    assert "batch of 1" in report.unmeasured[0].reason
 
 
 def test_scores_that_depend_on_a_setting_are_found_and_the_setting_is_restored():
@@ -210,14 +213,14 @@ def test_scores_that_depend_on_a_setting_are_found_and_the_setting_is_restored()
         value = torch.tensor([1.0 + 2**-20])
         return value if torch.get_float32_matmul_precision() == "highest" else value.bfloat16().float()
 
-    before = read_settings()
-    assert not audit_settings(set_by_others, "f", device=CPU).findings
-    look = audit_settings(set_by_others, "f", device=CPU, is_pinned=True)
-    assert [finding.audit for finding in look.findings] == ["tf32", "tf32"]
+    before = read_product_settings()
+    assert not report_of(audit_settings, set_by_others, "f", device=CPU).findings
+    report = report_of(audit_settings, set_by_others, "f", device=CPU, is_pinned=True)
+    assert [finding.audit for finding in report.findings] == ["tf32", "tf32"]
     with products_set_to("high"):
-        (finding,) = audit_settings(set_by_others, "f", device=CPU).findings
+        (finding,) = report_of(audit_settings, set_by_others, "f", device=CPU).findings
     assert "as it is set" in finding.finding
-    assert read_settings() == before
+    assert read_product_settings() == before
 
 
 def test_pinned_arithmetic_leaves_what_was_set_behind_it():
@@ -248,8 +251,10 @@ def test_sums_by_atomics_are_found_on_a_gpu():
         x = torch.linspace(0, 1, 1 << 20, device="cuda").sin()
         return x, torch.arange(len(x), device="cuda") % 7
 
-    look = audit_repetition(Subject("pool_rows", pool_rows, lambda call: make()), modes=("eager",), repetitions=8)
-    assert [finding.audit for finding in look.findings] == ["repetition"]
+    report = report_of(
+        audit_repetition, Subject("pool_rows", pool_rows, lambda call: make()), modes=("eager",), repetitions=8
+    )
+    assert [finding.audit for finding in report.findings] == ["repetition"]
 
 
 def test_the_example_of_the_page_finds_what_it_says(capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""The evaluator's own arithmetic: nothing is found in it as it is, and what is planted in a stage is."""
+"""The evaluator's arithmetic: it has no findings, and faults planted in a stage are found."""
 
 import inspect
 import json
@@ -9,11 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.audit.numerics.evaluator import audit_evaluator, audit_score_batches, name_goal
-from kgverify.audit.numerics.order import audit_choose, audit_conventions, observe_rule
-from kgverify.audit.numerics.precision_ladder import climb_ladder, compare_choices, pick, score_states
-from kgverify.audit.numerics.products import PrecisionScore, narrow_product, round_mantissa, score_with, tf32_product
-from kgverify.audit.numerics.states import ChoiceStates, choice_states
+from kgverify.audit.evaluator.numerics import audit_evaluator, audit_score_batches, name_goal
+from kgverify.audit.numerics.choice_states import ChoiceStates, collect_choice_states
+from kgverify.audit.numerics.choose_stage import audit_choose
+from kgverify.audit.numerics.precision_ladder import climb_precisions, compare_choices, find_choices, score_states
+from kgverify.audit.numerics.products import (
+    PrecisionScore,
+    make_narrow_product,
+    make_score,
+    multiply_as_tf32,
+    round_mantissa,
+)
+from kgverify.audit.report import ReportBuilder
 from kgverify.cli.app import app
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.device import products_set_to
@@ -53,33 +60,14 @@ def engine() -> CompiledEngine:
 
 @pytest.fixture(scope="module")
 def states(engine: CompiledEngine, candidates: CandidateSet) -> ChoiceStates:
-    return choice_states(engine.prove(candidates), RUN.limits.max_atoms)
-
-
-@pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_argmax_takes_the_lowest_index_eager_and_compiled_and_topk_takes_any():
-    conventions, look = audit_conventions(CPU)
-    assert not look.findings
-    assert not look.unmeasured
-    rules = {(each.operation, each.situation): (each.eager, each.compiled) for each in conventions}
-    assert rules["argmax", "ties"] == ("lowest index", "lowest index")
-    assert rules["argmax", "NaN"] == ("first NaN", "first NaN")
-    assert rules["argmax", "all -inf"] == ("index 0", "index 0")
-    assert rules["topk", "ties"][0] == "none"
-
-
-def test_a_rule_is_read_off_the_indices():
-    tied = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 0.0]])
-    assert observe_rule(tied, torch.tensor([1, 0])) == "lowest index"
-    assert observe_rule(tied, torch.tensor([2, 1])) == "highest index"
-    assert observe_rule(tied, torch.tensor([2, 0])) == "none"
+    return collect_choice_states(engine.prove(candidates), RUN.limits.max_atoms)
 
 
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_choose_is_the_semantics_on_ties_at_every_place_eager_and_compiled():
-    look = audit_choose(device=CPU)
+    look = ReportBuilder()
+    audit_choose(look, device=CPU)
     assert not look.findings
     assert not look.unmeasured
     assert look.measures["choices_planted"] > 30
@@ -99,16 +87,18 @@ def choose_passing_over_nan(kind: Tensor, num_resolvents: Tensor, score: Tensor)
 
 
 @pytest.mark.parametrize(
-    ("stage", "told"),
+    ("stage", "says"),
     [
         (choose_by_topk, "planted steps differ"),
         (choose_last, "planted steps differ"),
         (choose_passing_over_nan, "are NaN"),
     ],
 )
-def test_a_choose_that_relies_on_another_order_is_found(stage, told: str):
-    (finding,) = audit_choose(stage, device=CPU, mode=None).findings
-    assert told in finding.finding
+def test_a_choose_that_relies_on_another_order_is_found(stage, says: str):
+    look = ReportBuilder()
+    audit_choose(look, stage, device=CPU, mode=None)
+    (finding,) = look.findings
+    assert says in finding.finding
     assert finding.where == "choose"
 
 
@@ -118,14 +108,15 @@ def test_the_states_are_those_that_the_engine_scored(engine: CompiledEngine, sta
     parameters = build_parameters(RUN.policy, CPU, torch.float32)
     scores = score_states(score_two_tower, parameters, states, CPU)
     np.testing.assert_allclose(scores, columns.resolvents.score[wanted], atol=1e-5)
-    best, _, _ = pick(scores, states)
+    best, _, _ = find_choices(scores, states)
     chosen = columns.steps.choice[columns.steps.num_resolvents > 1]
     assert (best - states.first[:-1]).tolist() == chosen.tolist()
     assert name_goal(GRAPH.program, states.goal[0]).startswith("locatedInCR(")
 
 
 def test_no_choice_of_a_run_lies_beyond_its_bound_in_any_precision(states: ChoiceStates):
-    rungs, look = climb_ladder(RUN.policy, states, CPU, str, max_atoms=RUN.limits.max_atoms)
+    look = ReportBuilder()
+    rungs = climb_precisions(RUN.policy, states, CPU, str, look, max_atoms=RUN.limits.max_atoms)
     assert not look.findings
     assert [rung.precision for rung in rungs] == ["fp64", "fp32", "bf16x3", "tf32", "fp16", "bf16"]
     assert {rung.num_beyond for rung in rungs} == {0}
@@ -151,7 +142,7 @@ def test_flips_are_listed_with_their_gaps_and_those_beyond_the_bound_are_counted
     assert len(rung.flips) == min(3, rung.num_flips)
     gaps = [flip.gap for flip in rung.flips]
     assert gaps == sorted(gaps, reverse=True)
-    assert rung.flips[0].is_beyond
+    assert rung.flips[0].gap > rung.flips[0].bound
     assert rung.flips[0].bound == 0.02
     wide = compare_choices(planted, states, exact, wrong, 100.0, str, 3)
     assert (wide.num_flips, wide.num_beyond) == (rung.num_flips, 0)
@@ -161,14 +152,17 @@ def test_a_score_beyond_its_declared_error_is_a_finding(states: ChoiceStates, mo
     parameters = build_parameters(RUN.policy, CPU, torch.float32)
     planted = PrecisionScore("planted", "native", score_some_wrongly, parameters)
     monkeypatch.setattr("kgverify.audit.numerics.precision_ladder.estimate_score_error", lambda *_: 0.01)
-    _, look = climb_ladder(RUN.policy, states, CPU, str, max_atoms=6, scores=[planted])
+    look = ReportBuilder()
+    climb_precisions(RUN.policy, states, CPU, str, look, max_atoms=6, scores=[planted])
     assert [finding.audit for finding in look.findings] == ["precision", "precision"]
     assert "twice the declared error" in look.findings[0].finding
 
 
 def test_a_policy_without_products_has_no_ladder(states: ChoiceStates):
-    rungs, look = climb_ladder(load_policy("shortest", GRAPH, Limits(), 0), states, CPU, str, max_atoms=6)
-    assert rungs == ()
+    look = ReportBuilder()
+    policy = load_policy("shortest", GRAPH, Limits(), 0)
+    assert climb_precisions(policy, states, CPU, str, look, max_atoms=6) == []
+    assert look.sections == {}
     assert "no products" in look.unmeasured[0].reason
 
 
@@ -187,18 +181,21 @@ def test_emulated_products_are_between_float32_and_bfloat16(states: ChoiceStates
     def error(score) -> float:
         return float(np.abs(score_states(score, parameters, states, CPU) - exact).max())
 
-    bf16 = error(score_with(narrow_product(torch.bfloat16)))
-    assert error(score_two_tower) < error(score_with(tf32_product)) < bf16
+    bf16 = error(make_score(make_narrow_product(torch.bfloat16)))
+    assert error(score_two_tower) < error(make_score(multiply_as_tf32)) < bf16
 
 
 def test_the_evaluator_s_scores_do_not_depend_on_the_batch_beyond_their_error(states: ChoiceStates):
     stages = build_stages(SCORES["two_tower"])
-    assert not audit_score_batches(RUN, states, stages, CPU, 7e-5).findings
+    look = ReportBuilder()
+    audit_score_batches(RUN, states, stages, look, CPU, 7e-5)
+    assert not look.findings
 
     def drifting(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
         return score_shortest(parameters, goals, resolvents, slot) + 1e-3 * len(resolvents)
 
-    (finding,) = audit_score_batches(RUN, states, stages._replace(score=drifting), CPU, 7e-5).findings
+    audit_score_batches(RUN, states, stages._replace(score=drifting), look, CPU, 7e-5)
+    (finding,) = look.findings
     assert finding.audit == "batch-size"
 
 
@@ -240,5 +237,5 @@ def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_p
     assert done.output.startswith("clean   compiled evaluator on countries")
     report = json.loads(path.read_text())
     assert report["findings"] == []
-    assert {rung["precision"] for rung in report["rungs"]} >= {"fp64", "fp32", "tf32", "bf16"}
+    assert {row["precision"] for row in report["sections"]["precisions"]["rows"]} >= {"fp64", "fp32", "tf32", "bf16"}
     assert report["environment"]["float32_matmul_precision"] == "highest"

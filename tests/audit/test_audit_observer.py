@@ -1,4 +1,4 @@
-"""A build that records its steps and one that does not end alike; where they do not, the one that is wrong is named."""
+"""Builds that record their steps and builds that do not end alike; otherwise the wrong one is named."""
 
 import json
 from pathlib import Path
@@ -10,17 +10,18 @@ from typer.testing import CliRunner
 
 from kgverify.audit.evaluator.observer import (
     DIGESTS,
-    PROBED,
-    UNPROBED,
+    RECORDED,
+    UNRECORDED,
     Build,
     End,
     Standard,
-    _compare,
     _CountedEngine,
-    _end,
-    _judge,
     audit_observer,
+    compare_with_standard,
+    find_end,
+    judge_builds,
 )
+from kgverify.audit.report import ReportBuilder
 from kgverify.cli.app import app
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages import recycle
@@ -50,15 +51,16 @@ def standard(*outcomes: int, close: int | None = None, allowed: float = 0.0) -> 
 
 
 def judge(of: Standard, *ends: End) -> list[str]:
-    builds = [_compare(end, of) for end in ends]
-    return [finding.finding for finding in _judge(builds, ends, of)]
+    builds, report = [compare_with_standard(end, of) for end in ends], ReportBuilder()
+    judge_builds(builds, ends, of, report)
+    return [finding.finding for finding in report.findings]
 
 
 PROVED, FAILED = Outcome.PROVED, Outcome.FAILED
 
 
 def test_builds_that_end_alike_and_as_eager_does_are_no_finding():
-    assert judge(standard(1, 2), End("m", PROBED, results(1, 2)), End("m", UNPROBED, results(1, 2))) == []
+    assert judge(standard(1, 2), End("m", RECORDED, results(1, 2)), End("m", UNRECORDED, results(1, 2))) == []
 
 
 @pytest.mark.parametrize(
@@ -70,37 +72,37 @@ def test_builds_that_end_alike_and_as_eager_does_are_no_finding():
         ((2, 2), (2, 2), "without recording the same"),
     ],
 )
-def test_which_build_is_wrong_is_said(probed: tuple[int, ...], unprobed: tuple[int, ...], what: str):
-    ends = End("default", PROBED, results(*probed)), End("default", UNPROBED, results(*unprobed))
+def test_the_wrong_build_is_named(probed: tuple[int, ...], unprobed: tuple[int, ...], what: str):
+    ends = End("default", RECORDED, results(*probed)), End("default", UNRECORDED, results(*unprobed))
     (finding,) = judge(standard(1, 2), *ends)
     assert finding.startswith("mode default")
     assert what in finding
 
 
-def test_digests_are_a_build_of_their_own():
-    ends = [End("fused", how, results(1, 2)) for how in (PROBED, UNPROBED)]
+def test_digests_are_a_separate_build():
+    ends = [End("fused", how, results(1, 2)) for how in (RECORDED, UNRECORDED)]
     (finding,) = judge(standard(1, 2), *ends, End("fused", DIGESTS, results(2, 2)))
     assert "with digests 1 candidates end unlike eager (candidate 0 ends FAILED" in finding
 
 
-def test_a_build_that_raises_is_told_with_what_it_raised():
-    ends = End("m", PROBED, results(1)), End("m", UNPROBED, None, "IndexError: out of range")
+def test_a_build_that_raises_is_reported_with_its_error():
+    ends = End("m", RECORDED, results(1)), End("m", UNRECORDED, None, "IndexError: out of range")
     (finding,) = judge(standard(1), *ends)
     assert "without it raises IndexError: out of range" in finding
 
 
 def test_log_probabilities_count_bit_for_bit_but_for_rounding_of_products():
     other = results(1, nats=-1.0 - 1e-9)
-    assert judge(standard(1), End("m", PROBED, results(1)), End("m", UNPROBED, other))
-    assert not judge(standard(1, allowed=1e-6), End("m", PROBED, results(1)), End("m", UNPROBED, other))
-    assert _compare(End("m", UNPROBED, other), standard(1, allowed=1e-6)).num_rounded == 1
+    assert judge(standard(1), End("m", RECORDED, results(1)), End("m", UNRECORDED, other))
+    assert not judge(standard(1, allowed=1e-6), End("m", RECORDED, results(1)), End("m", UNRECORDED, other))
+    assert compare_with_standard(End("m", UNRECORDED, other), standard(1, allowed=1e-6)).num_rounded == 1
 
 
 def test_what_follows_a_close_choice_is_counted_apart():
-    end = End("m", UNPROBED, results(1, 1))
-    assert judge(standard(1, 2, close=1), End("m", PROBED, results(1, 2)), end) == []
-    build = _compare(end, standard(1, 2, close=1))
-    assert build == Build(mode="m", how=UNPROBED, num_close=1)
+    end = End("m", UNRECORDED, results(1, 1))
+    assert judge(standard(1, 2, close=1), End("m", RECORDED, results(1, 2)), end) == []
+    build = compare_with_standard(end, standard(1, 2, close=1))
+    assert build == Build(mode="m", recording=UNRECORDED, num_close=1)
 
 
 def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
@@ -113,13 +115,15 @@ def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Deriv
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_miscompiled_stage_that_recording_hides_is_found():
-    """On a CPU recording runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""
+    """Recording on a CPU runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""
     stages = build_stages(SCORES["shortest"])._replace(recycle=shift_in_place)
     report = audit_observer(RUN, modes=("default",), device="cpu", slots=4, stages=stages)
     (finding,) = report.findings
     assert finding.where == "mode default"
     assert "recording hides a defect" in finding.finding
-    assert [(build.mode, build.is_right) for build in report.builds] == [
+    assert [
+        (row["mode"], row["num_differing"] == 0 and not row["error"]) for row in report.sections["builds"].rows
+    ] == [
         ("eager", True),
         ("eager", True),
         ("default", True),
@@ -131,13 +135,13 @@ def test_a_build_that_never_ends_is_given_up():
     layout = choose_layout(RUN.limits, slots=4, pool=32)
     engine = _CountedEngine(GRAPH.program, RUN.limits, RUN.policy, mode="eager", device="cpu", layout=layout)
     drawn = draw_candidates(GRAPH, RUN.split, RUN.queries, RUN.num_corruptions, RUN.seed)
-    for how in (PROBED, UNPROBED):
-        end = _end("eager", how, engine, drawn, 2)
+    for how in (RECORDED, UNRECORDED):
+        end = find_end("eager", how, engine, drawn, 2)
         assert end.results is None
         assert "no end after 2" in end.error
 
 
-def test_a_mode_that_is_not_to_be_had_is_a_mistake_of_the_user():
+def test_an_unknown_mode_is_a_mistake_of_the_user():
     with pytest.raises(UserError, match="unknown mode 'quick'"):
         audit_observer(RUN, modes=("quick",), device="cpu", slots=4)
 
@@ -149,7 +153,10 @@ def test_the_command_finds_nothing_in_the_evaluator(tmp_path: Path):
     assert done.exit_code == 0, done.output
     assert done.output.startswith("clean   compiled evaluator on countries")
     report = json.loads(path.read_text())
-    assert [(build["mode"], build["how"]) for build in report["builds"]] == [("eager", PROBED), ("eager", UNPROBED)]
+    assert [(row["mode"], row["recording"]) for row in report["sections"]["builds"]["rows"]] == [
+        ("eager", RECORDED),
+        ("eager", UNRECORDED),
+    ]
     assert "CUDA" in report["unmeasured"][-1]["reason"]
 
 
@@ -160,4 +167,8 @@ def test_every_mode_of_a_gpu_ends_alike_with_and_without_recording():
         pytest.skip("no CUDA device")
     report = audit_observer(RUN, device="cuda", slots=4)
     assert report.is_clean, report.findings
-    assert {build.how for build in report.builds if build.mode == "fused"} == {PROBED, UNPROBED, DIGESTS}
+    assert {row["recording"] for row in report.sections["builds"].rows if row["mode"] == "fused"} == {
+        RECORDED,
+        UNRECORDED,
+        DIGESTS,
+    }

@@ -2,9 +2,8 @@
 
 import msgspec
 
-from kgverify.bench.modes import Plan
+from kgverify.bench.plan import Plan, Size
 from kgverify.bench.result import BenchResult, Environment, Measurement, State, Work
-from kgverify.bench.sizes import Size
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.runs.run import Run, load_policy

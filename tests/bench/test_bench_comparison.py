@@ -1,4 +1,4 @@
-"""A saved run beside a new one: noise is no change, changes are told, other work is not compared; files; the picture."""
+"""A saved run beside a new one: noise is no change, changes are reported, other work is not compared; files; the picture."""
 
 import re
 from itertools import pairwise
@@ -10,9 +10,9 @@ import pytest
 from bench_runs import made_result, timed
 
 from kgverify.bench.compare import ASPECTS, Change, compare_runs
+from kgverify.bench.plan import SIZES, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import Measurement, State, decode_result, encode_result, read_result
-from kgverify.bench.sizes import SIZES, find_size
 from kgverify.bench.spread import LEAST_BAND, find_band, summarize
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.errors import UserError
@@ -30,7 +30,7 @@ def scaled(samples: tuple[float, ...], by: float) -> tuple[float, ...]:
     return tuple(each * by for each in samples)
 
 
-def test_samples_are_told_in_five_numbers():
+def test_samples_are_summarized_in_five_numbers():
     spread = summarize([3.0, 1.0, 2.0, 6.0])
     assert (spread.least, spread.median, spread.mean, spread.most) == (1.0, 2.5, 3.0, 6.0)
     assert spread.deviation == pytest.approx(2.1602469)
@@ -95,7 +95,7 @@ def test_speeds_are_compared_for_each_unit():
         ("faults", {"faults": ("fact-cap",)}),
     ],
 )
-def test_other_work_or_another_machine_is_told_and_not_compared_unless_asked_for(aspect, changes):
+def test_other_work_or_another_machine_is_reported_and_compared_only_on_request(aspect, changes):
     before, after = made_result(timed("eager", *STEADY)), made_result(timed("eager", *STEADY), **changes)
     compared = compare_runs(before, after)
     assert {each.aspect for each in compared.obstacles} == {aspect}
@@ -157,7 +157,7 @@ def test_sizes_grow_and_an_unknown_one_is_a_mistake():
         find_size("smal")
 
 
-def test_the_picture_has_a_bar_for_each_speed_and_a_note_where_there_is_none():
+def test_the_picture_has_a_bar_for_each_speed_and_a_note_where_no_speed_is():
     result = made_result(
         timed("reference", *STEADY),
         timed("eager", *NOISY),

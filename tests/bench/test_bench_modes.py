@@ -1,4 +1,4 @@
-"""The reference and every mode: what is right is timed, what is wrong is withheld, what is not to be had is listed."""
+"""The reference and every mode: right ones are timed, the speed of wrong ones is withheld, unavailable ones are listed."""
 
 import numpy as np
 import pytest
@@ -153,7 +153,7 @@ def test_a_mode_that_goes_wrong_at_a_later_call_is_wrong():
     assert (wrong.state, wrong.reason, wrong.samples) == (State.WRONG, "call 4 differs", ())
 
 
-def test_a_log_probability_that_is_no_number_is_wrong():
+def test_a_nan_log_probability_is_wrong():
     run = small_run()
     sound = Builder(run)
 
@@ -200,7 +200,7 @@ def test_modes_that_a_cpu_does_not_have_are_listed_with_the_reason():
     assert "fused            not measured: it needs a CUDA device" in printed
 
 
-def test_a_mode_that_raises_has_failed_and_the_others_go_on():
+def test_a_mode_that_raises_has_failed_and_the_others_continue():
     run = small_run()
     sound = Builder(run)
 
@@ -216,7 +216,7 @@ def test_a_mode_that_raises_has_failed_and_the_others_go_on():
     assert result.find("max-autotune").state is State.TIMED
 
 
-def test_a_mode_that_is_not_to_be_had_is_absent_and_nothing_is_wrong():
+def test_an_unavailable_mode_is_absent_and_nothing_is_wrong():
     run = small_run()
     sound = Builder(run)
 
@@ -261,7 +261,7 @@ def test_an_interruption_keeps_what_was_measured(num_calls):
     assert render_result(result)[0].startswith("MEASURED, INTERRUPTED")
 
 
-def test_mistakes_are_told_before_anything_is_proved():
+def test_mistakes_are_reported_before_anything_is_proved():
     run = small_run()
     with pytest.raises(UserError, match="did you mean 'eager'"):
         measure_modes(run, tiny_plan("eagre"))

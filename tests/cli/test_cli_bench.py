@@ -74,20 +74,6 @@ def test_an_interrupted_benchmark_prints_and_saves_what_there_is(command: Comman
     assert len(result.find("reference").samples) == 3
 
 
-def test_strategies_are_measured_by_the_same_command(command: Command, monkeypatch):
-    monkeypatch.setattr("kgverify.bench.search._STRATEGIES", {"eager": _eager()})
-    done = command(*TINY[:-2], "--strategies", "--steps", "2")
-    assert done.code == 0, done.err
-    assert done.out.startswith("MEASURED   a search of 2 ticks, 8 candidates, 8 slots")
-    assert "captured-4       not measured: it needs a CUDA device" in done.out
-
-
-def _eager():
-    from kgverify.bench.search import take_eagerly
-
-    return take_eagerly
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -96,9 +82,6 @@ def _eager():
         (("--compare", "none.json"), "none.json: cannot be read"),
         (("--fail-slower",), "give --compare FILE"),
         (("--across", "torch"), "give --compare FILE"),
-        (("--steps", "3"), "give --strategies"),
-        (("--strategies", "--precision", "bf16"), "--precision"),
-        (("--strategies", "--modes", "lop"), "did you mean 'loop'"),
         (("--fault", "fact-cup"), "fact-cap"),
         (("--fault", "ties-as-wins"), "--fault"),
         (("--json", "no/such/folder.json"), "cannot be written"),

@@ -58,7 +58,7 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
         (["--engine", "m:f", "--fault", "fact-cap"], "planted in the compiled evaluator"),
         (["--time", "soon"], "expected a time, found 'soon'"),
         (["--known", "nothing.toml"], "cannot be read"),
-        (["--state", "x"], "no use to a campaign"),
+        (["--state", "x"], "cannot be used with a campaign"),
         (["--exhaustive", "everything"], "unknown scope 'everything'"),
         (["--exhaustive", "tiny", "--time", "5s"], "a scope has no budget"),
         (["--json", "no/such/folder/x.json"], "cannot be written"),

@@ -18,8 +18,7 @@ from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.deep import prove_deep
-from kgverify.verification.record import record
+from kgverify.verification.record import prove_deep, record
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kgverify.comparison.positions import lockstep_columns
+from kgverify.comparison.comparable import lockstep_columns
 from kgverify.graphs.load import load_graph
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.deep import prove_deep
+from kgverify.verification.record import prove_deep
 
 COUNTS = ("candidates.num_steps", "steps.num_atoms", "steps.num_resolvents", "resolvents.num_atoms")
 
@@ -104,7 +104,7 @@ def row_of_element(trace: Trace, name: str, element: int) -> int:
 
 
 def first_step_with(trace: Trace, least_resolvents: int) -> int:
-    """The first row of steps with so many resolvents, after a first step of its candidate."""
+    """Return the first row of steps with this number of resolvents, after the first step of its candidate."""
     rows = np.flatnonzero((trace.columns.steps.num_resolvents >= least_resolvents) & (trace.columns.steps.depth > 0))
     return int(rows[0])
 

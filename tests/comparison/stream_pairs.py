@@ -178,7 +178,7 @@ def store(
     level: str = "steps",
     is_archived: bool = False,
 ) -> Path:
-    """Write a trace: one file, or a folder of shards with so many steps; chunked as a third party may write it."""
+    """Write a trace as one file, or as a folder of shards of `shard_steps` steps; chunked as other writers may do it."""
     absent = OPTIONAL_COLUMNS - trace.fields
     with TraceWriter(
         path,

@@ -2,10 +2,9 @@
 
 import pytest
 
-from kgverify.comparison.causes import group_causes
-from kgverify.comparison.classify import Surroundings, classify
+from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.result import DifferenceClass, Divergence, Level
-from kgverify.comparison.view import ResolventView, StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.atoms import Atom
 
 GOAL = (Atom(0, 1, -1),)

@@ -6,7 +6,7 @@ import numpy as np
 from comparison_traces import small_trace, with_columns, with_element
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.view import side_name
+from kgverify.comparison.step_view import side_name
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.trace import Trace
 
@@ -16,7 +16,7 @@ ROW = 4
 def redrawn(expected: Trace, actual: Trace) -> dict[tuple[int, str], str]:
     comparer = Comparer(expected, actual)
     comparer.compare()
-    return comparer.redrawn
+    return comparer.draws
 
 
 def test_what_was_drawn_instead_is_counted_and_facts_among_it_are_named():
@@ -47,7 +47,7 @@ def test_one_candidate_lost_and_others_of_another_query_doubled_is_no_other_draw
     actual = with_columns(trace, select_candidates(trace.columns, np.array([*np.delete(rows, ROW), other])))
     comparer = Comparer(trace, actual)
     stages = [(each.stage, each.actual == "no such candidate") for each in comparer.compare().divergences]
-    assert (stages, comparer.redrawn) == ([("recycle", True), ("recycle", False)], {})
+    assert (stages, comparer.draws) == ([("recycle", True), ("recycle", False)], {})
 
 
 def with_candidates(trace: Trace, query: int, side: int, *atoms: tuple[int, int, int]) -> Trace:

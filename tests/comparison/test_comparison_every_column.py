@@ -15,8 +15,8 @@ from comparison_traces import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kgverify.comparison.compare import compare_traces
-from kgverify.comparison.fields import column_names
+from kgverify.comparison.comparable import column_names
+from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Level, Verdict
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.trace import Trace
@@ -62,7 +62,7 @@ def test_the_traces_have_something_in_every_column():
 
 def test_a_trace_agrees_with_itself_in_every_column():
     for trace, lockstep in ((small_trace(), False), (small_lockstep_trace(), True)):
-        comparison = compare_traces(trace, trace, lockstep=lockstep)
+        comparison = compare(trace, trace, lockstep=lockstep)
         assert comparison.verdict is Verdict.AGREE
         assert comparison.level is None
         assert set(comparison.coverage.fields) == set(EVERY_COLUMN) - (set(NOT_IN_LOCKSTEP) if lockstep else set())
@@ -80,7 +80,7 @@ def test_an_element_of_a_step_is_found_in_its_step(name: str, lockstep: bool):
     for element in (0, size // 3, size // 2, size - 1):
         place = (element, 2) if column_of(trace, name).ndim == 2 else element
         actual = with_element(trace, name, place, changed)
-        comparison = compare_traces(trace, actual, lockstep=lockstep)
+        comparison = compare(trace, actual, lockstep=lockstep)
         assert comparison.verdict is Verdict.DIVERGE
         (divergence,) = comparison.divergences
         candidate, step = place_of_step(small_trace(), row_of_element(trace, name, element))
@@ -97,7 +97,7 @@ def test_an_element_of_a_step_is_found_in_its_step(name: str, lockstep: bool):
 def test_how_a_candidate_ended_is_found_in_the_candidate(name: str):
     trace = small_trace()
     for element in (0, len(trace.columns.candidates.query) - 1):
-        (divergence,) = compare_traces(trace, with_element(trace, name, element, changed)).divergences
+        (divergence,) = compare(trace, with_element(trace, name, element, changed)).divergences
         assert (divergence.candidate, divergence.step) == (element, -1)
         assert (divergence.stage, divergence.field) == CANDIDATE_STAGES[name]
         assert isinstance(divergence.expected, str)
@@ -108,7 +108,7 @@ def test_how_a_candidate_ended_is_found_in_the_candidate(name: str):
 def test_another_candidate_is_one_missing_and_one_extra(name: str):
     trace = small_trace()
     place = (3, 1) if name == "candidates.atom" else 3
-    comparison = compare_traces(trace, with_element(trace, name, place, lambda value: value + 2))
+    comparison = compare(trace, with_element(trace, name, place, lambda value: value + 2))
     assert comparison.verdict is Verdict.DIVERGE
     missing, extra = comparison.divergences
     assert (missing.field, extra.field, missing.candidate) == ("candidates.atom", "candidates.atom", 3)
@@ -122,7 +122,7 @@ def test_a_boundary_that_moved_is_found(name: str, lockstep: bool):
     trace = small_lockstep_trace() if lockstep else small_trace()
     counts = column_of(trace, name)
     for row in np.flatnonzero(counts[:-1] > 0)[[0, 5, -1]].tolist():
-        comparison = compare_traces(trace, with_boundary_moved(trace, name, row), lockstep=lockstep)
+        comparison = compare(trace, with_boundary_moved(trace, name, row), lockstep=lockstep)
         assert comparison.verdict is Verdict.DIVERGE
         if not lockstep and name.startswith("steps"):
             assert (comparison.divergences[0].candidate, comparison.divergences[0].step) == place_of_step(trace, row)
@@ -150,7 +150,7 @@ def test_no_single_change_of_any_element_goes_unseen(data: st.DataObject, lockst
             assume(value != values[place])
             actual = with_element(trace, name, place, lambda _: value)
     for first, second in ((trace, actual), (actual, trace)):
-        comparison = compare_traces(first, second, lockstep=lockstep)
+        comparison = compare(first, second, lockstep=lockstep)
         assert comparison.verdict is Verdict.DIVERGE
         assert comparison.level is not None
         assert comparison.level is not Level.BITS
@@ -170,7 +170,7 @@ def test_later_steps_are_counted_as_consequences_and_not_as_compared():
     actual: Trace = trace
     for later in range(row, int(starts[candidate + 1])):
         actual = with_element(actual, "steps.dropped_atoms", later, changed)
-    comparison = compare_traces(trace, actual)
+    comparison = compare(trace, actual)
     (divergence,) = comparison.divergences
     assert (divergence.step, divergence.later_steps) == (1, num_steps - 2)
     assert comparison.coverage.steps == len(trace.columns.steps.depth) - (num_steps - 2)

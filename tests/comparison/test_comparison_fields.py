@@ -6,9 +6,8 @@ import numpy as np
 from comparison_traces import column_of, first_step_with, small_trace, with_columns, with_element
 from test_comparison_verdicts import renumbered, without_columns
 
-from kgverify.comparison.compare import compare_traces
-from kgverify.comparison.fields import share_symbols
-from kgverify.comparison.positions import lockstep_columns
+from kgverify.comparison.comparable import lockstep_columns, share_symbols
+from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Symbols
@@ -18,7 +17,7 @@ from kgverify.trace.model.columns import empty_columns, starts_of
 def test_columns_that_one_trace_lacks_are_listed_in_order():
     names = ("resolvents.score", "candidates.log_probability", "steps.outcome", "steps.choice", "steps.dropped_atoms")
     lacking = without_columns(small_trace(), *names)
-    assert compare_traces(small_trace(), lacking).coverage.not_compared == tuple(sorted(names))
+    assert compare(small_trace(), lacking).coverage.not_compared == tuple(sorted(names))
 
 
 def test_where_no_clauses_were_recorded_none_is_named():
@@ -30,7 +29,7 @@ def test_where_no_clauses_were_recorded_none_is_named():
 
     def shown(lacking: bool) -> str:
         names = ("resolvents.origin", "resolvents.origin_kind") if lacking else ()
-        (divergence,) = compare_traces(trace, without_columns(actual, *names)).divergences
+        (divergence,) = compare(trace, without_columns(actual, *names)).divergences
         return " ".join(divergence.expected)
 
     assert "   by " in shown(False)
@@ -52,7 +51,7 @@ def test_a_trace_of_nothing_not_even_names_decides_nothing():
     empty = with_columns(small_trace(), empty_columns())
     empty = replace(empty, symbols=Symbols((), ()), facts=None, rankings=None)
     for traces in ((small_trace(), empty), (empty, small_trace())):
-        assert compare_traces(*traces).verdict is Verdict.INCONCLUSIVE
+        assert compare(*traces).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_step_by_itself_is_limited_where_it_dropped_anything():

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from comparison_traces import first_step_with, small_trace, with_columns, with_element, with_header, with_header_error
 
-from kgverify.comparison.compare import compare_traces
-from kgverify.comparison.fields import column_names
-from kgverify.comparison.result import Level, Verdict
-from kgverify.comparison.sharing import DIGEST
+from kgverify.comparison.comparable import column_names
+from kgverify.comparison.compare import compare
+from kgverify.comparison.result import DIGEST, Level, Verdict
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.program.program import Symbols
@@ -42,7 +41,7 @@ def lower(tmp_path: Path):
 @pytest.mark.parametrize("expected", list(TraceLevel))
 def test_equal_traces_of_any_levels_agree_and_say_what_was_compared(lower, expected, actual):
     full = small_trace()
-    comparison = compare_traces(lower(full, expected), lower(full, actual))
+    comparison = compare(lower(full, expected), lower(full, actual))
     assert comparison.verdict is Verdict.AGREE, comparison.reasons
     kept = columns_kept(expected) & columns_kept(actual)
     coverage = comparison.coverage
@@ -74,7 +73,7 @@ def test_one_changed_value_is_a_divergence_of_its_step(lower, level, name):
         (full, lower(changed, level)),
         (lower(full, level), lower(changed, level)),
     ):
-        comparison = compare_traces(expected, actual)
+        comparison = compare(expected, actual)
         assert comparison.verdict is Verdict.DIVERGE
         assert len(comparison.divergences) == 1
         assert comparison.level is not None
@@ -86,9 +85,9 @@ def test_one_changed_value_is_a_divergence_of_its_step(lower, level, name):
 def test_scores_and_origins_are_compared_where_both_have_them(lower, name):
     full = small_trace()
     changed = with_element(full, name, 9, lambda value: value + 1)
-    comparison = compare_traces(lower(full, TraceLevel.COMPACT), changed)
+    comparison = compare(lower(full, TraceLevel.COMPACT), changed)
     assert (comparison.verdict, comparison.divergences[0].field) == (Verdict.DIVERGE, name)
-    comparison = compare_traces(lower(full, TraceLevel.DIGESTS), changed)
+    comparison = compare(lower(full, TraceLevel.DIGESTS), changed)
     assert comparison.verdict is Verdict.AGREE
     assert name in comparison.coverage.not_compared
 
@@ -112,23 +111,23 @@ def near_tie(gap: float) -> tuple[Trace, Trace]:
 
 
 @pytest.mark.parametrize("level", LOW)
-def test_a_near_tie_is_told_from_a_divergence_by_the_trace_with_goals(lower, level):
+def test_a_near_tie_is_distinguished_from_a_divergence_by_the_trace_with_goals(lower, level):
     expected, actual = near_tie(0.015)
     for pair in ((lower(expected, level), actual), (expected, lower(actual, level))):
-        comparison = compare_traces(*pair)
+        comparison = compare(*pair)
         assert comparison.verdict is Verdict.AGREE
         assert len(comparison.near_ties) == 1
         assert comparison.near_ties[0].gap <= comparison.near_ties[0].bound
     expected, actual = near_tie(0.5)
     for pair in ((lower(expected, level), actual), (expected, lower(actual, level))):
-        comparison = compare_traces(*pair)
+        comparison = compare(*pair)
         assert comparison.verdict is Verdict.DIVERGE
         assert not comparison.near_ties
 
 
 def test_digests_alone_do_not_decide_where_scores_have_an_error_bound(lower):
     expected, actual = near_tie(0.015)
-    comparison = compare_traces(lower(expected, TraceLevel.DIGESTS), lower(actual, TraceLevel.DIGESTS))
+    comparison = compare(lower(expected, TraceLevel.DIGESTS), lower(actual, TraceLevel.DIGESTS))
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert "error bound" in comparison.reasons[0]
     assert len(comparison.divergences) == 1
@@ -160,8 +159,8 @@ def test_the_trace_with_goals_takes_the_other_one_s_numbers(lower):
     full, turned = small_trace(), renumbered(small_trace())
     low = lower(full, TraceLevel.DIGESTS)
     for pair in ((low, turned), (turned, low), (full, lower(turned, TraceLevel.DIGESTS))):
-        assert compare_traces(*pair).verdict is Verdict.AGREE
-    comparison = compare_traces(low, lower(turned, TraceLevel.DIGESTS))
+        assert compare(*pair).verdict is Verdict.AGREE
+    comparison = compare(low, lower(turned, TraceLevel.DIGESTS))
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert "number their names differently" in comparison.reasons[0]
 
@@ -179,10 +178,10 @@ def test_digests_of_what_one_side_does_not_count(lower):
     low = lower(ignorant, TraceLevel.DIGESTS)
     assert set(low.header.absent) == dropped
     for pair in ((full, low), (low, full), (ignorant, low)):
-        comparison = compare_traces(*pair)
+        comparison = compare(*pair)
         assert comparison.verdict is Verdict.AGREE, comparison.reasons
         assert dropped <= set(comparison.coverage.not_compared)
-    comparison = compare_traces(lower(full, TraceLevel.DIGESTS), low)
+    comparison = compare(lower(full, TraceLevel.DIGESTS), low)
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert "count steps.dropped_atoms" in comparison.reasons[0]
 
@@ -194,7 +193,7 @@ def test_a_digest_does_not_vouch_for_columns_that_it_cannot_be_computed_from(low
     values = getattr(low.columns.steps, name).copy()
     values[[2, 3]] += np.array([1, -1]).astype(values.dtype) if name == "num_resolvents" else values.dtype.type(1)
     forged = replace(low, columns=low.columns._replace(steps=low.columns.steps._replace(**{name: values})))
-    assert compare_traces(low, forged).verdict is Verdict.DIVERGE
+    assert compare(low, forged).verdict is Verdict.DIVERGE
 
 
 def test_compact_traces_that_differ_are_compared_goal_by_goal(tmp_path: Path):

@@ -4,7 +4,7 @@ from comparison_traces import small_trace
 from test_comparison_classify import GOAL, resolvent, step
 
 from kgverify.comparison.locate import Difference, locate_difference, shorten
-from kgverify.comparison.view import Names, StepView
+from kgverify.comparison.step_view import Names, StepView
 from kgverify.program.stages import Stage
 
 A, B, C = resolvent([(0, 3, 4)], 5), resolvent([(0, 4, 4)], 6), resolvent([(0, 5, 4)], 0, origin_kind=1)
@@ -86,7 +86,7 @@ def test_another_goal_is_a_fault_of_the_step_before_or_at_the_first_step_of_the_
             assert (found.stage, found.field) == (stage, field)
 
 
-def test_another_order_and_other_clauses_are_told_apart():
+def test_another_order_and_other_clauses_are_distinguished():
     order = located(step(A, B), step(B, A))
     assert order is not None
     assert (order.stage, order.field) == (Stage.RESOLVE, "resolvents.order")

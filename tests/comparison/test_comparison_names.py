@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from comparison_traces import small_trace, with_header
 
-from kgverify.comparison.view import Names, ResolventView, outcome_name, side_name
+from kgverify.comparison.step_view import Names, ResolventView, outcome_name, side_name
 from kgverify.program.atoms import Atom
 from kgverify.trace.model.trace import Trace
 
@@ -40,7 +40,7 @@ def test_goals_are_atoms_or_say_what_they_are(trace: Trace):
     assert [names.goal((), kind) for kind in (1, 2, 3)] == ["TRUE", "FALSE", "kind#3"]
 
 
-def test_clauses_are_told_with_their_places_as_far_as_they_are_known(trace: Trace):
+def test_clauses_are_printed_with_their_file_and_line_if_known(trace: Trace):
     names = Names(trace)
     assert [names.clause(1, origin) for origin in (0, 1, 2, -1)] == ["r0 [rules.txt:1]", "r1", "rule 2", "rule -1"]
     facts = [f"fact {names.atom(tuple(fact))}" for fact in trace.facts.tolist()]
@@ -53,7 +53,7 @@ def test_clauses_are_told_with_their_places_as_far_as_they_are_known(trace: Trac
     assert names.clause(0, 0) == ""
 
 
-def test_a_resolvent_is_told_with_its_clause_if_it_has_one(trace: Trace):
+def test_a_resolvent_is_printed_with_its_clause_if_it_has_one(trace: Trace):
     names = Names(trace)
     goal = (Atom(0, 0, -1),)
     assert names.resolvent(ResolventView(0, goal, 1, 1, 0.0)) == f"{names.goal(goal)}   by r1"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from comparison_traces import column_of, small_trace, with_column, with_element, with_header, with_rankings
 
-from kgverify.comparison.compare import compare_traces
+from kgverify.comparison.compare import compare
 from kgverify.comparison.rankings import compare_rankings, mean_reciprocal_rank
 from kgverify.comparison.result import Comparison, Level, Verdict
 from kgverify.program.outcomes import Outcome
@@ -14,7 +14,7 @@ from kgverify.trace.model.columns import Rankings
 from kgverify.trace.model.trace import Trace
 
 MARGIN = 0.3
-"""How far a gap of two log-probabilities may be off in the traces of `ranked`, nats."""
+"""The error bound of a gap of two log-probabilities in the traces of `ranked`, nats."""
 VALUES = (-1.0, -1.2, -2.0, -3.0, -4.0, -5.0)
 
 
@@ -41,7 +41,7 @@ def with_rank(trace: Trace, optimistic: float, pessimistic: float) -> Trace:
 
 
 def compared(expected: Trace, actual: Trace) -> Comparison:
-    return compare_rankings(compare_traces(expected, actual), expected, actual)
+    return compare_rankings(compare(expected, actual), expected, actual)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_not_proved_is_a_hundred_nats_lower():
     assert compared(expected, with_rank(expected, 2, 2)).verdict is Verdict.AGREE
 
 
-def test_a_wrong_rank_is_told_with_its_query_and_both_values():
+def test_a_wrong_rank_is_printed_with_its_query_and_both_values():
     trace = small_trace()
     (divergence,) = compared(trace, with_rank(trace, 2, 5)).divergences
     first = trace.rankings
@@ -106,7 +106,7 @@ def test_ranks_of_a_query_without_candidates_are_of_no_candidate(score_error: fl
 
 
 @pytest.mark.parametrize(("name", "level"), [("optimistic", Level.METRIC), ("num_ranked", Level.RANK)])
-def test_ranks_that_follow_from_a_divergence_raise_its_level_and_are_none_of_their_own(name: str, level: Level):
+def test_ranks_that_follow_from_a_divergence_raise_its_level_and_are_not_divergences(name: str, level: Level):
     trace = small_trace()
     wrong = with_element(trace, "candidates.is_limited", 0, lambda flag: 1 - flag)
     values = getattr(trace.rankings, name).copy()

@@ -1,4 +1,4 @@
-"""What two recorded traces can decide, and what they cannot."""
+"""Two recorded traces without engines decide what they can and admit what they cannot."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from comparison_traces import small_trace, with_columns, with_header_error
 
-from kgverify.comparison.compare import compare_traces
+from kgverify.comparison.compare import compare
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Verdict
 from kgverify.program.program import Symbols
@@ -15,8 +15,8 @@ from kgverify.trace.write.writer import write_again
 from kgverify.verification.verify import compare_recorded
 
 
-def compare(expected: Trace, actual: Trace):
-    return compare_rankings(compare_traces(expected, actual), expected, actual)
+def compare_with_ranks(expected: Trace, actual: Trace):
+    return compare_rankings(compare(expected, actual), expected, actual)
 
 
 def test_wrong_ranks_are_not_excused_by_a_declared_error():
@@ -25,7 +25,7 @@ def test_wrong_ranks_are_not_excused_by_a_declared_error():
     wrong = replace(
         expected, rankings=ranks._replace(optimistic=ranks.optimistic + 2, pessimistic=ranks.pessimistic + 2)
     )
-    comparison = compare(expected, wrong)
+    comparison = compare_with_ranks(expected, wrong)
     assert comparison.verdict is Verdict.DIVERGE
     assert {each.stage for each in comparison.divergences} == {"rank"}
 
@@ -37,7 +37,7 @@ def test_a_rank_that_rounding_can_move_is_excused():
     assert behind.any()
     better = ranks._replace(optimistic=ranks.optimistic - behind, pessimistic=ranks.pessimistic - behind)
     moved = replace(trace, rankings=better)
-    comparison = compare(trace, moved)
+    comparison = compare_with_ranks(trace, moved)
     assert comparison.verdict is Verdict.AGREE
     assert any("near-ties" in note for note in comparison.notes)
 
@@ -97,12 +97,12 @@ def renumbered(trace: Trace, facts: bool) -> Trace:
 
 
 def test_facts_numbered_otherwise_are_the_same_facts():
-    comparison = compare_traces(small_trace(), renumbered(small_trace(), facts=True))
+    comparison = compare(small_trace(), renumbered(small_trace(), facts=True))
     assert comparison.verdict is Verdict.AGREE
     assert "resolvents.origin" in comparison.coverage.fields
 
 
 def test_without_a_table_of_facts_another_numbering_leaves_origins_out():
-    comparison = compare_traces(small_trace(), renumbered(small_trace(), facts=False))
+    comparison = compare(small_trace(), renumbered(small_trace(), facts=False))
     assert comparison.verdict is Verdict.AGREE
     assert "resolvents.origin" in comparison.coverage.not_compared

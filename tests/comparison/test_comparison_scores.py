@@ -16,7 +16,7 @@ from comparison_traces import (
     with_header,
 )
 
-from kgverify.comparison.compare import compare_traces
+from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Level, Verdict
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.trace import Trace
@@ -33,7 +33,7 @@ def with_error(trace: Trace, error: float = ERROR) -> Trace:
 def test_scores_agree_within_the_sum_of_both_errors(delta: float, is_same: bool, lockstep: bool):
     trace = with_error(small_lockstep_trace() if lockstep else small_trace())
     actual = with_element(trace, "resolvents.score", 30, lambda score: score + delta)
-    comparison = compare_traces(trace, actual, lockstep=lockstep)
+    comparison = compare(trace, actual, lockstep=lockstep)
     assert comparison.verdict is (Verdict.AGREE if is_same else Verdict.DIVERGE)
     assert comparison.level is (Level.BITS if is_same else Level.TOLERANCE)
     assert {rule.field: rule.rule for rule in comparison.equality}["resolvents.score"] == "within 0.5"
@@ -41,12 +41,12 @@ def test_scores_agree_within_the_sum_of_both_errors(delta: float, is_same: bool,
 
 def test_without_a_declared_error_scores_are_equal_or_not():
     actual = with_element(small_trace(), "resolvents.score", 30, lambda score: np.nextafter(score, 9))
-    comparison = compare_traces(small_trace(), actual)
+    comparison = compare(small_trace(), actual)
     assert (comparison.verdict, comparison.level) == (Verdict.DIVERGE, Level.TOLERANCE)
     rules = {rule.field: rule.rule for rule in comparison.equality}
     assert (rules["resolvents.score"], rules["steps.choice"]) == ("equal", "equal")
     assert rules["candidates.log_probability"] == "within 1e-9, relative"
-    rules = {rule.field: rule.rule for rule in compare_traces(*[with_error(small_trace())] * 2).equality}
+    rules = {rule.field: rule.rule for rule in compare(*[with_error(small_trace())] * 2).equality}
     assert rules["steps.choice"] == "equal, unless the scores' gap is at most 1"
     assert rules["candidates.log_probability"] == "within 0.5 a step"
 
@@ -59,17 +59,17 @@ def test_log_probabilities_agree_within_the_errors_of_their_steps(delta: float, 
         actual = with_element(
             trace, "candidates.log_probability", candidate, lambda value, most=bound: value + delta * most
         )
-        comparison = compare_traces(trace, actual)
+        comparison = compare(trace, actual)
         assert comparison.verdict is (Verdict.AGREE if is_same else Verdict.DIVERGE)
         assert [each.field for each in comparison.divergences] == ["candidates.log_probability"] * (not is_same)
 
 
 @pytest.mark.parametrize("error", [0.0, ERROR, 1e300])
-def test_scores_that_are_no_number_are_never_equal(error: float):
+def test_scores_that_are_not_numbers_are_never_equal(error: float):
     trace = with_error(small_trace(), error)
     nan = with_element(trace, "resolvents.score", 30, lambda _: np.nan)
     for expected, actual in ((trace, nan), (nan, trace), (nan, nan)):
-        comparison = compare_traces(expected, actual)
+        comparison = compare(expected, actual)
         assert comparison.verdict is Verdict.DIVERGE
         assert comparison.divergences[0].field == "resolvents.score"
 
@@ -77,8 +77,8 @@ def test_scores_that_are_no_number_are_never_equal(error: float):
 def test_equal_infinities_are_equal_and_opposite_ones_are_not():
     plus = with_element(small_trace(), "resolvents.score", 30, lambda _: np.inf)
     minus = with_element(small_trace(), "resolvents.score", 30, lambda _: -np.inf)
-    assert compare_traces(plus, plus).verdict is Verdict.AGREE
-    assert compare_traces(plus, minus).verdict is Verdict.DIVERGE
+    assert compare(plus, plus).verdict is Verdict.AGREE
+    assert compare(plus, minus).verdict is Verdict.DIVERGE
 
 
 def test_scores_in_single_precision_that_round_to_the_same_have_no_difference_of_bits():
@@ -86,7 +86,7 @@ def test_scores_in_single_precision_that_round_to_the_same_have_no_difference_of
     double = with_error(with_column(small_trace(), "resolvents.score", scores), 1e-6)
     single = with_error(with_column(small_trace(), "resolvents.score", scores.astype(np.float32)), 1e-6)
     for expected, actual in ((double, single), (single, double)):
-        comparison = compare_traces(expected, actual)
+        comparison = compare(expected, actual)
         assert (comparison.verdict, comparison.level) == (Verdict.AGREE, None)
 
 
@@ -113,7 +113,7 @@ def near_tie(trace: Trace, gap: float, choice: int = 0) -> tuple[Trace, Trace, i
 @pytest.mark.parametrize("gap", [0.0, 2 * ERROR, 4 * ERROR, -4 * ERROR])
 def test_another_choice_inside_the_error_bound_is_a_near_tie(gap: float):
     expected, actual, row = near_tie(small_trace(), gap)
-    comparison = compare_traces(expected, actual)
+    comparison = compare(expected, actual)
     assert comparison.verdict is Verdict.AGREE
     assert comparison.divergences == ()
     (tie,) = comparison.near_ties
@@ -126,7 +126,7 @@ def test_another_choice_inside_the_error_bound_is_a_near_tie(gap: float):
 @pytest.mark.parametrize("gap", [4.1 * ERROR, -4.1 * ERROR, np.nan])
 def test_another_choice_outside_the_error_bound_is_a_divergence(gap: float):
     expected, actual, row = near_tie(small_trace(), gap)
-    comparison = compare_traces(expected, actual)
+    comparison = compare(expected, actual)
     assert comparison.verdict is Verdict.DIVERGE
     assert comparison.near_ties == ()
     (divergence,) = comparison.divergences
@@ -140,22 +140,22 @@ def test_a_choice_against_the_scores_beside_it_is_no_near_tie():
     first = int(starts_of(actual.columns.steps.num_resolvents)[row])
     for higher in (np.nextafter(scores[first], np.inf), scores[first] + ERROR):
         contrary = with_element(actual, "resolvents.score", first + 1, lambda _, score=higher: score)
-        (divergence,) = compare_traces(expected, contrary).divergences
+        (divergence,) = compare(expected, contrary).divergences
         assert divergence.stage == "choose"
     # What was rounded when it was recorded tells less.
     rounded = with_column(contrary, "resolvents.score", contrary.columns.resolvents.score.astype(np.float32))
-    assert compare_traces(expected, rounded).verdict is Verdict.AGREE
+    assert compare(expected, rounded).verdict is Verdict.AGREE
 
 
 def test_exact_engines_have_no_near_ties():
     expected, actual, _ = near_tie(small_trace(), 0.0)
     exact = with_error(expected, 0.0), with_error(actual, 0.0)
-    assert compare_traces(*exact).verdict is Verdict.DIVERGE
+    assert compare(*exact).verdict is Verdict.DIVERGE
 
 
 def test_a_near_tie_in_lockstep_is_one_of_its_step():
     expected, actual, row = near_tie(small_lockstep_trace(), ERROR)
-    comparison = compare_traces(expected, actual, lockstep=True)
+    comparison = compare(expected, actual, lockstep=True)
     assert comparison.verdict is Verdict.AGREE
     (tie,) = comparison.near_ties
     assert tie.candidate == row
@@ -179,18 +179,18 @@ def without_last_resolvent(trace: Trace, row: int) -> Trace:
 def test_what_follows_a_near_tie_is_another_way_and_not_compared():
     expected, actual, row = near_tie(small_trace(), ERROR)
     assert place_of_step(expected, row + 1)[0] == place_of_step(expected, row)[0]
-    comparison = compare_traces(expected, without_last_resolvent(actual, row + 1))
+    comparison = compare(expected, without_last_resolvent(actual, row + 1))
     assert (comparison.verdict, comparison.level) == (Verdict.AGREE, Level.BITS)
     # At equal scores not even bits differ, whatever comes after.
     expected, actual, row = near_tie(small_trace(), 0.0)
-    comparison = compare_traces(expected, without_last_resolvent(actual, row + 1))
+    comparison = compare(expected, without_last_resolvent(actual, row + 1))
     assert (comparison.verdict, comparison.level) == (Verdict.AGREE, None)
 
 
 def test_a_near_tie_does_not_hide_another_outcome_of_the_step():
     expected, actual, row = near_tie(small_trace(), ERROR)
     actual = with_element(actual, "steps.outcome", row, lambda outcome: 1 - outcome)
-    comparison = compare_traces(expected, actual)
+    comparison = compare(expected, actual)
     assert comparison.verdict is Verdict.DIVERGE
     assert comparison.near_ties == ()
 
@@ -203,7 +203,7 @@ def without_scores(trace: Trace) -> Trace:
 @pytest.mark.parametrize(("gap", "is_tie"), [(ERROR, True), (5 * ERROR, False)])
 def test_a_trace_without_scores_is_held_to_the_gaps_of_the_expected_one(gap: float, is_tie: bool):
     expected, actual, _ = near_tie(small_trace(), gap)
-    comparison = compare_traces(expected, without_scores(actual))
+    comparison = compare(expected, without_scores(actual))
     assert comparison.verdict is (Verdict.AGREE if is_tie else Verdict.DIVERGE)
     assert len(comparison.near_ties) == is_tie
     # Which of the two it is that the actual side takes makes no difference.
@@ -212,11 +212,11 @@ def test_a_trace_without_scores_is_held_to_the_gaps_of_the_expected_one(gap: flo
         with_element(each, "steps.choice", row, lambda choice: 1 - choice)
         for each in (expected, without_scores(actual))
     ]
-    assert len(compare_traces(*swapped).near_ties) == is_tie
+    assert len(compare(*swapped).near_ties) == is_tie
     assert "resolvents.score" in comparison.coverage.not_compared
 
 
 def test_another_choice_is_never_a_near_tie_where_the_expected_trace_has_no_scores():
     expected, actual, _ = near_tie(small_trace(), 0.0)
     for lacking in (actual, without_scores(actual)):
-        assert compare_traces(without_scores(expected), lacking).verdict is Verdict.DIVERGE
+        assert compare(without_scores(expected), lacking).verdict is Verdict.DIVERGE

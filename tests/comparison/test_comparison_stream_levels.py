@@ -7,15 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 from comparison_traces import with_element
-from stream_pairs import CHANGES, base_trace, cut_steps, lose, rename_constants, shuffle, store, tie
+from stream_pairs import CHANGES, base_trace, cut_steps, lose, shuffle, store, tie
 
 import kgverify
-from kgverify.comparison.result import Verdict
-from kgverify.comparison.sharing import DIGEST
-from kgverify.comparison.streaming import blocks as stream_blocks
-from kgverify.comparison.streaming import columns as stream_columns
-from kgverify.comparison.streaming.compare import SKIPPED, compare_streams
-from kgverify.comparison.streaming.first_divergence import find_first_divergence
+from kgverify.comparison import source, stored_columns
+from kgverify.comparison.compare import SKIPPED, compare
+from kgverify.comparison.result import DIGEST, Verdict
 from kgverify.errors import UserError
 from kgverify.report.report import encode_report
 from kgverify.trace.hdf5.writing import write_arrays
@@ -23,9 +20,8 @@ from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.save import read_run, save_recorded
-from kgverify.verification.verify import compare_loaded, compare_recorded
+from kgverify.verification.verify import compare_recorded
 
 LEVELS = [level.value for level in TraceLevel if level is not TraceLevel.DEEP]
 # A deep trace is one of level `steps` but for what its stages gave.
@@ -36,8 +32,8 @@ TRACES = Path(kgverify.__file__).parents[1] / "traces"
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     """So that a small trace has many."""
-    monkeypatch.setattr(stream_columns, "PIECE_BYTES", 512)
-    for module in (content, stream_blocks):
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 512)
+    for module in (content, source):
         monkeypatch.setattr(module, "BLOCK_STEPS", 12)
 
 
@@ -45,7 +41,7 @@ def assert_same_report(expected, actual, *, verifies_content=None):
     """Streaming says what the comparison in memory says, less the note on what it did not verify; returns the report."""
     streamed = compare_recorded(expected, actual, verifies_content=verifies_content).report
     notes = tuple(note for note in streamed.notes if note != SKIPPED)
-    loaded = compare_loaded(read_trace(expected), read_trace(actual)).report
+    loaded = compare_recorded(read_trace(expected), read_trace(actual)).report
     streamed = msgspec.structs.replace(streamed, notes=notes)
     assert msgspec.json.decode(encode_report(streamed)) == msgspec.json.decode(encode_report(loaded))
     return streamed
@@ -108,11 +104,11 @@ def test_a_trace_with_goals_is_verified_where_its_digests_are_all_that_is_compar
     wrong = with_element(trace, "steps.outcome", 7, lambda value: (value + 1) % 3)
     first = store(trace, tmp_path / "a", level="digests")
     honest = store(wrong, tmp_path / "b")
-    assert compare_streams(first, honest, verifies_content=False).comparison.verdict is Verdict.DIVERGE
+    assert compare(first, honest, verifies_content=False).verdict is Verdict.DIVERGE
     arrays = DataFile(honest).load_arrays() | {"digests/sequence": trace.digests.sequence}
     write_arrays(tmp_path / "c", arrays, "test")
     with pytest.raises(UserError, match="has digest"):
-        compare_streams(first, tmp_path / "c", verifies_content=False)
+        compare(first, tmp_path / "c", verifies_content=False)
 
 
 def test_goals_without_stored_digests_are_compared_with_digests(tmp_path):
@@ -143,25 +139,6 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
 
 @pytest.mark.sample(4, deep=12)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
-@pytest.mark.parametrize("change", [cut_steps, shuffle, lose, rename_constants], ids=lambda each: each.__name__)
-def test_the_first_divergence_at_any_levels(change, levels, tmp_path):
-    trace = base_trace()
-    changed = change(trace, np.random.default_rng(4))
-    first, second = (
-        store(each, tmp_path / name, level=level)
-        for name, each, level in zip("ab", (trace, changed), levels, strict=True)
-    )
-    compared = compare_streams(first, second, rebuilding=Rebuilder).comparison
-    if compared.reasons and not compared.divergences:
-        with pytest.raises(UserError, match="number their names differently"):
-            find_first_divergence(first, second)
-        return
-    found = find_first_divergence(first, second, rebuilding=Rebuilder)
-    assert found == (compared.divergences[0] if compared.divergences else None)
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("row", [0, 3, 40])
 def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_path):
     trace = base_trace()
@@ -170,9 +147,12 @@ def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_p
         store(each, tmp_path / name, level=level, is_archived=True)
         for name, each, level in zip("ab", (trace, changed), levels, strict=True)
     )
-    expected = compare_streams(first, second).comparison.divergences
-    assert find_first_divergence(first, second) == expected[0]
-    assert find_first_divergence(first, first) is None
+    (divergence,) = compare(first, second).divergences
+    ends = np.cumsum(trace.columns.candidates.num_steps)
+    candidate = int(np.searchsorted(ends, row, side="right"))
+    step = row - int(ends[candidate] - trace.columns.candidates.num_steps[candidate])
+    assert (divergence.candidate, divergence.step) == (candidate, step)
+    assert compare(first, first).verdict is Verdict.AGREE
 
 
 NAMES = sorted(path.name for path in TRACES.glob("*.h5"))
@@ -185,4 +165,3 @@ def test_golden_traces_of_both_versions_stream_as_in_memory(expected, actual):
     """Version 1 has all three digests, version 2 that of the sequence."""
     report = assert_same_report(TRACES / expected, TRACES / actual)
     assert report.verdict is Verdict.AGREE
-    assert find_first_divergence(TRACES / expected, TRACES / actual) is None

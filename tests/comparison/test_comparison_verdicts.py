@@ -18,8 +18,8 @@ from comparison_traces import (
     with_rankings,
 )
 
-from kgverify.comparison.compare import compare_traces
-from kgverify.comparison.positions import lockstep_columns
+from kgverify.comparison.comparable import lockstep_columns
+from kgverify.comparison.compare import compare
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Level, Verdict, highest_level
 from kgverify.program.limits import Limits
@@ -51,7 +51,7 @@ def test_a_missing_last_step_is_a_divergence(candidate: int):
     shorter = without_last_step(trace, candidate)
     num_steps = int(trace.columns.candidates.num_steps[candidate])
     for expected, actual in ((trace, shorter), (shorter, trace)):
-        comparison = compare_traces(expected, actual)
+        comparison = compare(expected, actual)
         assert comparison.verdict is Verdict.DIVERGE
         (divergence,) = comparison.divergences
         assert (divergence.candidate, divergence.step) == (candidate, num_steps - 1)
@@ -60,7 +60,7 @@ def test_a_missing_last_step_is_a_divergence(candidate: int):
 
 
 def test_a_missing_candidate_is_a_divergence():
-    comparison = compare_traces(small_trace(), rows_with(small_trace(), ALL_ROWS[:4] + ALL_ROWS[5:]))
+    comparison = compare(small_trace(), rows_with(small_trace(), ALL_ROWS[:4] + ALL_ROWS[5:]))
     assert comparison.verdict is Verdict.DIVERGE
     (divergence,) = comparison.divergences
     assert (divergence.candidate, divergence.stage, divergence.actual) == (4, "recycle", "no such candidate")
@@ -69,14 +69,14 @@ def test_a_missing_candidate_is_a_divergence():
 
 
 def test_an_extra_candidate_is_a_divergence():
-    comparison = compare_traces(rows_with(small_trace(), ALL_ROWS[:-1]), small_trace())
+    comparison = compare(rows_with(small_trace(), ALL_ROWS[:-1]), small_trace())
     assert comparison.verdict is Verdict.DIVERGE
     (divergence,) = comparison.divergences
     assert (divergence.expected, divergence.stage) == ("no such candidate", "corrupt")
 
 
 def test_a_candidate_listed_twice_is_a_divergence_of_the_batch_machinery():
-    comparison = compare_traces(small_trace(), rows_with(small_trace(), [*ALL_ROWS, 3]))
+    comparison = compare(small_trace(), rows_with(small_trace(), [*ALL_ROWS, 3]))
     assert comparison.verdict is Verdict.DIVERGE
     (divergence,) = comparison.divergences
     assert (divergence.stage, divergence.candidate) == ("recycle", len(ALL_ROWS))
@@ -84,13 +84,13 @@ def test_a_candidate_listed_twice_is_a_divergence_of_the_batch_machinery():
 
 def test_a_candidate_listed_twice_on_both_sides_is_compared_twice():
     trace = rows_with(small_trace(), [*ALL_ROWS, 3])
-    assert compare_traces(trace, trace).verdict is Verdict.AGREE
-    assert compare_traces(trace, trace).coverage.candidates == len(ALL_ROWS) + 1
+    assert compare(trace, trace).verdict is Verdict.AGREE
+    assert compare(trace, trace).coverage.candidates == len(ALL_ROWS) + 1
 
 
 def test_candidates_drawn_otherwise_point_to_the_draw():
     actual = with_element(small_trace(), "candidates.atom", (4, 1), lambda entity: entity + 1)
-    stages = {divergence.stage for divergence in compare_traces(small_trace(), actual).divergences}
+    stages = {divergence.stage for divergence in compare(small_trace(), actual).divergences}
     assert stages == {"corrupt"}
 
 
@@ -101,7 +101,7 @@ def test_an_empty_trace_never_agrees(sides: str, lockstep: bool):
     empty = with_columns(trace, empty_columns())
     expected = trace if sides == "actual" else empty
     actual = trace if sides == "expected" else empty
-    comparison = compare_traces(expected, actual, lockstep=lockstep)
+    comparison = compare(expected, actual, lockstep=lockstep)
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert any("nothing was compared" in reason for reason in comparison.reasons)
 
@@ -112,12 +112,12 @@ def test_candidates_without_a_step_never_agree():
     bare = with_columns(
         trace, empty_columns()._replace(candidates=trace.columns.candidates._replace(num_steps=num_steps))
     )
-    assert compare_traces(bare, bare).verdict is Verdict.INCONCLUSIVE
-    assert compare_traces(trace, bare).verdict is Verdict.INCONCLUSIVE
+    assert compare(bare, bare).verdict is Verdict.INCONCLUSIVE
+    assert compare(trace, bare).verdict is Verdict.INCONCLUSIVE
 
 
 def test_nothing_in_common_never_agrees():
-    comparison = compare_traces(rows_with(small_trace(), ALL_ROWS[:5]), rows_with(small_trace(), ALL_ROWS[5:]))
+    comparison = compare(rows_with(small_trace(), ALL_ROWS[:5]), rows_with(small_trace(), ALL_ROWS[5:]))
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert len(comparison.divergences) == len(ALL_ROWS)
 
@@ -126,7 +126,7 @@ def test_nothing_in_common_never_agrees():
 def test_a_recording_that_did_not_finish_is_inconclusive_even_where_it_agrees(role: str):
     partial = replace(small_trace(), is_complete=False, source="run.h5.partial")
     traces = (partial, small_trace()) if role == "expected" else (small_trace(), partial)
-    comparison = compare_traces(*traces)
+    comparison = compare(*traces)
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert comparison.reasons == (f"the {role} trace is not complete: run.h5.partial",)
 
@@ -134,7 +134,7 @@ def test_a_recording_that_did_not_finish_is_inconclusive_even_where_it_agrees(ro
 def test_candidates_in_another_order_agree():
     order = np.random.default_rng(3).permutation(ALL_ROWS).tolist()
     assert order != ALL_ROWS
-    comparison = compare_traces(small_trace(), rows_with(small_trace(), order))
+    comparison = compare(small_trace(), rows_with(small_trace(), order))
     assert comparison.verdict is Verdict.AGREE
     assert comparison.coverage.candidates == len(ALL_ROWS)
     assert comparison.coverage.steps == len(small_trace().columns.steps.depth)
@@ -172,13 +172,13 @@ def test_another_numbering_of_the_same_names_agrees():
     theirs = renumbered(small_trace())
     assert not np.array_equal(theirs.columns.steps.goal_atoms, small_trace().columns.steps.goal_atoms)
     for expected, actual in ((small_trace(), theirs), (theirs, small_trace())):
-        comparison = compare_traces(expected, actual)
+        comparison = compare(expected, actual)
         assert (comparison.verdict, comparison.reasons) == (Verdict.AGREE, ())
 
 
-def test_a_difference_under_another_numbering_is_told_in_names():
+def test_a_difference_under_another_numbering_is_printed_in_names():
     theirs = with_element(renumbered(small_trace()), "steps.goal_atoms", (20, 2), lambda _: 3)
-    (divergence,) = compare_traces(small_trace(), theirs).divergences
+    (divergence,) = compare(small_trace(), theirs).divergences
     assert theirs.symbols.constants[3] in divergence.actual
     assert theirs.symbols.constants[3] not in divergence.expected
 
@@ -201,7 +201,7 @@ def test_a_difference_under_another_numbering_is_told_in_names():
 def test_traces_of_different_runs_are_inconclusive_with_a_reason(changes: dict, reason: str):
     other = with_header(small_trace(), **changes)
     for expected, actual in ((small_trace(), other), (other, small_trace())):
-        comparison = compare_traces(expected, actual)
+        comparison = compare(expected, actual)
         assert comparison.verdict is Verdict.INCONCLUSIVE
         (found,) = comparison.reasons
         if expected is small_trace():
@@ -212,19 +212,19 @@ def test_different_weights_are_inconclusive_and_an_empty_hash_is_taken_for_equal
     first = with_header(small_trace(), policy={"name": "two_tower", "sha256": "ab" * 32})
     second = with_header(small_trace(), policy={"name": "two_tower", "sha256": "cd" * 32})
     unknown = with_header(small_trace(), policy={"name": "two_tower", "sha256": ""})
-    assert compare_traces(first, second).verdict is Verdict.INCONCLUSIVE
-    assert compare_traces(first, unknown).verdict is Verdict.AGREE
+    assert compare(first, second).verdict is Verdict.INCONCLUSIVE
+    assert compare(first, unknown).verdict is Verdict.AGREE
 
 
 def test_a_reason_outweighs_a_divergence():
     actual = with_element(small_trace(), "steps.outcome", 3, lambda outcome: 1 - outcome)
-    comparison = compare_traces(small_trace(), with_header(actual, limits=Limits(max_atoms=7)))
+    comparison = compare(small_trace(), with_header(actual, limits=Limits(max_atoms=7)))
     assert comparison.verdict is Verdict.INCONCLUSIVE
     assert len(comparison.divergences) == 1
 
 
 def without_columns(trace: Trace, *names: str) -> Trace:
-    """As a reader gives a trace that lacks columns: zeros, and not among its fields."""
+    """Return the trace as read from a file that lacks columns: zeros, and not among its fields."""
     for name in names:
         trace = with_column(trace, name, np.zeros_like(column_of(trace, name)))
     return replace(trace, fields=trace.fields - set(names))
@@ -245,13 +245,13 @@ def test_an_absent_column_is_not_compared_and_the_rest_is(names: tuple[str, ...]
     lacking = without_columns(trace, *names)
     expected = trace if role == "actual" else lacking
     actual = trace if role == "expected" else lacking
-    comparison = compare_traces(expected, actual)
+    comparison = compare(expected, actual)
     assert comparison.verdict is Verdict.AGREE
     assert comparison.coverage.not_compared == tuple(sorted(names))
     assert not set(names) & set(comparison.coverage.fields)
     assert not set(names) & {rule.field for rule in comparison.equality}
     wrong = with_element(actual, "steps.choice", 4, lambda choice: choice + 1)
-    assert compare_traces(expected, wrong).verdict is Verdict.DIVERGE
+    assert compare(expected, wrong).verdict is Verdict.DIVERGE
 
 
 def swapped_resolvents(trace: Trace, row: int) -> Trace:
@@ -273,7 +273,7 @@ def swapped_resolvents(trace: Trace, row: int) -> Trace:
 def test_another_order_alone_is_of_level_order():
     trace = small_trace()
     row = first_step_with(trace, 3)
-    comparison = compare_traces(trace, swapped_resolvents(trace, row))
+    comparison = compare(trace, swapped_resolvents(trace, row))
     (divergence,) = comparison.divergences
     assert (divergence.candidate, divergence.step) == place_of_step(trace, row)
     assert (divergence.field, divergence.level, comparison.level) == ("resolvents.order", Level.ORDER, Level.ORDER)
@@ -296,7 +296,7 @@ def test_another_numbering_of_variables_alone_is_of_level_renaming():
     atoms = trace.columns.resolvents.atoms.copy()
     of_step = (step_of == step) & ~in_chosen
     atoms[of_step, 1:] = np.where(atoms[of_step, 1:] < 0, atoms[of_step, 1:] - 4, atoms[of_step, 1:])
-    comparison = compare_traces(trace, with_column(trace, "resolvents.atoms", atoms))
+    comparison = compare(trace, with_column(trace, "resolvents.atoms", atoms))
     (divergence,) = comparison.divergences
     assert (divergence.stage, divergence.level) == ("rename", Level.RENAMING)
     assert (divergence.candidate, divergence.step) == place_of_step(trace, step)
@@ -316,7 +316,7 @@ def test_a_dropped_atom_points_to_prune_and_a_resolvent_less_to_matching():
         num_atoms=counts, atoms=np.delete(trace.columns.resolvents.atoms, at + 1, axis=0)
     )
     pruned = with_columns(trace, trace.columns._replace(resolvents=resolvents))
-    (divergence,) = compare_traces(trace, pruned).divergences
+    (divergence,) = compare(trace, pruned).divergences
     assert divergence.stage == "prune"
 
     r = trace.columns.resolvents
@@ -328,11 +328,11 @@ def test_a_dropped_atom_points_to_prune_and_a_resolvent_less_to_matching():
     counts[row] -= 1
     steps = trace.columns.steps._replace(num_resolvents=counts)
     fewer = with_columns(trace, trace.columns._replace(steps=steps, resolvents=resolvents))
-    (divergence,) = compare_traces(trace, fewer).divergences
+    (divergence,) = compare(trace, fewer).divergences
     assert divergence.stage in ("match_rules", "match_facts")
     assert divergence.actual == ["nothing more"]
     dropped = with_element(fewer, "steps.dropped_resolvents", row, lambda count: count + 1)
-    (divergence,) = compare_traces(trace, dropped).divergences
+    (divergence,) = compare(trace, dropped).divergences
     assert divergence.stage == "limit"
 
 
@@ -356,25 +356,25 @@ def test_another_outcome_of_the_candidate_raises_the_level():
     row = first_step_with(trace, 2)
     candidate, _ = place_of_step(trace, row)
     actual = with_element(trace, "steps.dropped_atoms", row, lambda count: count + 1)
-    assert compare_traces(trace, actual).level is Level.RENAMING
+    assert compare(trace, actual).level is Level.RENAMING
     actual = with_element(actual, "candidates.outcome", candidate, lambda outcome: (outcome + 1) % 4)
-    assert compare_traces(trace, actual).level is Level.OUTCOME
+    assert compare(trace, actual).level is Level.OUTCOME
 
 
 @pytest.mark.parametrize("choice", [-1, -2, 10**6, -(2**31), 2**31 - 1])
 @pytest.mark.parametrize("score_error", [0.0, 10.0])
-def test_a_choice_that_is_no_resolvent_is_a_divergence_and_no_crash(choice: int, score_error: float):
+def test_a_choice_that_is_not_a_resolvent_is_a_divergence_and_not_a_crash(choice: int, score_error: float):
     trace = with_header(small_trace(), engine={"score_error": score_error})
     actual = with_element(trace, "steps.choice", 6, lambda _: choice)
     for first, second in ((trace, actual), (actual, trace)):
-        (divergence,) = compare_traces(first, second).divergences
+        (divergence,) = compare(first, second).divergences
         assert (divergence.stage, divergence.level) == ("choose", Level.CHOICE)
-        assert f"index {choice}, which is no resolvent" in (divergence.expected, divergence.actual)
+        assert f"index {choice}, not a resolvent" in (divergence.expected, divergence.actual)
 
 
 def test_wrong_ranks_behind_agreeing_candidates_are_a_fault_of_rank():
     trace = small_trace()
-    agreeing = compare_traces(trace, trace)
+    agreeing = compare(trace, trace)
     assert compare_rankings(agreeing, trace, trace) == agreeing
     for name in ("optimistic", "pessimistic", "num_ranked"):
         wrong = getattr(trace.rankings, name).copy()
@@ -391,7 +391,7 @@ def test_a_ranking_too_few_or_too_many_is_a_fault_of_rank():
     trace = small_trace()
     fewer = replace(trace, rankings=type(trace.rankings)(*(column[:-1] for column in trace.rankings)))
     for expected, actual in ((trace, fewer), (fewer, trace)):
-        comparison = compare_rankings(compare_traces(expected, actual), expected, actual)
+        comparison = compare_rankings(compare(expected, actual), expected, actual)
         assert comparison.verdict is Verdict.DIVERGE
         (divergence,) = comparison.divergences
         assert divergence.stage == "rank"
@@ -400,7 +400,7 @@ def test_a_ranking_too_few_or_too_many_is_a_fault_of_rank():
 
 def test_absent_ranks_are_named():
     trace = small_trace()
-    comparison = compare_rankings(compare_traces(trace, trace), trace, replace(trace, rankings=None))
+    comparison = compare_rankings(compare(trace, trace), trace, replace(trace, rankings=None))
     assert comparison.verdict is Verdict.AGREE
     assert comparison.notes == ("ranks were not compared: the actual trace has none",)
 
@@ -412,14 +412,14 @@ def test_the_steps_of_the_candidate_after_a_divergence_follow_from_it():
     first, end = starts_of(num_steps)[candidate : candidate + 2].tolist()
     assert end - first > 2
     for row in range(first, end):
-        (divergence,) = compare_traces(
+        (divergence,) = compare(
             trace, with_element(trace, "steps.dropped_atoms", row, lambda count: count + 1)
         ).divergences
         assert (divergence.step, divergence.later_steps) == (row - first, end - row - 1)
-        (divergence,) = compare_traces(
+        (divergence,) = compare(
             alone, with_element(alone, "steps.dropped_atoms", row, lambda count: count + 1), lockstep=True
         ).divergences
         assert (divergence.step, divergence.later_steps) == (int(trace.columns.steps.depth[row]), 0)
     limited = with_element(trace, "candidates.is_limited", candidate, lambda flag: 1 - flag)
-    (divergence,) = compare_traces(trace, limited).divergences
+    (divergence,) = compare(trace, limited).divergences
     assert (divergence.step, divergence.later_steps) == (-1, 0)

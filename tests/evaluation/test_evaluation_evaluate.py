@@ -303,7 +303,7 @@ def test_the_batch_fits_into_the_memory():
     wide = choose_batch(run, device="cpu", memory=1 << 30)
     narrow = choose_batch(run, device="cpu", memory=4 << 20)
     assert narrow.slots < wide.slots <= 512
-    with pytest.raises(UserError, match="slots take") as caught:
+    with pytest.raises(UserError, match="slots need") as caught:
         choose_batch(run, device="cpu", memory=1 << 10)
     assert caught.value.where == "--memory"
     pipelines = [compiled_pipeline(run, mode="eager", device="cpu", layout=layout) for layout in (wide, narrow)]

@@ -44,6 +44,7 @@ def test_the_ranks_of_countries_are_those_of_all_candidates(policy: str, max_dep
     assert num_skipped > 0 or (policy, max_depth) == ("shortest", 3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_corruptions", [ALL, 1000])
 def test_the_ranks_of_generated_programs_are_those_of_all_candidates(num_corruptions: int):
     # One at a time: in a merged program a variable of a head alone stands for the constants of all.

@@ -214,6 +214,7 @@ def test_the_ranks_of_family_among_all_entities_are_those_of_the_complete_evalua
     assert assert_same_ranks(run, eager_pipeline(run, slots=512), 10_000) > 0
 
 
+@pytest.mark.sample(1)
 @needs_data
 @pytest.mark.data
 @pytest.mark.parametrize("policy", ["shortest", "two_tower"])

@@ -23,7 +23,7 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings
-from kgverify.verification.replay import position_at
+from kgverify.verification.replay import find_position
 
 SCORE_TOLERANCE = 1e-6
 """Above what float32 and float64 differ by on these programs, below what any fault of `score` does."""
@@ -96,6 +96,7 @@ def test_without_a_fault_nothing_manifests(case: Case):
     assert find_truth(case.run(), [], slots=case.slots) == Truth({}, (), (), ())
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_truth_lists_exactly_the_candidates_that_come_out_otherwise(name: str, truths: Truths):
     """A difference of a candidate begins at the step that the truth names: before it the two evaluators agree."""
@@ -162,6 +163,7 @@ def split_steps(columns: Columns) -> list[list[tuple[object, ...]]]:
     return found
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES])
 def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name: str, truths: Truths):
     """Where the step's goal is wrong already, the step before made it.
@@ -179,7 +181,7 @@ def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name:
     stages = set()
     for candidate, step in truth.first_step.items():
         for at in (step, step - 1):
-            position = position_at(columns, candidate, at)
+            position = find_position(columns, candidate, at)
             stage = first_difference(expected.probe(position), actual.probe(position), tolerance)
             if stage is not None or at == 0:
                 break
@@ -187,6 +189,7 @@ def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name:
     assert stages == {FAULTS[name].stage}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage is Stage.RECYCLE])
 def test_a_fault_of_the_pool_is_in_no_step_taken_alone(name: str, truths: Truths):
     case = case_of(name)
@@ -195,7 +198,7 @@ def test_a_fault_of_the_pool_is_in_no_step_taken_alone(name: str, truths: Truths
     columns = expected_of(case)
     for candidate, step in list(truths[name].first_step.items())[:5]:
         for at in range(max(0, step - 1), min(step + 1, int(columns.candidates.num_steps[candidate]))):
-            position = position_at(columns, candidate, at)
+            position = find_position(columns, candidate, at)
             assert first_difference(expected.probe(position), actual.probe(position), 0.0) is None
 
 

@@ -111,6 +111,7 @@ def family_folder() -> Path:
     return Path(os.environ["KGVERIFY_DATA"]) / "family"
 
 
+@pytest.mark.deep
 @pytest.mark.data
 @needs_data
 def test_on_family_the_metric_falls_and_every_first_divergence_is_of_the_planted_stage(

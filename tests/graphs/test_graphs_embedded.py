@@ -7,7 +7,7 @@ import pytest
 from make_countries import parse_table, render_countries
 
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.graphs.load import embedded_names, load_graph
+from kgverify.graphs.load import list_embedded, load_graph
 
 FOLDER = resources.files("kgverify.graphs.embedded") / "countries"
 
@@ -82,7 +82,7 @@ def test_an_unknown_subregion_is_refused() -> None:
 
 
 def test_the_embedded_graphs_load_at_once() -> None:
-    assert embedded_names() == ("countries",)
+    assert list_embedded() == ("countries",)
 
     def measure() -> float:
         start = time.process_time()

@@ -136,7 +136,7 @@ def test_names_of_laws_are_unique_and_statements_are_sentences():
 
 def test_the_page_states_every_law():
     page = (Path(__file__).resolve().parents[2] / "docs" / "laws.md").read_text(encoding="utf-8")
-    page = page.split("## What they are worth")[0]
+    page = page.split("## Detection")[0]
     stated = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 3]
     assert stated == [f"| `{law.name}` | {law.statement} |" for law in EVERY]
 

@@ -21,7 +21,7 @@ from kgverify.ranking.corrupt import (
     count_candidates,
     draw_candidates,
     draw_eligible,
-    eligible_entities,
+    find_eligible_entities,
     may_be_drawn,
     mix,
 )
@@ -99,7 +99,7 @@ def test_corruptions_are_unknown_distinct_of_the_domain_and_ascend_after_the_tru
         assert entities == sorted(set(entities))
         assert set(entities) <= set(graph.argument_domain(true[0], Side(side)).tolist())
         assert all(each[0] == true[0] and each[2 - side] == true[2 - side] for each in corruptions)
-        eligible = len(eligible_entities(graph, triples[query], Side(side)))
+        eligible = len(find_eligible_entities(graph, triples[query], Side(side)))
         assert len(corruptions) == (eligible if num_corruptions == ALL else min(num_corruptions, eligible))
 
 
@@ -127,7 +127,7 @@ def test_blocks_of_queries_draw_the_entities_of_lowest_key(
     expected = []
     for query in queries:
         for side in BOTH_SIDES:
-            entities = eligible_entities(graph, triples[query], side)
+            entities = find_eligible_entities(graph, triples[query], side)
             key = mix(mix(mix(np.array([5], np.uint64)) ^ np.uint64(query)) ^ np.uint64(side))
             order = np.argsort(mix(key ^ entities.astype(np.uint64)))
             drawn = np.sort(entities[order[: len(entities) if num_corruptions == ALL else num_corruptions]])
@@ -189,7 +189,7 @@ def test_exactly_the_corruptions_may_be_drawn(graph_seed: int):
         sides = np.full(len(triples), side, np.int64)
         num, atoms = draw_eligible(graph, triples, sides)
         for triple, found in zip(triples, np.split(atoms, np.cumsum(num)[:-1]), strict=True):
-            np.testing.assert_array_equal(found[:, 1 + side], eligible_entities(graph, triple, side))
+            np.testing.assert_array_equal(found[:, 1 + side], find_eligible_entities(graph, triple, side))
             every = np.tile(triple, (len(graph.program.symbols.constants), 1))
             every[:, 1 + side] = np.arange(len(every))
             is_found = np.isin(every[:, 1 + side], found[:, 1 + side])

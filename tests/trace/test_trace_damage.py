@@ -39,6 +39,7 @@ def path(request, tmp_path):
     return path
 
 
+@pytest.mark.sample(1)
 def test_a_flipped_bit_is_an_error_or_changes_nothing(path):
     expected, content = read_trace(path), path.read_bytes()
     random = np.random.default_rng(7)

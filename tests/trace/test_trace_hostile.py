@@ -25,9 +25,8 @@ from trace_builders import (
     write_file,
 )
 
+from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
-from kgverify.comparison.streaming.compare import compare_streams
-from kgverify.comparison.streaming.first_divergence import find_first_divergence
 from kgverify.errors import UserError
 from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.reading import MIN_TOTAL_BYTES, StoredFile, locate_arrays
@@ -191,8 +190,8 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
     """Every way in which a trace that stays on disk is looked at as a whole."""
     return {
         "mapped": look_at_everything,
-        "expected": lambda path: compare_streams(path, good, verifies_content=True),
-        "actual": lambda path: compare_streams(good, path),
+        "expected": lambda path: compare(path, good, verifies_content=True),
+        "actual": lambda path: compare(good, path),
     }
 
 
@@ -202,7 +201,7 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
 def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):
     path = CONSTRUCTS[name](good, tmp_path)
     if (name, look) in {("a doubled shard", "expected"), ("a doubled shard", "actual")}:
-        comparison = looks(good)[look](path).comparison
+        comparison = looks(good)[look](path)
         assert comparison.verdict is Verdict.INCONCLUSIVE
         assert "shard-00001.h5 is shard 0 once more" in comparison.reasons[0]
         return
@@ -225,11 +224,9 @@ def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs
     path = CONSTRUCTS[name](good, tmp_path)
     for pair in ((path, good), (good, path)):
         with suppress(UserError):
-            assert compare_streams(*pair, verifies_content=False).comparison.verdict is not Verdict.AGREE
-        with suppress(UserError):
-            find_first_divergence(*pair)
+            assert compare(*pair, verifies_content=False).verdict is not Verdict.AGREE
     with suppress(UserError):
-        compare_streams(path, path, verifies_content=False)
+        compare(path, path, verifies_content=False)
     with suppress(UserError):
         view = LazyTraceView(TraceFile(path, is_lazy=True))
         for candidate in range(view.num_candidates):

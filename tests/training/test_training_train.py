@@ -14,8 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.training.lessons import LessonPlan, gather_lessons
-from kgverify.training.proofs import Decision, ProofGraph, Stray
+from kgverify.training.decisions import Decision, DecisionPlan, Exploration, ProofGraph, gather_decisions
 from kgverify.training.train import Trained, TrainingPlan, train_policy
 
 X, Y, Z = map(Variable, "XYZ")
@@ -36,7 +35,7 @@ def graph_where_the_short_way_is_a_trap(num: int = 12) -> KnowledgeGraph:
 
 
 def train_on_trap(seed: int = 0) -> Trained:
-    plan = TrainingPlan(embedding=8, hidden=16, blocks=1, epochs=20, lessons=LessonPlan(rounds=8))
+    plan = TrainingPlan(embedding=8, hidden=16, blocks=1, epochs=20, decisions=DecisionPlan(rounds=8))
     return train_policy(graph_where_the_short_way_is_a_trap(), LIMITS, plan, seed=seed)
 
 
@@ -96,11 +95,11 @@ def test_a_derivation_with_random_steps_still_yields_decisions_that_lead_to_a_pr
     edges = [("edge", "a", "b"), ("edge", "b", "c"), ("edge", "c", "d"), ("edge", "a", "x"), ("edge", "x", "b")]
     _, start, proofs = proofs_of(edges, ("far", "a", "d"))
     straight = set(proofs.prove(start))
-    strayed: set[Decision] = set()
+    explored: set[Decision] = set()
     for seed in range(20):
-        strayed |= set(proofs.prove(start, Stray(np.random.default_rng(seed), 0.6)))
-    assert straight < strayed
-    for decision in strayed:
+        explored |= set(proofs.prove(start, Exploration(np.random.default_rng(seed), 0.6)))
+    assert straight < explored
+    for decision in explored:
         distances = [proofs.distance(each) for each in decision.resolvents]
         assert len(distances) > 1
         assert distances[decision.choice] == min(distances) < float("inf")
@@ -118,17 +117,17 @@ def test_a_test_triple_is_never_a_query_even_if_train_and_valid_hold_it():
     graph = graph_where_the_short_way_is_a_trap()
     leaky = KnowledgeGraph("leaky", (*graph.train, *graph.test), graph.test, graph.test, graph.rules)
     test = {tuple(row) for row in leaky.queries("test").tolist()}
-    lessons = gather_lessons(leaky, LIMITS, LessonPlan(rounds=4), 0)
-    met = {tuple(atom) for each in lessons.decisions for goal in (each.goal, *each.resolvents) for atom in goal}
+    gathered = gather_decisions(leaky, LIMITS, DecisionPlan(rounds=4), 0)
+    met = {tuple(atom) for each in gathered.decisions for goal in (each.goal, *each.resolvents) for atom in goal}
     asked = {atom for atom in met if atom[0] == build_reference_program(leaky.program).predicate_ids["likes"]}
     assert asked
     assert not asked & test
 
 
-def test_a_graph_without_lessons_is_an_error():
+def test_a_graph_without_decisions_is_an_error():
     graph = graph_where_the_short_way_is_a_trap()
     likes = tuple(atom for atom in graph.train if atom.predicate == "likes")
-    plan = TrainingPlan(lessons=LessonPlan(rounds=2))
+    plan = TrainingPlan(decisions=DecisionPlan(rounds=2))
     with pytest.raises(UserError, match="found no proof"):
         train_policy(KnowledgeGraph("apart", train=likes, rules=graph.rules), LIMITS, plan)
     with pytest.raises(UserError, match="heads a rule"):

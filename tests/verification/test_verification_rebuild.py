@@ -12,7 +12,7 @@ from run_engines import assert_same_columns
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.graphs.load import load_graph
-from kgverify.graphs.random_graph import random_graph
+from kgverify.graphs.random_graph import draw_graph
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
@@ -23,7 +23,7 @@ from kgverify.trace.model.columns import CandidateSet
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.rebuild import rebuild_goals, try_rebuilding
+from kgverify.verification.rebuild import Rebuilder, rebuild_goals
 from kgverify.verification.verify import compare_recorded
 
 
@@ -54,7 +54,7 @@ def test_rebuilt_goals_are_those_recorded(full, tmp_path: Path):
 @pytest.mark.parametrize("exclude_query", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_goals_of_random_programs_are_rebuilt(seed: int, exclude_query: bool, tmp_path: Path):
-    graph = random_graph(seed)
+    graph = draw_graph(seed)
     run = Run(graph, limits=Limits(max_depth=6, exclude_query=exclude_query), num_queries=6, num_corruptions=4)
     trace = recorded(run)
     assert len(trace.columns.steps.depth) > 10
@@ -82,7 +82,7 @@ def test_a_step_that_does_not_follow_from_its_clauses_is_named(full, tmp_path: P
     trace = compact(astray(full), tmp_path)
     with pytest.raises(UserError, match=r"step \d+ of candidate \d+ .*do not follow from their clauses"):
         rebuild_goals(trace)
-    assert try_rebuilding(trace).differs.sum() == 1
+    assert Rebuilder(trace).try_rebuilding(trace).differs.sum() == 1
     write_again(full, tmp_path / "right.h5")
     for name in ("compact.h5", "full.h5"):
         report = compare_recorded(tmp_path / "right.h5", tmp_path / name).report

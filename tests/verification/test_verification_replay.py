@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from run_engines import countries_run, eager_pipeline
 
-from kgverify.comparison.compare import Comparer, compare_traces
+from kgverify.comparison.compare import Comparer, compare
 from kgverify.comparison.stage_difference import first_difference, render_difference
-from kgverify.comparison.view import Names
+from kgverify.comparison.step_view import Names
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.verification.replay import position_at, replay_divergences
+from kgverify.verification.replay import find_position, replay_divergences
 from kgverify.verification.verify import verify
 
 
@@ -22,7 +22,7 @@ def test_both_engines_return_the_same_for_every_stage():
     columns = reference.prove(reference_pipeline(run).draw(run.graph, "test", run.queries, 5, 0))
     candidate = int(np.argmax(columns.candidates.num_steps))
     for step in range(int(columns.candidates.num_steps[candidate])):
-        position = position_at(columns, candidate, step)
+        position = find_position(columns, candidate, step)
         assert int(position.depth[0]) == step
         expected, actual = reference.probe(position), compiled.probe(position)
         assert list(expected) == list(STEP_STAGES)
@@ -50,7 +50,7 @@ def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
     choice = columns.steps.choice.copy()
     choice[3] += 1
     flipped = build_trace(run, pipeline.engine, columns._replace(steps=columns.steps._replace(choice=choice)), None)
-    divergences = compare_traces(trace, flipped).divergences
+    divergences = compare(trace, flipped).divergences
     assert len(divergences) == 1
     engines = pipeline.engine, pipeline.engine
     (replayed,) = replay_divergences(divergences, columns, engines, Comparer(trace, flipped).names, 0.0)
@@ -67,7 +67,7 @@ def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
         (Stage.MATCH_RULES, (0, 1), (1, 0), (2, 2)),
         (Stage.RESOLVE, ((1, 0, ((0, 1, -1),)),), (), (1, ["nothing more"])),
         (Stage.CLOSE, ((1, 1, 0, ()),), ((2, 0, 0, ()),), (1, 1)),
-        (Stage.LIMIT, ((), 1, 0), ((), 0, 1), ("dropped 1 for their atoms", "dropped 0 for their atoms")),
+        (Stage.LIMIT, ((), 1, 0), ((), 0, 1), ("dropped 1 by max_atoms", "dropped 0 by max_atoms")),
         (Stage.LIMIT, (((0, 1, 0, ((0, 1, 2),)),), 0, 0), ((), 0, 0), (1, ["nothing more"])),
         (Stage.SCORE, (1.0, 2.0), (1.0, 3.0), (["1.0", "2.0"], ["1.0", "3.0"])),
         (Stage.CHOOSE, 0, 1, (0, 1)),

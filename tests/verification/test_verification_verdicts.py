@@ -13,7 +13,7 @@ from run_engines import (
     needs_data,
 )
 
-from kgverify.comparison.fields import column_names
+from kgverify.comparison.comparable import column_names
 from kgverify.comparison.result import Level, Verdict
 from kgverify.engines.protocol import ProbedEngine
 from kgverify.errors import UserError

@@ -1,4 +1,4 @@
-"""The loop of the compiled evaluator around the tick: what it launches, replays, copies and waits for in a whole run."""
+"""The audit of the evaluator's loop around the tick: launches, replays, copies and waits of a whole run."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,19 +7,17 @@ from typing import Any, Final
 import torch
 from torch._dynamo import utils as dynamo_utils
 
-from kgverify.audit.budget import exceed_budget
-from kgverify.audit.finding import AuditReport
 from kgverify.audit.properties.compiled_run import CompileSetting
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.profile import Profile, take_profile
 from kgverify.audit.properties.step_audit import describe_setting
+from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY, TickLoop
 from kgverify.errors import UserError
+from kgverify.runs.profiling import Profile, take_profile
 from kgverify.trace.model.columns import CandidateSet
 
 _WAITS_OF_A_POOL: Final = 16
-"""Most waits for filling a pool and for reading its results."""
+"""Limit on the waits for filling a pool and for reading its results."""
 _LOOP: Final = "kgverify/engines/compiled/tick/tick_loop.py"
 
 
@@ -28,61 +26,52 @@ def audit_loop(
     candidates: CandidateSet,
     *,
     budget: Mapping[str, float] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
-    """Evaluate candidates twice, to warm up and under a profiler; what is in the second run that should not be.
+    """Evaluate candidates twice, to warm up and under a profiler, and examine the second run.
 
     UserError for an engine that is not the compiled evaluator, and where there are no candidates.
     """
     if not isinstance(engine, CompiledEngine):
-        raise UserError("this engine has no loop that is known", where="--fault", fix="audit the compiled evaluator")
+        raise UserError("the loop of this engine is unknown", where="--fault", fix="audit the compiled evaluator")
     if len(candidates.query) == 0:
         raise UserError("there is nothing to prove", where="--queries", fix="give more")
     info = engine.info
     is_cuda = info.device == "cuda"
-    notes = Notes()
-    tell("warming up the engine's loop")
+    report = ReportBuilder()
+    announce("warming up the engine's loop")
     with _counting_ticks():
         began = time.perf_counter()
         engine.evaluate(candidates)
-        notes.measures["first_run_seconds"] = time.perf_counter() - began
+        report.measures["first_run_seconds"] = time.perf_counter() - began
     compiled_before = len(dynamo_utils.get_compilation_metrics())
-    tell("profiling the engine's loop")
+    announce("profiling the engine's loop")
     with _counting_ticks() as ticks:
         seen = take_profile(lambda: engine.evaluate(candidates), is_cuda=is_cuda)
     num_compiled = len(dynamo_utils.get_compilation_metrics()) - compiled_before
     num_ticks = ticks["ticks"] or seen.num_replays * TICKS_PER_REPLAY
-    _measure(seen, num_ticks, ticks["looks"], len(candidates.query), notes, is_cuda=is_cuda)
-    notes.measures["recompilations"] = num_compiled
+    _measure(seen, num_ticks, ticks["looks"], len(candidates.query), report, is_cuda=is_cuda)
+    report.measures["recompilations"] = num_compiled
     if num_compiled:
-        notes.find(
+        report.find(
             "recompilations",
             mechanism="a guard on what the graph was made for fails, and the frame is compiled again",
             finding=f"{num_compiled} compilations in a run that had run before",
             where=_LOOP,
-            remedy="see what `kgverify audit compile` says of the tick",
+            remedy="see the report of `kgverify audit compile` on the tick",
         )
     if is_cuda:
         num_pools = -(-len(candidates.query) // engine.layout.pool)
-        _check_waits(seen, ticks["looks"], num_pools, info.mode, notes)
+        _check_waits(seen, ticks["looks"], num_pools, info.mode, report)
     else:
-        notes.skip("loop", "replays, device time and waits are those of a CUDA device")
-    findings = tuple(notes.findings)
-    overruns, unchecked = exceed_budget(budget or {}, notes.measures, findings)
-    return AuditReport(
-        subject="loop",
-        findings=findings,
-        unmeasured=(*notes.unmeasured, *unchecked),
-        measures=notes.measures,
-        overruns=overruns,
-        details=notes.details,
-        environment=describe_setting(CompileSetting(dynamic=False), is_cuda=is_cuda, has_fresh_cache=False)
-        | {"mode": info.mode, "precision": info.precision},
-    )
+        report.skip("loop", "replays, device time and waits are those of a CUDA device")
+    setting = CompileSetting(dynamic=False)
+    environment = describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=False)
+    return report.build("loop", environment | {"mode": info.mode, "precision": info.precision}, budget=budget)
 
 
 class _counting_ticks:
-    """Counts what loops do while it is entered: ticks that the host runs, and looks at the device."""
+    """A count of the ticks that the host runs in loops, and of its looks at the device."""
 
     def __enter__(self) -> dict[str, int]:
         counts = {"ticks": 0, "looks": 0}
@@ -112,8 +101,8 @@ class _counting_ticks:
         TickLoop.run = self._run  # type: ignore[method-assign]
 
 
-def _measure(seen: Profile, num_ticks: int, num_looks: int, num: int, notes: Notes, *, is_cuda: bool) -> None:
-    measures = notes.measures
+def _measure(seen: Profile, num_ticks: int, num_looks: int, num: int, report: ReportBuilder, *, is_cuda: bool) -> None:
+    measures = report.measures
     measures["candidates"] = num
     measures["ticks"] = num_ticks
     measures["looks"] = num_looks
@@ -131,27 +120,27 @@ def _measure(seen: Profile, num_ticks: int, num_looks: int, num: int, notes: Not
     measures["device_share"] = seen.device_seconds / seen.wall_seconds
     measures["copies_per_replay"] = sum(seen.copies.values()) / max(1, seen.num_replays or num_ticks)
     measures["waits_per_replay"] = sum(seen.waits.values()) / max(1, seen.num_replays or num_ticks)
-    notes.details["waits"] = tuple(f"{name}: {count}" for name, count in seen.waits.items())
-    notes.details["copies"] = tuple(f"{name}: {count}" for name, count in seen.copies.items())
+    report.details["waits"] = tuple(f"{name}: {count}" for name, count in seen.waits.items())
+    report.details["copies"] = tuple(f"{name}: {count}" for name, count in seen.copies.items())
 
 
-def _check_waits(seen: Profile, num_looks: int, num_pools: int, mode: str, notes: Notes) -> None:
-    """Each look may wait once; the end of a pool and the reading of its results a few times more."""
+def _check_waits(seen: Profile, num_looks: int, num_pools: int, mode: str, report: ReportBuilder) -> None:
+    """Find waits beyond one for each look, and a few for the end of a pool and the reading of its results."""
     num_edge = _WAITS_OF_A_POOL * num_pools
     num_waits = sum(seen.waits.values())
     if num_waits > num_looks + num_edge:
-        notes.find(
+        report.find(
             "syncs",
-            mechanism="the host waits for the device beyond the look at it that each replay is allowed",
+            mechanism="the host waits for the device more often than the one look that each replay is allowed",
             finding=f"{num_waits} waits for {num_looks} looks: "
             + ", ".join(f"{name} {count}" for name, count in seen.waits.items()),
             where=_LOOP,
-            remedy="look which stage reads a value: `kgverify audit compile` names the line",
+            remedy="find the stage that reads a value: `kgverify audit compile` names the line",
         )
     if mode not in ("eager", "default") and seen.num_replays == 0:
-        notes.find(
+        report.find(
             "cuda-graphs",
-            mechanism="ticks are captured once and replayed; what is not replayed is launched kernel by kernel",
+            mechanism="ticks are captured once and replayed; ticks that are not replayed are launched kernel by kernel",
             finding=f"no graph was replayed in mode {mode}, {seen.num_launches} kernels were launched",
             where=_LOOP,
             remedy="see whether the capture failed",
@@ -159,6 +148,6 @@ def _check_waits(seen: Profile, num_looks: int, num_pools: int, mode: str, notes
 
 
 def reset_compiler() -> None:
-    """Forget what was compiled, and the metrics of it."""
+    """Forget all compiled code, and its metrics."""
     torch._dynamo.reset()
     dynamo_utils.clear_compilation_metrics()

@@ -1,7 +1,7 @@
-"""Which pass, lowering, decomposition or switch of the compiler makes a subject deviate: what repairs it when it is left out.
+"""The pass, lowering, decomposition or switch of the compiler without which a deviating function is right.
 
-Torch asks one function whether a pass is to be skipped, a lowering replaced by the operator itself, or an operator left whole.
-It is answered here, for single items by name: a pass that runs in two subsystems is one item.
+Torch asks one function whether to skip a pass, to replace a lowering by the operator itself, or to leave an operator whole.
+This module answers it, item by item, by name: a pass that runs in two subsystems is one item.
 """
 
 import time
@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from kgverify.audit.ladder.ladder import find_deviations
-from kgverify.audit.ladder.observe import DeviceLost
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.ladder.climb import find_deviations
+from kgverify.audit.ladder.observation import DeviceLost
 from kgverify.audit.ladder.rungs import EAGER, Rung, watch
-from kgverify.audit.subject import Subject
+from kgverify.runs.delta_debugging import minimize
 
 PASS: Final = "pass"
 LOWERING: Final = "lowering"
@@ -69,7 +70,7 @@ SWITCHES: Final[tuple[tuple[str, str, Any], ...]] = (
 
 
 class Item(NamedTuple):
-    """Something the compiler does and can leave out.
+    """Something that the compiler does and can leave out.
 
     kind:  PASS, LOWERING, DECOMPOSITION or SWITCH
     name:  of the pass; of the node of the graph; of the operator; `setting=value`
@@ -85,9 +86,9 @@ class Item(NamedTuple):
 
 
 class Culprit(NamedTuple):
-    """items: without them the subject does what it does in eager, and it does not if one of them is left in.
+    """A smallest set of items without which the subject does what it does in eager.
 
-    num_tried: compilations; is_complete: whether there was time to try everything
+    num_tried: the number of compilations; is_complete: whether the time sufficed to try everything
     """
 
     items: tuple[Item, ...]
@@ -96,13 +97,13 @@ class Culprit(NamedTuple):
 
 
 def find_culprit(
-    subject: Subject, rung: Rung, *, seconds: float = 120.0, tell: Callable[[int], None] = lambda num: None
+    subject: Subject, rung: Rung, *, seconds: float = 120.0, announce: Callable[[int], None] = lambda num: None
 ) -> Culprit:
-    """The least that has to be left out on a rung for the subject to be right; no items where nothing helps.
+    """Find a smallest set of items that the compiler must leave out; empty where nothing helps.
 
-    seconds: after which nothing new is tried. tell: of each attempt.
+    seconds: time limit, after which no attempt begins. announce: receives the number of each attempt.
     """
-    search = _Search(subject, rung, time.monotonic() + seconds, tell)
+    search = _Search(subject, rung, time.monotonic() + seconds, announce)
     items = list_items(subject, rung)
     of_kind = {kind: [item for item in items if item.kind == kind] for kind in (PASS, SWITCH, LOWERING, DECOMPOSITION)}
     groups = [*of_kind.values(), of_kind[PASS] + of_kind[SWITCH] + of_kind[LOWERING], items]
@@ -111,7 +112,7 @@ def find_culprit(
             continue
         if search.repairs(group):
             return search.finish(search.minimize(group))
-        # Some cannot all be left out together, and some are needed.
+        # Some items cannot all be left out together, and some are needed.
         if number < len(of_kind) and search.has_failed:
             for item in group:
                 if search.repairs([item]):
@@ -120,19 +121,19 @@ def find_culprit(
 
 
 def list_items(subject: Subject, rung: Rung) -> list[Item]:
-    """Everything that runs when the subject is compiled on a rung, and the switches that are not set so already."""
+    """List all items that take part when the subject is compiled on a rung, and the switches that can be changed."""
     seen: dict[tuple[str, str], list[str]] = {}
 
-    def note(subsystem: str, name: str) -> bool:
+    def record(subsystem: str, name: str) -> bool:
         if subsystem in _KINDS:
-            places = seen.setdefault((_KINDS[subsystem], name), [])
-            if subsystem not in places:
-                places.append(subsystem)
+            subsystems = seen.setdefault((_KINDS[subsystem], name), [])
+            if subsystem not in subsystems:
+                subsystems.append(subsystem)
         return False
 
-    with _answering(note):
+    with _answering(record):
         watch(subject, rung, repetitions=0)
-    items = [Item(kind, name, tuple(places)) for (kind, name), places in seen.items()]
+    items = [Item(kind, name, tuple(subsystems)) for (kind, name), subsystems in seen.items()]
     for module, setting, value in SWITCHES:
         found = _read_setting(module, setting)
         if found is not _MISSING and (found is None or found != value):
@@ -141,8 +142,8 @@ def list_items(subject: Subject, rung: Rung) -> list[Item]:
 
 
 @contextmanager
-def leaving_out(items: Sequence[Item]) -> Iterator[None]:
-    """What is compiled inside is compiled without these."""
+def compiling_without(items: Sequence[Item]) -> Iterator[None]:
+    """Compile without these items."""
     left_out = {(item.kind, item.name) for item in items}
     values = {f"{setting}={value}": (module, setting, value) for module, setting, value in SWITCHES}
     with ExitStack() as stack:
@@ -157,26 +158,26 @@ def leaving_out(items: Sequence[Item]) -> Iterator[None]:
 
 
 class _Search:
-    """Attempts at a subject on a rung; an attempt that fails to compile repairs nothing."""
+    """The attempts to repair a subject on a rung; an attempt that fails to compile repairs nothing."""
 
-    def __init__(self, subject: Subject, rung: Rung, deadline: float, tell: Callable[[int], None]) -> None:
-        self._subject, self._rung, self._deadline, self._tell = subject, rung, deadline, tell
+    def __init__(self, subject: Subject, rung: Rung, deadline: float, announce: Callable[[int], None]) -> None:
+        self._subject, self._rung, self._deadline, self._announce = subject, rung, deadline, announce
         self._expected = watch(subject, EAGER)
         self._known: dict[frozenset[Item], bool] = {}
         self._is_complete = True
         self.has_failed = False
 
     def repairs(self, items: Sequence[Item]) -> bool:
-        """Whether leaving these out does."""
+        """Return whether leaving out these items repairs the subject."""
         key = frozenset(items)
         if key in self._known:
             return self._known[key]
         if time.monotonic() > self._deadline:
             self._is_complete = False
             return False
-        self._tell(len(self._known) + 1)
+        self._announce(len(self._known) + 1)
         try:
-            with leaving_out(items):
+            with compiling_without(items):
                 actual = watch(self._subject, self._rung, self._expected)
         except DeviceLost:
             self._deadline = time.monotonic()
@@ -187,30 +188,18 @@ class _Search:
         self._known[key] = not deviations
         return not deviations
 
-    def minimize(self, items: list[Item]) -> list[Item]:
-        """Of items that repair, as few as do: none can be spared (Zeller and Hildebrandt's ddmin, 2002)."""
-        num_parts = 2
-        while len(items) > 1:
-            size = -(-len(items) // num_parts)
-            parts = [items[i : i + size] for i in range(0, len(items), size)]
-            others = [[item for item in items if item not in part] for part in parts] if len(parts) > 2 else []
-            smaller = next((each for each in (*parts, *others) if self.repairs(each)), None)
-            if smaller is None:
-                if num_parts >= len(items):
-                    break
-                num_parts = min(len(items), 2 * num_parts)
-                continue
-            num_parts = 2 if smaller in parts else max(2, num_parts - 1)
-            items = smaller
-        return items
+    def minimize(self, items: Sequence[Item]) -> tuple[Item, ...]:
+        """Reduce items that repair the subject to a set of which none can be spared."""
+        return minimize(items, lambda part: bool(part) and self.repairs(part))
 
-    def finish(self, items: list[Item]) -> Culprit:
+    def finish(self, items: Sequence[Item]) -> Culprit:
+        """Return the items with the state of the search."""
         return Culprit(tuple(items), len(self._known), self._is_complete)
 
 
 @contextmanager
 def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
-    """Answer the compiler's question whether something is to be left out: (subsystem, name) -> bool."""
+    """Answer the compiler's question whether to leave something out: (subsystem, name) -> bool."""
     from torch._inductor.compiler_bisector import CompilerBisector
 
     before = CompilerBisector.__dict__["disable_subsystem"]
@@ -236,7 +225,7 @@ def _config(module: str) -> Any:
 def _read_setting(module: str, setting: str) -> Any:
     value = _config(module)
     with warnings.catch_warnings():
-        # Some are kept for old programs alone.
+        # Some settings are deprecated.
         warnings.simplefilter("ignore")
         for name in setting.split("."):
             value = getattr(value, name, _MISSING)

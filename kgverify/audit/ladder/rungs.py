@@ -8,15 +8,16 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kgverify.audit.ladder.observe import Observation, observe
-from kgverify.audit.subject import Function, Inputs, Subject, leaves
+from kgverify.audit.audited_function import Function, Inputs, Subject
+from kgverify.audit.ladder.observation import Observation, observe
+from kgverify.audit.values import list_leaves
 
 
 class Rung(NamedTuple):
     """A way to run a function.
 
-    adds:    what it does that the rung below does not
-    options: of `torch.compile`; None leaves the function as it is
+    adds:    the work of the compiler that the rung below does not do
+    options: of `torch.compile`; None leaves the function unchanged
     """
 
     name: str
@@ -40,11 +41,11 @@ NAMES: Final = tuple(rung.name for rung in RUNGS)
 
 
 class Watched(NamedTuple):
-    """What calls did, in order.
+    """The observations of calls, in order.
 
-    fresh:    calls with arguments of their own, in number order
-    repeated: as many calls on the same arguments, at the same addresses, holding what the call before leaves in eager
-    again:    the first call made some times more, on equal arguments
+    fresh:    calls with separate arguments, in number order
+    repeated: as many calls on the same arguments, at the same addresses, which hold the result of the eager call before
+    again:    further calls like the first, on equal arguments
     """
 
     fresh: list[Observation]
@@ -52,7 +53,7 @@ class Watched(NamedTuple):
     again: list[Observation]
 
     def items(self) -> Iterator[tuple[str, Observation]]:
-        """Each call with its name."""
+        """Yield each call with its name."""
         for what, observations in (
             ("call", self.fresh),
             ("repeated call", self.repeated),
@@ -63,11 +64,11 @@ class Watched(NamedTuple):
 
 
 def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repetitions: int = 2) -> Watched:
-    """Make the calls of a subject on a rung. Nothing compiled before is used.
+    """Make the calls of a subject on a rung, compiled anew.
 
-    expected: in eager. Repeated calls begin from what it left, so that roundings do not add up over calls.
+    expected: the eager calls. Repeated calls begin from their results, so that rounding does not add up over calls.
     """
-    with isolated():
+    with isolating_compiler():
         function = compile_on(subject.function, rung)
         fresh = [_call(function, subject.inputs(call), subject) for call in range(subject.calls)]
         held = subject.inputs(0)
@@ -81,11 +82,11 @@ def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repe
 
 
 def compile_on(function: Function, rung: Rung) -> Function:
-    """The function as the rung runs it."""
+    """Compile a function as the rung does."""
     if rung.options is None:
         return function
 
-    # A module or any other callable is traced through a function of its own.
+    # A module or any other callable is traced through a plain function.
     def run(*inputs: Any) -> Any:
         return function(*inputs)
 
@@ -95,30 +96,30 @@ def compile_on(function: Function, rung: Rung) -> Function:
 
 def _call(function: Function, inputs: Inputs, subject: Subject) -> Observation:
     if torch.cuda.is_available():
-        # What a captured graph gave out before may be overwritten: it has been copied.
+        # Earlier outputs of a captured graph may be overwritten: they have been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return observe(function, inputs, subject.read)
 
 
 def _put(arguments: dict[str, Any], held: Inputs) -> None:
-    """Give tensors the values that they are expected to hold, in place."""
-    for before, (_, leaf) in zip(arguments.values(), leaves(held), strict=True):
+    """Give tensors their expected values, in place."""
+    for before, (_, leaf) in zip(arguments.values(), list_leaves(held), strict=True):
         if isinstance(leaf, Tensor):
             leaf.copy_(before)
 
 
 @contextmanager
-def isolated() -> Iterator[None]:
-    """Without graphs that were compiled before, in memory or on disk, and without compile failures turned into eager runs.
+def isolating_compiler() -> Iterator[None]:
+    """Ignore graphs compiled before, in memory or on disk; a failed compilation is an error, not an eager run.
 
-    Generated kernels are kept on disk by their whole source, and so cannot be others.
+    Generated kernels stay in the cache on disk, whose key is their whole source.
     """
     import torch._functorch.config
     import torch._inductor.config
 
     torch._dynamo.reset()
     with ExitStack() as stack:
-        # Where warnings are errors, those of the compiler itself are no property of the function.
+        # Even where warnings are errors, those of the compiler are not a property of the function.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False))

@@ -1,72 +1,113 @@
-"""The ladder of precisions: every choice of a run in each, against float64, its gap against the declared error."""
+"""The ladder of precisions: every choice of a run in each, against float64, with its gap against the declared error."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
-from kgverify.audit.numerics.products import PrecisionScore, precision_scores
-from kgverify.audit.numerics.report import Flip, Rung
-from kgverify.audit.numerics.states import ChoiceStates
-from kgverify.audit.numerics.values import Look
+from kgverify.audit.numerics.choice_states import ChoiceStates
+from kgverify.audit.numerics.products import PrecisionScore, list_precision_scores
+from kgverify.audit.report import ReportBuilder
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
 from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import Policy
+from kgverify.errors import describe_error
 
+AUDIT: Final = "precision"
 ROWS: Final = 1 << 15
 """Resolvents scored at a time, about."""
-MECHANISM: Final = (
-    "rounded products move scores by up to their error; a choice with a gap of at most twice that may fall either way,"
-    " and one with a larger gap may not"
-)
 
 NameGoal = Callable[[NDArray[np.int32]], str]
-"""Atoms int32 [A, 3], padded -> as a person reads them."""
+"""Atoms int32 [A, 3], padded -> readable text."""
 
 
-def climb_ladder(
+class Flip(NamedTuple):
+    """A choice that differs between a precision and float64.
+
+    candidate, step: of the run
+    gap:   the distance in float64 of the chosen resolvent below the highest, nats
+    bound: twice the declared error of scores: a larger gap is not rounding
+    """
+
+    candidate: int
+    step: int
+    gap: float
+    bound: float
+    goal: str
+    chosen: str
+    exact: str
+
+
+class PrecisionResult(NamedTuple):
+    """The choices of a run in one precision, against those in float64.
+
+    how:         `native`, `emulated`, or `kernel`, one of the evaluator's on a GPU
+    score_error: declared, nats; largest_error: the largest of the run's states
+    num_close:   choices with a gap of at most twice the declared error, which rounding may change
+    flips:       the largest gaps first; num_flips counts all of them, num_beyond those beyond twice the error
+    """
+
+    precision: str
+    how: str
+    score_error: float
+    largest_error: float
+    num_choices: int
+    num_close: int
+    num_flips: int
+    num_beyond: int
+    smallest_gap: float
+    flips: tuple[Flip, ...] = ()
+
+
+def climb_precisions(
     policy: Policy,
     states: ChoiceStates,
     device: torch.device,
     name: NameGoal,
+    report: ReportBuilder,
     *,
     max_atoms: int,
     most_flips: int = 20,
     scores: Sequence[PrecisionScore] | None = None,
-) -> tuple[tuple[Rung, ...], Look]:
-    """The rungs, float64 first, and what of them is a finding. scores: the rungs to climb, if not all there are"""
+) -> list[PrecisionResult]:
+    """Compare each precision with float64, which comes first; add sections `precisions` and `flips` to the report.
+
+    scores: the precisions to compare; all available ones if not given
+    """
     if policy.name != "two_tower" or len(states.goal) == 0:
-        reason = "the policy has no products" if policy.name != "two_tower" else "no step of the run has a choice"
-        return (), Look(unmeasured=(Unmeasured(audit="precision", reason=reason),))
+        report.skip(AUDIT, "the policy has no products" if policy.name != "two_tower" else "no step has a choice")
+        return []
     exact = score_states(score_two_tower, build_parameters(policy, device, torch.float64), states, device)
-    best, _, gap = pick(exact, states)
-    smallest = float(gap.min())
-    rungs = [_exact_rung(len(best), smallest)]
-    look = Look()
+    best, _, gap = find_choices(exact, states)
+    results = [PrecisionResult("fp64", "native", 0.0, 0.0, len(best), 0, 0, 0, float(gap.min()))]
     if device.type != "cuda":
-        reason = "tf32 and bf16x3 are emulated on a CPU, and the evaluator's kernels need a CUDA device"
-        look = Look(unmeasured=(Unmeasured(audit="precision", reason=reason),))
-    for each in precision_scores(policy, device) if scores is None else scores:
+        report.skip(AUDIT, "tf32 and bf16x3 are emulated on a CPU, and the evaluator's kernels need a CUDA device")
+    for each in list_precision_scores(policy, device) if scores is None else scores:
         try:
             found = score_states(each.score, each.parameters, states, device)
             error = estimate_score_error(policy, max_atoms, device, each.score, each.parameters)
         except (RuntimeError, NotImplementedError) as failure:
-            reason = f"{each.precision}, {each.how}: {describe_error(failure)}"
-            look = look.join(Look(unmeasured=(Unmeasured(audit="precision", reason=reason),)))
+            report.skip(AUDIT, f"{each.precision}, {each.how}: {describe_error(failure)}")
             continue
-        rung = compare_choices(each, states, exact, found, error, name, most_flips)
-        rungs.append(rung)
-        look = look.join(_judge(rung))
-    return tuple(rungs), look
+        results.append(compare_choices(each, states, exact, found, error, name, most_flips))
+        _judge(results[-1], report)
+    rows = [each._asdict() for each in results]
+    flips = [
+        {"precision": row["precision"], "how": row["how"]} | flip._asdict() for row in rows for flip in row["flips"]
+    ]
+    for row in rows:
+        del row["flips"]
+    report.add_section("precisions", "precisions, against float64 (nats)", rows)
+    report.add_section("flips", "choices that differ from float64, the largest gaps of each precision first", flips)
+    return results
 
 
 def score_states(
     score: Score, parameters: Parameters, states: ChoiceStates, device: torch.device
 ) -> NDArray[np.float64]:
-    """float64 [R]: the scores, some goals at a time."""
+    """Return the scores, float64 [R], computed for some goals at a time."""
     parts = []
     begin = 0
     while begin < len(states.goal):
@@ -88,12 +129,12 @@ def score_states(
     return np.concatenate(parts)
 
 
-def pick(
+def find_choices(
     scores: NDArray[np.float64], states: ChoiceStates
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Of each choice the row of the highest score, of equal ones the first; that score; and its gap to the next other state.
+    """Return for each choice the first row of the highest score, that score, and its gap to the next different state.
 
-    The gap is inf where all resolvents are the same state. NaN counts as the highest, as argmax has it.
+    The gap is inf where all resolvents are the same state. NaN counts as the highest, as in argmax.
     """
     first = states.first[:-1]
     ranked = np.where(np.isnan(scores), np.inf, scores)
@@ -106,17 +147,17 @@ def pick(
 
 
 def compare_choices(
-    rung: PrecisionScore,
+    score: PrecisionScore,
     states: ChoiceStates,
     exact: NDArray[np.float64],
     found: NDArray[np.float64],
     error: float,
     name: NameGoal,
     most_flips: int,
-) -> Rung:
-    """What a precision chooses otherwise than float64; two resolvents that are the same state are one choice."""
-    best, top, gap = pick(exact, states)
-    chosen, _, _ = pick(found, states)
+) -> PrecisionResult:
+    """Compare the choices of a precision with those of float64; two resolvents that are the same state are one choice."""
+    best, top, gap = find_choices(exact, states)
+    chosen, _, _ = find_choices(found, states)
     differs = (states.resolvent[best] != states.resolvent[chosen]).any(axis=(1, 2))
     lost = top - exact[chosen]
     flipped = np.flatnonzero(differs)
@@ -126,18 +167,18 @@ def compare_choices(
         Flip(
             candidate=int(states.candidate[i]),
             step=int(states.step[i]),
-            goal=name(states.goal[i]),
-            exact=name(states.resolvent[best[i]]),
-            chosen=name(states.resolvent[chosen[i]]),
             gap=float(lost[i]),
             bound=bound,
+            goal=name(states.goal[i]),
+            chosen=name(states.resolvent[chosen[i]]),
+            exact=name(states.resolvent[best[i]]),
         )
         for i in flipped[:most_flips].tolist()
     )
     apart = np.abs(found - exact)
-    return Rung(
-        precision=rung.precision,
-        how=rung.how,
+    return PrecisionResult(
+        precision=score.precision,
+        how=score.how,
         score_error=error,
         largest_error=float(np.where(np.isnan(apart), np.inf, apart).max()),
         num_choices=len(best),
@@ -149,52 +190,33 @@ def compare_choices(
     )
 
 
-def _exact_rung(num: int, smallest: float) -> Rung:
-    return Rung(
-        precision="fp64",
-        how="native",
-        score_error=0.0,
-        largest_error=0.0,
-        num_choices=num,
-        num_close=0,
-        num_flips=0,
-        num_beyond=0,
-        smallest_gap=smallest,
-    )
-
-
-def _judge(rung: Rung) -> Look:
-    """Flips beyond the bound, and scores further off than is declared."""
-    findings = []
-    title = f"{rung.precision} ({rung.how})"
-    if rung.num_beyond:
-        worst = rung.flips[0] if rung.flips else None
-        first = (
-            f"; the first, candidate {worst.candidate}, step {worst.step}: {worst.chosen} instead of {worst.exact},"
-            f" {worst.gap:.3g} nats below it"
-            if worst
-            else ""
+def _judge(result: PrecisionResult, report: ReportBuilder) -> None:
+    """Report flips beyond the bound, and scores with a larger error than declared."""
+    title = f"{result.precision} ({result.how})"
+    if result.num_beyond:
+        first = ""
+        if result.flips:
+            worst = result.flips[0]
+            first = f"; the first, candidate {worst.candidate}, step {worst.step}: {worst.chosen} instead of"
+            first += f" {worst.exact}, {worst.gap:.3g} nats below it"
+        report.find(
+            AUDIT,
+            mechanism="rounded products move scores by up to their error; rounding may change a choice with a gap of at most"
+            " twice that, and no other",
+            finding=f"{title}: {result.num_beyond:,} of {result.num_choices:,} choices differ from float64 by more than"
+            f" twice the declared error of {result.score_error:.3g} nats{first}",
+            where="score",
+            remedy="score close choices again in a higher precision, or declare a larger error",
         )
-        findings.append(
-            Finding(
-                audit="precision",
-                mechanism=MECHANISM,
-                finding=f"{title}: {rung.num_beyond:,} of {rung.num_choices:,} choices differ from float64 by more than"
-                f" twice the declared error of {rung.score_error:.3g} nats{first}",
-                where="score",
-                remedy="score close choices again in a higher precision, or declare a larger error",
-            )
+    if not result.largest_error <= result.score_error:
+        report.find(
+            AUDIT,
+            mechanism="the declared error of scores decides whether a choice that differs is rounding",
+            finding=f"{title}: the largest error of a score is {result.largest_error:.3g} nats,"
+            f" {result.score_error:.3g} are declared",
+            where="score",
+            remedy="declare an error that bounds the scores of the states that runs reach",
         )
-    if not rung.largest_error <= rung.score_error:
-        findings.append(
-            Finding(
-                audit="precision",
-                mechanism="the error declared of scores is what decides whether a choice that differs is rounding",
-                finding=f"{title}: a score of the run is {rung.largest_error:.3g} nats off, {rung.score_error:.3g} are declared",
-                where="score",
-                remedy="declare an error that bounds the scores of the states that runs come to",
-            )
-        )
-    key = f"{rung.precision}_{rung.how}"
-    measures = {f"flips_{key}": float(rung.num_flips), f"flips_beyond_{key}": float(rung.num_beyond)}
-    return Look(tuple(findings), (), measures)
+    key = f"{result.precision}_{result.how}"
+    report.measures[f"flips_{key}"] = float(result.num_flips)
+    report.measures[f"flips_beyond_{key}"] = float(result.num_beyond)

@@ -1,4 +1,4 @@
-"""The policy's score with products of another precision: torch's own, an emulation, or a kernel of the evaluator."""
+"""The policy's score with products of another precision: native in torch, emulated, or by a kernel of the evaluator."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -16,11 +16,11 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(states [n, h], weight [k, h], bias [k]) -> [n, k]."""
 
 TF32_BITS: Final = 10
-"""Of a mantissa that TF32 keeps of the 23."""
+"""Bits of the mantissa that TF32 keeps, out of 23."""
 
 
 class PrecisionScore(NamedTuple):
-    """A way to score. how: `native`, `emulated` or `kernel`"""
+    """A way to score. how: `native`, `emulated` or `kernel`."""
 
     precision: str
     how: str
@@ -29,7 +29,7 @@ class PrecisionScore(NamedTuple):
 
 
 class Products(TorchFunctionMode):
-    """Linear layers made by a product of one's own; everything else as it is."""
+    """A mode in which linear layers use another product."""
 
     def __init__(self, product: Product) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ class Products(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def score_with(product: Product) -> Score:
-    """The evaluator's score with other products."""
+def make_score(product: Product) -> Score:
+    """Return the evaluator's score with another product."""
 
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
         with Products(product):
@@ -53,7 +53,7 @@ def score_with(product: Product) -> Score:
 
 
 def round_mantissa(values: Tensor, bits: int) -> Tensor:
-    """float32 rounded to so many bits of mantissa, ties to even; NaN and infinity as they are."""
+    """Round float32 to a number of bits of mantissa, ties to even; NaN and infinity stay."""
     dropped = 23 - bits
     whole = values.contiguous().view(torch.int32)
     half = (1 << (dropped - 1)) - 1 + ((whole >> dropped) & 1)
@@ -61,21 +61,21 @@ def round_mantissa(values: Tensor, bits: int) -> Tensor:
     return torch.where(values.isfinite(), rounded, values)
 
 
-def tf32_product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Factors rounded as TF32 rounds them, added in float32."""
+def multiply_as_tf32(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply factors rounded as in TF32, and add in float32."""
     return functional.linear(round_mantissa(states, TF32_BITS), round_mantissa(weight, TF32_BITS), bias)
 
 
-def split_product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Each factor as the sum of two numbers of bfloat16, three of the four products added in float32."""
+def multiply_split(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Split each factor into two bfloat16 numbers, and add three of the four products in float32."""
     high, weight_high = (part.bfloat16().float() for part in (states, weight))
     low, weight_low = (states - high).bfloat16().float(), (weight - weight_high).bfloat16().float()
     small = functional.linear(low, weight_high) + functional.linear(high, weight_low)
     return functional.linear(high, weight_high, bias) + small
 
 
-def narrow_product(dtype: torch.dtype) -> Product:
-    """As autocast makes it: factors and result of the narrow type, everything else in float32."""
+def make_narrow_product(dtype: torch.dtype) -> Product:
+    """Return the product of autocast: factors and result in the narrow type, everything else in float32."""
 
     def product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         narrow = None if bias is None else bias.to(dtype)
@@ -84,33 +84,33 @@ def narrow_product(dtype: torch.dtype) -> Product:
     return product
 
 
-def native_tf32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """With TF32 allowed."""
+def score_in_tf32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+    """Score with TF32 allowed."""
     with products_set_to("high"):
         return score_two_tower(parameters, goals, resolvents, slot)
 
 
-def native_float32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """With nothing else allowed."""
+def score_in_float32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
+    """Score in float32 alone."""
     with products_set_to("highest"):
         return score_two_tower(parameters, goals, resolvents, slot)
 
 
-def precision_scores(policy: Policy, device: torch.device) -> list[PrecisionScore]:
-    """The rungs below float64, from the most precise to the least; on CUDA the evaluator's kernels, too."""
+def list_precision_scores(policy: Policy, device: torch.device) -> list[PrecisionScore]:
+    """List the precisions below float64, from the most precise to the least, and on CUDA the evaluator's kernels."""
     parameters = build_parameters(policy, device, torch.float32)
 
-    def rung(precision: str, how: str, score: Score) -> PrecisionScore:
+    def use(precision: str, how: str, score: Score) -> PrecisionScore:
         return PrecisionScore(precision, how, score, parameters)
 
     is_cuda = device.type == "cuda"
-    scores = [rung("fp32", "native", native_float32)]
-    scores.append(rung("bf16x3", "emulated", score_with(split_product)))
+    scores = [use("fp32", "native", score_in_float32)]
+    scores.append(use("bf16x3", "emulated", make_score(multiply_split)))
     scores.append(
-        rung("tf32", "native", native_tf32) if is_cuda else rung("tf32", "emulated", score_with(tf32_product))
+        use("tf32", "native", score_in_tf32) if is_cuda else use("tf32", "emulated", make_score(multiply_as_tf32))
     )
-    scores.append(rung("fp16", "native", score_with(narrow_product(torch.float16))))
-    scores.append(rung("bf16", "native", score_with(narrow_product(torch.bfloat16))))
+    scores.append(use("fp16", "native", make_score(make_narrow_product(torch.float16))))
+    scores.append(use("bf16", "native", make_score(make_narrow_product(torch.bfloat16))))
     return scores + (_kernel_scores(policy, device) if is_cuda else [])
 
 
@@ -126,7 +126,7 @@ def _kernel_scores(policy: Policy, device: torch.device) -> list[PrecisionScore]
         try:
             parameters = build_tower_parameters(policy, precision, device)
         except UserError:
-            # fp16, for weights that it cannot hold.
+            # fp16 cannot hold the weights.
             continue
         found.append(PrecisionScore(precision, "kernel", build_tower_score(precision), parameters))
     return found

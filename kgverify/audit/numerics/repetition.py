@@ -1,4 +1,4 @@
-"""The same arguments twice: do equal bits come out, eager and compiled, of small and of large shapes?"""
+"""Calls with equal arguments: equal bits must come out, eager and compiled, for small and for large shapes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,30 +10,20 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
-from kgverify.audit.numerics.batch import batch_size, tile
-from kgverify.audit.numerics.values import (
-    Difference,
-    Look,
-    bits_of,
-    devices_of,
-    differences,
-    in_mode,
-    keep,
-    user_line,
-)
-from kgverify.audit.subject import Function, Inputs, Subject
+from kgverify.audit.audited_function import Function, Inputs, Subject, compile_in_mode
+from kgverify.audit.numerics.batch import find_batch_size, tile_rows
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.source_lines import find_short_line
+from kgverify.audit.values import Difference, copy_values, find_differences, list_device_types, view_bits
+from kgverify.errors import describe_error
 
-MECHANISM: Final = (
-    "atomics and reductions whose order is left open round differently each time; draws from a global generator and"
-    " memory that was not written differ, too"
-)
+AUDIT: Final = "repetition"
 LARGE: Final = 1 << 20
 """Elements of the largest argument where shapes are large: some kernels divide their work only then."""
 
 
-class Taken(NamedTuple):
-    """An operation: its name, the user's line, and hashes of what it took and gave."""
+class Operation(NamedTuple):
+    """An operation: its name, the user's line, and hashes of its arguments and results."""
 
     name: str
     where: str
@@ -43,85 +33,87 @@ class Taken(NamedTuple):
 
 def audit_repetition(
     subject: Subject,
+    report: ReportBuilder,
     *,
     modes: Sequence[str] = ("eager", "default"),
     repetitions: int = 3,
     batch_axis: int | None = 0,
     batched: Sequence[int] | None = None,
     large: int | None = None,
-) -> Look:
-    """Call with equal arguments several times, in each mode; every leaf of the result and of the arguments counts.
+) -> None:
+    """Call with equal arguments several times, in each mode, and compare all results and changed arguments.
 
-    modes:   `eager`, or modes of `torch.compile`
-    large:   elements that arguments are repeated to along the batch axis, for calls beside the others; on CUDA a
-             million if not given, and none on a CPU
+    modes: `eager`, or modes of `torch.compile`
+    large: elements to which arguments are repeated along the batch axis, for further calls; if not given, a million on
+           CUDA, and no such calls on a CPU
     """
     inputs = subject.inputs(0)
     calls = sorted({0, subject.calls // 2, subject.calls - 1})
-    if large is None and "cuda" in devices_of(inputs):
+    if large is None and "cuda" in list_device_types(inputs):
         large = LARGE
-    variants = [("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls]
-    if large is not None and batch_axis is not None:
-        factor = _factor(inputs, batch_axis, batched, large)
+    variants: list[tuple[str, Callable[[], Inputs]]] = [
+        ("" if call == 0 else f", call {call}", partial(subject.inputs, call)) for call in calls
+    ]
+    if large is not None and batch_axis is not None and find_batch_size(inputs, batch_axis, batched):
+        sizes = [leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+        factor = -(-large // max(1, *sizes, 1))
         if factor > 1:
             title = f", arguments {factor} times as large"
-            variants.append((title, partial(_tiled, subject, batch_axis, batched, factor)))
-    look = Look(measures={"repetitions": float(repetitions)})
+            variants.append((title, lambda: tile_rows(subject.inputs(0), batch_axis, batched, factor)))
+    report.measures["repetitions"] = float(repetitions)
     for mode in modes:
-        function = in_mode(subject.function, mode)
-        for title, make in variants:
-            seen = _repeat(subject, function, mode, title, make, repetitions)
-            look = look.join(seen)
-            if seen.findings or seen.unmeasured:
-                # Of one kind one is enough.
-                break
-    return look
+        function = compile_in_mode(subject.function, mode)
+        # One finding of a kind is enough.
+        any(_differs(subject, function, mode, title, make, repetitions, report) for title, make in variants)
 
 
-def _tiled(subject: Subject, batch_axis: int, batched: Sequence[int] | None, factor: int) -> Inputs:
-    return tile(subject.inputs(0), batch_axis, batched, factor)
-
-
-def _factor(inputs: Inputs, batch_axis: int, batched: Sequence[int] | None, large: int) -> int:
-    if batch_size(inputs, batch_axis, batched) == 0:
-        return 1
-    sizes = [leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
-    return -(-large // max(1, *sizes, 1))
-
-
-def _repeat(
-    subject: Subject, function: Function, mode: str, title: str, make: Callable[[], Inputs], repetitions: int
-) -> Look:
+def _differs(
+    subject: Subject,
+    function: Function,
+    mode: str,
+    title: str,
+    make: Callable[[], Inputs],
+    repetitions: int,
+    report: ReportBuilder,
+) -> bool:
+    """Return whether repeated calls differ or fail, which is reported."""
     try:
         results = [_call(function, make()) for _ in range(repetitions)]
-    except Exception as error:  # What the user's function or the compiler raises is told, whatever it is.
-        reason = f"{subject.name}, mode {mode}{title}: {describe_error(error)}"
-        return Look(unmeasured=(Unmeasured(audit="repetition", reason=reason),))
+    except Exception as error:  # The user's function and the compiler may raise anything.
+        report.skip(AUDIT, f"{subject.name}, mode {mode}{title}: {describe_error(error)}")
+        return True
     for number, result in enumerate(results[1:], 2):
-        found = next(differences(results[0], result), None)
-        if found is None:
-            continue
-        return Look(findings=(_finding(subject, mode, title, make, number, found),))
-    return Look()
+        found = next(find_differences(results[0], result), None)
+        if found is not None:
+            _report_difference(subject, mode, title, make, number, found, report)
+            return True
+    return False
 
 
 def _call(function: Function, inputs: Inputs) -> Any:
-    """The result, and the arguments as the call left them."""
+    """Return the result and the arguments after the call."""
     result = function(*inputs)
-    return keep((result, inputs))
+    return copy_values((result, inputs))
 
 
-def _finding(
-    subject: Subject, mode: str, title: str, make: Callable[[], Inputs], number: int, found: Difference
-) -> Finding:
+def _report_difference(
+    subject: Subject,
+    mode: str,
+    title: str,
+    make: Callable[[], Inputs],
+    number: int,
+    found: Difference,
+    report: ReportBuilder,
+) -> None:
     where, operation = subject.name, ""
     if mode == "eager":
-        taken = first_varying(subject.function, make)
-        if taken is not None:
-            where, operation = taken.where, f"; first {taken.name}, whose arguments are equal"
-    return Finding(
-        audit="repetition",
-        mechanism=MECHANISM,
+        varying = find_varying_operation(subject.function, make)
+        if varying is not None:
+            where, operation = varying.where, f"; first {varying.name}, whose arguments are equal"
+    report.find(
+        AUDIT,
+        mechanism="atomics and reductions without a fixed order round differently each time; random numbers of a global"
+        " generator and unwritten memory differ, too",
         finding=f"{subject.name}, mode {mode}{title}: calls 1 and {number} with equal arguments differ: {found}{operation}",
         where=where,
         remedy="use the deterministic variant of the operation (torch.use_deterministic_algorithms(True) names it),"
@@ -130,40 +122,39 @@ def _finding(
 
 
 class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every operation with hashes of its arguments' and its results' bits."""
+    """A log of every operation with hashes of the bits of its arguments and results."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.taken: list[Taken] = []
+        self.operations: list[Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and note it."""
+        """Run the operation, and log it."""
         kwargs = kwargs or {}
         before = _hash((args, kwargs))
         out = func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        # What memory that is not yet written holds is nobody's difference.
-        after = 0 if name.startswith(("empty", "new_empty")) else _hash(out)
-        self.taken.append(Taken(f"torch.ops.{func}", user_line(), before, after))
+        # The contents of unwritten memory are not a difference.
+        after = 0 if func.overloadpacket.__name__.startswith(("empty", "new_empty")) else _hash(out)
+        self.operations.append(Operation(f"torch.ops.{func}", find_short_line(), before, after))
         return out
 
 
-def first_varying(function: Function, make: Callable[[], Inputs]) -> Taken | None:
-    """The first operation, run eagerly twice, whose arguments are equal and whose result differs."""
+def find_varying_operation(function: Function, make: Callable[[], Inputs]) -> Operation | None:
+    """Return the first operation, in two eager calls, whose arguments are equal and whose result differs."""
     logs = []
     for _ in range(2):
         inputs = make()
         with OperationLog() as log:
             function(*inputs)
-        logs.append(log.taken)
-    pairs: Iterator[tuple[Taken, Taken]] = zip(*logs, strict=False)
+        logs.append(log.operations)
+    pairs: Iterator[tuple[Operation, Operation]] = zip(*logs, strict=False)
     return next((a for a, b in pairs if a.inputs == b.inputs and a.outputs != b.outputs), None)
 
 
 def _hash(tree: Any) -> int:
-    """Of the bits of all tensors in it; of large ones on the host as well."""
+    """Return a hash of the bits of all tensors in nested values."""
     digest = xxhash.xxh3_64()
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor):
-            digest.update(np.ascontiguousarray(bits_of(leaf.detach()).cpu().numpy()).tobytes())
+            digest.update(np.ascontiguousarray(view_bits(leaf.detach()).cpu().numpy()).tobytes())
     return digest.intdigest()

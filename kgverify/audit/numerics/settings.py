@@ -1,71 +1,61 @@
-"""What torch is allowed to round products of float32 to: the settings found, and what depends on them."""
+"""The settings with which torch may round products of float32, and results that depend on them."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
-from kgverify.audit.environment import read_settings
-from kgverify.audit.finding import Finding, Unmeasured, describe_error
-from kgverify.audit.numerics.values import Difference, Look, differences, keep
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.values import copy_values, find_differences
 from kgverify.engines.compiled.execution.device import products_set_to
+from kgverify.errors import describe_error
+from kgverify.runs.machine import read_product_settings
 
+AUDIT: Final = "tf32"
 SETTINGS: Final = ("highest", "high", "medium")
-"""Of `torch.set_float32_matmul_precision`: on CUDA the last two allow TF32, on some CPUs the last one bfloat16."""
-
-MECHANISM: Final = (
-    "a setting of the process, or of the environment, lets products of float32 be made of factors with 10 bits of"
-    " mantissa (TF32), or 7 (bfloat16); any library that is imported can set it"
-)
+"""Values of `torch.set_float32_matmul_precision`: on CUDA the last two allow TF32, on some CPUs the last one bfloat16."""
 
 
-def audit_settings(run: Callable[[], Any], name: str, *, device: torch.device, is_pinned: bool | None = None) -> Look:
-    """Whether what comes out depends on the settings that the process happens to have.
+def audit_settings(
+    run: Callable[[], Any], name: str, report: ReportBuilder, *, device: torch.device, is_pinned: bool = False
+) -> None:
+    """Find out whether a result depends on the present settings of the process.
 
-    run:       gives the result, the same each time
-    is_pinned: whether it is a finding that a setting changes something though the process is now at `highest`: so it is
-               of an engine that declares its precision. If not given, only what the present setting changes is one
-    Measures: `tf32_largest_difference`, and how many of the `settings_differing` from `highest` change bits.
+    run:       returns the result, the same each time
+    is_pinned: whether any dependence is a finding, even if the process is at `highest`, as for an engine that declares its
+               precision. Otherwise only a change by the present setting is one
+    Measures: `tf32_largest_difference`, and `settings_differing`, the number of settings that change bits.
     """
-    now = keep(run())
+    now = copy_values(run())
     results: dict[str, Any] = {}
-    unmeasured = []
     for setting in SETTINGS:
         with products_set_to(setting):
             try:
-                results[setting] = keep(run())
-            except Exception as error:  # A kernel may not be there under a setting.
-                unmeasured.append(Unmeasured(audit="tf32", reason=f"{name}, {setting}: {describe_error(error)}"))
-    findings = []
-    found = read_settings()
-    changed = {setting: _first(results.get("highest"), result) for setting, result in results.items()}
-    of_now = _first(results.get("highest"), now)
-    if of_now is not None:
-        findings.append(_finding(name, f"as it is set ({_describe(found)})", of_now))
-    elif is_pinned:
-        findings += [_finding(name, f"set to {setting}", each) for setting, each in changed.items() if each is not None]
+                results[setting] = copy_values(run())
+            except Exception as error:  # A kernel may be missing under a setting.
+                report.skip(AUDIT, f"{name}, {setting}: {describe_error(error)}")
+    changed = {}
+    if "highest" in results:
+        found = read_product_settings()
+        present = ", ".join(f"{key} {value}" for key, value in found.items() if value not in ("False", "none"))
+        compared = {f"set to {setting}": result for setting, result in results.items()}
+        compared = {f"as it is set ({present})": now} | compared
+        first = {how: next(find_differences(results["highest"], each), None) for how, each in compared.items()}
+        changed = {how: difference for how, difference in first.items() if difference is not None}
+    is_changed_now = any(how.startswith("as it is set") for how in changed)
+    for how, difference in changed.items():
+        if how.startswith("as it is set") or (is_pinned and not is_changed_now):
+            report.find(
+                AUDIT,
+                mechanism="a setting of the process, or of the environment, allows products of float32 from factors with 10 bits"
+                " of mantissa (TF32), or 7 (bfloat16); any imported library can change it",
+                finding=f"{name}: {how}, against highest: {difference}",
+                where=name,
+                remedy='torch.set_float32_matmul_precision("highest") where the scores are made, or declare the precision and'
+                " its error",
+            )
     if device.type != "cuda":
-        unmeasured.append(
-            Unmeasured(audit="tf32", reason="TF32 itself needs a CUDA device; settings for a CPU were tried")
-        )
-    gaps = [each.largest for each in changed.values() if each is not None]
-    measures = {"settings_differing": float(len(gaps)), "tf32_largest_difference": max(gaps, default=0.0)}
-    return Look(tuple(findings), tuple(unmeasured), measures)
-
-
-def _first(expected: Any, actual: Any) -> Difference | None:
-    return None if expected is None else next(differences(expected, actual), None)
-
-
-def _describe(settings: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items() if value not in ("False", "none"))
-
-
-def _finding(name: str, what: str, difference: Difference) -> Finding:
-    return Finding(
-        audit="tf32",
-        mechanism=MECHANISM,
-        finding=f"{name}: {what}, against highest: {difference}",
-        where=name,
-        remedy='torch.set_float32_matmul_precision("highest") where the scores are made, or declare the precision and its error',
-    )
+        report.skip(AUDIT, "TF32 itself needs a CUDA device; the settings of a CPU were tried")
+    gaps = [each.largest for how, each in changed.items() if how.startswith("set to")]
+    report.measures["settings_differing"] = float(len(gaps))
+    report.measures["tf32_largest_difference"] = max(gaps, default=0.0)

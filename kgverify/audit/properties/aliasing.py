@@ -1,97 +1,94 @@
-"""What shares memory with what, whose address stays, and what is overwritten by later calls."""
+"""Shared memory between inputs and outputs, outputs that later calls overwrite, and addresses that change."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
 
-from kgverify.audit.properties.captured_values import Place, places, restoring
-from kgverify.audit.properties.compiled_run import Call, CompiledRun, copied, joint_inputs, make_call, storage
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.source_lines import definition_line, return_line
-from kgverify.audit.subject import Subject, is_same_leaf, leaves
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.properties.captured_values import CapturedValue, find_captured_values, restoring
+from kgverify.audit.properties.compiled_run import Call, CompiledRun, find_storage, make_call
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.source_lines import find_definition, find_return
+from kgverify.audit.values import copy_tensor, is_same, list_tensors
 
 AUDIT = "aliasing"
 OVERWRITTEN = "overwritten-outputs"
 ADDRESSES = "address-stability"
+_SHARED = "an output that is an input, or a view of one, changes when that memory is written again"
+_REPLAYED = "a captured graph returns its outputs in its own memory, which the next replay overwrites"
 
 
-def tensors(tree: Any, name: str) -> list[tuple[str, Tensor]]:
-    """Every tensor with its path."""
-    return [(f"{name}{path}", leaf) for path, leaf in leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def find_aliasing(subject: Subject, run: CompiledRun, found: list[Place], notes: Notes) -> None:
+def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue], report: ReportBuilder) -> None:
     """Compare which leaves share memory with and without the compiler, and whether that memory is written in place."""
     if not run.calls:
         return
-    inputs = joint_inputs(subject, range(1))[0]
-    before = [(path, tensor, (copied(tensor), _version(tensor))) for path, tensor in _givens(inputs, found)]
+    inputs = subject.joint_inputs(range(1))[0]
+    before = [(path, tensor, copy_tensor(tensor), _version(tensor)) for path, tensor in _list_inputs(inputs, found)]
     with restoring(found):
         eager, error = make_call(subject.function, inputs, 0)
-        written = {storage(t) for _, t, old in before if _is_written(t, *old)} - {0}
-        eager_aliases = _aliases(eager, before)
-        eager_shared = _shared(eager)
+        written = {find_storage(t) for _, t, old, version in before if _is_written(t, old, version)} - {0}
+        eager_aliases = _find_aliases(eager, [(path, tensor) for path, tensor, *_ in before])
+        eager_shared = _find_shared(eager)
     if error is not None:
         return
     call = run.calls[0]
-    mine = [(path, tensor, None) for path, tensor in _givens(call.inputs, found)]
-    aliases, shared = _aliases(call, mine), _shared(call)
-    notes.measures["aliased_outputs"] = len(aliases)
-    notes.measures["shared_outputs"] = len(shared)
-    notes.details["aliased_outputs"] = tuple(f"{out} is or views {given}" for out, given in sorted(aliases.items()))
-    notes.details["shared_outputs"] = tuple(" and ".join(pair) for pair in sorted(shared))
+    aliases, shared = _find_aliases(call, _list_inputs(call.inputs, found)), _find_shared(call)
+    report.measures["aliased_outputs"] = len(aliases)
+    report.measures["shared_outputs"] = len(shared)
+    report.details["aliased_outputs"] = tuple(f"{out} is or views {given}" for out, given in sorted(aliases.items()))
+    report.details["shared_outputs"] = tuple(" and ".join(pair) for pair in sorted(shared))
     for output, given in eager_aliases.items():
-        place = next((path for path, tensor, _ in before if path == given and storage(tensor) in written), None)
-        if place is not None:
-            notes.find(
+        if any(path == given and find_storage(tensor) in written for path, tensor, *_ in before):
+            report.find(
                 AUDIT,
-                mechanism="an output that is an input, or a view of one, changes when that memory is written again",
+                mechanism=_SHARED,
                 finding=f"{output} shares its memory with {given}, which the step writes in place: "
                 "an output that was kept changes with the next call",
-                where=return_line(subject.function),
+                where=find_return(subject.function),
                 remedy="return a clone, or write into a new tensor",
             )
-    for output, given in aliases.items():
-        if output not in eager_aliases:
-            _report_difference(f"{output} shares memory with {given} only when compiled", subject, notes)
-    for output, given in eager_aliases.items():
-        if output not in aliases:
-            _report_difference(f"{output} shares memory with {given} only when not compiled", subject, notes)
-    for pair in shared - eager_shared:
-        _report_difference(f"{' and '.join(pair)} share memory only when compiled", subject, notes)
+    found_once = [
+        f"{out} shares memory with {given} only when compiled"
+        for out, given in aliases.items()
+        if out not in eager_aliases
+    ]
+    found_once += [
+        f"{out} shares memory with {given} only when not compiled"
+        for out, given in eager_aliases.items()
+        if out not in aliases
+    ]
+    found_once += [f"{' and '.join(pair)} share memory only when compiled" for pair in shared - eager_shared]
+    for finding in found_once:
+        report.find(
+            AUDIT,
+            mechanism="a write to one of two tensors that share memory is seen in the other",
+            finding=finding,
+            where=find_return(subject.function),
+            remedy="clone one of them in the step",
+        )
 
 
-def _report_difference(finding: str, subject: Subject, notes: Notes) -> None:
-    notes.find(
-        AUDIT,
-        mechanism="a write to one of two tensors that share memory is seen in the other",
-        finding=finding,
-        where=return_line(subject.function),
-        remedy="clone one of them in the step",
-    )
-
-
-def _givens(inputs: Any, found: list[Place]) -> list[tuple[str, Tensor]]:
-    captured = [(place.path, place.get()) for place in found if isinstance(place.get(), Tensor)]
-    return [*tensors(inputs, "argument "), *captured]
+def _list_inputs(inputs: Any, found: list[CapturedValue]) -> list[tuple[str, Tensor]]:
+    captured = [(each.path, value) for each in found if isinstance(value := each.get(), Tensor)]
+    return [*list_tensors(inputs, "argument "), *captured]
 
 
 def _version(tensor: Tensor) -> int:
-    """Counts writes in place; tensors of inference mode count none."""
+    """Return the number of writes in place; tensors of inference mode do not count them."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def _is_written(tensor: Tensor, old: Tensor | None, version: int) -> bool:
-    return _version(tensor) != version or (old is not None and not is_same_leaf(old, tensor.detach()))
+    return _version(tensor) != version or (old is not None and not is_same(old, tensor.detach()))
 
 
-def _aliases(call: Call, givens: list[Any]) -> dict[str, str]:
-    by_storage = {storage(each[1]): each[0] for each in reversed(givens) if storage(each[1])}
+def _find_aliases(call: Call, givens: list[tuple[str, Tensor]]) -> dict[str, str]:
+    by_storage = {memory: path for path, tensor in reversed(givens) if (memory := find_storage(tensor))}
     return {f"output{path}": by_storage[memory] for path, memory in call.memory if memory in by_storage}
 
 
-def _shared(call: Call) -> set[tuple[str, str]]:
+def _find_shared(call: Call) -> set[tuple[str, str]]:
     seen: dict[int, str] = {}
     pairs = set()
     for path, memory in call.memory:
@@ -101,112 +98,105 @@ def _shared(call: Call) -> set[tuple[str, str]]:
     return pairs
 
 
-def find_overwritten(subject: Subject, run: CompiledRun, notes: Notes, *, keeps_outputs: bool) -> None:
-    """Outputs kept since the first call: whether later calls changed them, or took their memory back.
+def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportBuilder, *, keeps_outputs: bool) -> None:
+    """Find outputs of earlier calls that later calls changed, or whose memory these took back.
 
-    keeps_outputs: whether a caller reads an output after the next call; if not, only what the step keeps is a finding
+    keeps_outputs: whether a caller reads an output after the next call; if not, only outputs that the step keeps count
     """
-    lost = _lost(run.calls)
-    kept_eagerly = _lost(_eager_calls(subject)) if lost else []
-    notes.measures["overwritten_outputs"] = len(lost)
-    notes.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost)
-    eager_paths = {path for path, _ in kept_eagerly}
-    for path, how in lost:
+    lost = _find_lost(run.calls)
+    eager_paths = set(_find_lost(_call_eagerly(subject))) if lost else set()
+    report.measures["overwritten_outputs"] = len(lost)
+    report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
+    for path, how in lost.items():
         if path in eager_paths:
-            if any(each.audit == AUDIT and each.finding.startswith(f"{path} shares") for each in notes.findings):
+            if any(each.audit == AUDIT and each.finding.startswith(f"{path} shares") for each in report.findings):
                 continue
-            notes.find(
+            report.find(
                 AUDIT,
-                mechanism="an output that is an input, or a view of one, changes when that memory is written again",
+                mechanism=_SHARED,
                 finding=f"{path} of a call is changed by a later call, with and without the compiler",
-                where=return_line(subject.function),
+                where=find_return(subject.function),
                 remedy="return a clone, or write into a new tensor",
             )
         elif keeps_outputs:
-            notes.find(
+            report.find(
                 OVERWRITTEN,
-                mechanism="a captured graph gives its outputs in memory of its own, which the next replay writes again",
+                mechanism=_REPLAYED,
                 finding=f"{path}, kept across calls: {how}",
-                where=return_line(subject.function),
+                where=find_return(subject.function),
                 remedy="clone it before the next call; if nothing reads it after that, say keeps_outputs=False",
             )
-    for place, how in _kept_inside(subject, run, eager_paths):
-        notes.find(
+    for captured in _find_kept_inside(subject, run, eager_paths):
+        report.find(
             OVERWRITTEN,
-            mechanism="a captured graph gives its outputs in memory of its own, which the next replay writes again",
-            finding=f"the step itself keeps an output in {place.path}: {how}",
-            where=place.where,
+            mechanism=_REPLAYED,
+            finding=f"the step itself keeps an output in {captured.path}: its memory is written by later calls",
+            where=captured.where,
             remedy="keep a clone of it",
         )
 
 
-def _eager_calls(subject: Subject) -> list[Call]:
-    found = places(subject.function)
-    with restoring(found):
-        return [
-            make_call(subject.function, inputs, number)[0]
-            for number, inputs in enumerate(joint_inputs(subject, range(subject.calls)))
-        ]
+def _call_eagerly(subject: Subject) -> list[Call]:
+    with restoring(find_captured_values(subject.function)):
+        inputs = subject.joint_inputs(range(subject.calls))
+        return [make_call(subject.function, given, number)[0] for number, given in enumerate(inputs)]
 
 
-def _lost(calls: list[Call]) -> list[tuple[str, str]]:
-    """Of every path the first way in which an output of an earlier call is no longer what it was."""
-    lost: dict[str, str] = {}
+def _list_changed(calls: list[Call]) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield the outputs of earlier calls that have changed since: path, tensor and the kind of change."""
     for call in calls[:-1]:
-        for (path, old), (_, tensor) in zip(call.snapshot, tensors(call.output, ""), strict=True):
-            now = copied(tensor)
+        for (path, old), (_, tensor) in zip(call.snapshot, list_tensors(call.output), strict=True):
+            now = copy_tensor(tensor)
             if now is None:
-                lost.setdefault(f"output{path}", "its memory was taken back")
-            elif old is not None and not is_same_leaf(old, now):
-                lost.setdefault(f"output{path}", "its values were changed")
-    return list(lost.items())
+                yield f"output{path}", tensor, "its memory was taken back"
+            elif old is not None and not is_same(old, now):
+                yield f"output{path}", tensor, "its values were changed"
 
 
-def _kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str]) -> list[tuple[Place, str]]:
-    """What the step keeps of outputs whose memory was taken back or written again, when compiled alone."""
-    gone: set[int] = set()
-    for call in run.calls[:-1]:
-        for (path, old), (_, tensor) in zip(call.snapshot, tensors(call.output, ""), strict=True):
-            if f"output{path}" in eager_paths:
-                continue
-            now = copied(tensor)
-            if now is None or (old is not None and not is_same_leaf(old, now)):
-                gone.add(id(tensor))
-                gone.add(storage(tensor))
-    gone.discard(0)
-    kept = []
-    for place in places(subject.function):
-        value = place.get()
-        if isinstance(value, Tensor) and (id(value) in gone or storage(value) in gone or copied(value) is None):
-            kept.append((place, "its memory is written by later calls"))
-    names: dict[str, tuple[Place, str]] = {}
-    for place, how in kept:
-        names.setdefault(place.name, (place, how))
-    return list(names.values())
+def _find_lost(calls: list[Call]) -> dict[str, str]:
+    """Return the first change of each output that has changed, by path."""
+    lost: dict[str, str] = {}
+    for path, _, how in _list_changed(calls):
+        lost.setdefault(path, how)
+    return lost
 
 
-def find_unstable_addresses(subject: Subject, run: CompiledRun, notes: Notes) -> None:
-    """How many leaves change their address between calls; a finding where one is marked as static."""
+def _find_kept_inside(subject: Subject, run: CompiledRun, eager_paths: set[str]) -> list[CapturedValue]:
+    """Find captured tensors that are outputs whose memory is taken back or overwritten only when compiled."""
+    changed = [tensor for path, tensor, _ in _list_changed(run.calls) if path not in eager_paths]
+    gone = {id(tensor) for tensor in changed} | {find_storage(tensor) for tensor in changed} - {0}
+    kept: dict[str, CapturedValue] = {}
+    for captured in find_captured_values(subject.function):
+        value = captured.get()
+        if isinstance(value, Tensor) and (
+            id(value) in gone or find_storage(value) in gone or copy_tensor(value) is None
+        ):
+            kept.setdefault(captured.name, captured)
+    return list(kept.values())
+
+
+def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBuilder) -> None:
+    """Count the leaves whose address changes between calls; find those that are marked as static."""
     if len(run.calls) < 2:
         return
-    notes.measures["unstable_inputs"] = _num_unstable(
-        run, lambda call: [(path, storage(tensor)) for path, tensor in tensors(call.inputs, "")]
+    report.measures["unstable_inputs"] = _count_unstable(
+        run, lambda call: [(path, find_storage(tensor)) for path, tensor in list_tensors(call.inputs)]
     )
-    notes.measures["unstable_outputs"] = _num_unstable(run, lambda call: call.memory)
+    report.measures["unstable_outputs"] = _count_unstable(run, lambda call: call.memory)
     for graph in run.graphs:
         for number, given in enumerate(graph.inputs):
             seen = {row[number] for row in graph.addresses if number < len(row)}
             if given is not None and given.is_static and len(seen) > 1:
-                notes.find(
+                report.find(
                     ADDRESSES,
                     mechanism="a tensor marked as static is read at its address; a new address captures the graph anew",
                     finding=f"{given.source} is marked as static and had {len(seen)} addresses in {len(graph.addresses)} calls",
-                    where=given.where or definition_line(subject.function),
-                    remedy="write into one tensor with copy_, or take the mark away",
+                    where=given.where or find_definition(subject.function),
+                    remedy="write into one tensor with copy_, or remove the mark",
                 )
 
 
-def _num_unstable(run: CompiledRun, pick: Callable[[Call], list[tuple[str, int]]]) -> int:
+def _count_unstable(run: CompiledRun, pick: Callable[[Call], list[tuple[str, int]]]) -> int:
     seen: dict[str, set[int]] = {}
     for call in run.calls:
         for path, memory in pick(call):

@@ -1,4 +1,4 @@
-"""What a function closes over: every value that it can read without being given it, and how to change and restore it."""
+"""The values that a function captures, in closures, globals and attributes, and how to change and restore them."""
 
 import copy
 import sys
@@ -12,24 +12,25 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kgverify.audit.source_lines import code_of, reading_line
-from kgverify.audit.subject import is_same_leaf
+from kgverify.audit.source_lines import find_code, find_read
+from kgverify.audit.values import copy_tensor, is_same
 
 _DEEPEST: Final = 5
 _MOST: Final = 2000
 _MISSING: Final = object()
-"""Stands for what has gone from its place."""
+"""Stands for a value that no longer exists."""
 _FOREIGN: Final = {"torch", "numpy", "builtins", "triton", "sympy", *sys.stdlib_module_names}
 
 
 @dataclass(frozen=True)
-class Place:
-    """One value that a function reads of what surrounds it.
+class CapturedValue:
+    """A value that a function reads without receiving it as an argument.
 
-    path: as one would write it: `closure scale`, `global TABLE[3]`, `self.width`
-    name: what is read: a variable's, a global's or an attribute's
-    code: that may read it
-    is_inner: whether it is put there by replacing the tuple or frozen object around it, which is a place as well
+    path:     in the user's words: `closure scale`, `global TABLE[3]`, `self.width`
+    name:     of the variable, global or attribute that is read
+    code:     the code that may read it
+    read:     returns the value; set: replaces it
+    is_inner: whether replacing it means replacing the tuple or frozen object around it, which is captured as well
     """
 
     path: str
@@ -41,16 +42,16 @@ class Place:
 
     @property
     def is_settable(self) -> bool:
-        """Whether something else can be put there."""
+        """True if another value can be put there."""
         return self.set is not _refuse
 
     def get(self) -> Any:
-        """What is there now; None where nothing is."""
-        value = self.look()
+        """Return the value; None where there is no longer one."""
+        value = self.read_if_present()
         return None if value is _MISSING else value
 
-    def look(self) -> Any:
-        """What is there now; a value of its own where nothing is."""
+    def read_if_present(self) -> Any:
+        """Return the value; `_MISSING` where there is no longer one."""
         try:
             return self.read()
         except (KeyError, IndexError, AttributeError, ValueError, TypeError):
@@ -58,141 +59,147 @@ class Place:
 
     @property
     def where(self) -> str:
-        """The line that reads it."""
-        return reading_line((self.code,), self.name) or f"{self.code.co_filename}:{self.code.co_firstlineno}"
+        """The line that reads the value."""
+        return find_read((self.code,), self.name) or f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
 
-def places(function: Callable[..., Any]) -> list[Place]:
-    """Every place that a function can read: tensors and plain values in closures, globals, attributes, containers."""
+def find_captured_values(function: Callable[..., Any]) -> list[CapturedValue]:
+    """Find the tensors and plain values that a function can read in closures, globals, attributes and containers."""
     walk = _Walk()
-    walk.function(function, "")
+    walk.visit_function(function, "")
     return walk.found
 
 
 class _Walk:
+    """A walk over everything that a function can reach."""
+
     def __init__(self) -> None:
-        self.found: list[Place] = []
+        self.found: list[CapturedValue] = []
         self._seen: set[int] = set()
         # An identity says nothing of a value that is gone.
         self._alive: list[Any] = []
 
     def _is_first_visit(self, value: Any) -> bool:
-        """Whether the walk has not come to it yet, and has room for it; it has come to it from then on."""
+        """Return whether the walk meets a value for the first time, and has room for it; marks it as met."""
         if id(value) in self._seen or len(self.found) >= _MOST:
             return False
         self._seen.add(id(value))
         self._alive.append(value)
         return True
 
-    def function(self, function: Any, name: str) -> None:
-        """Whatever can be called."""
+    def visit_function(self, function: Any, name: str) -> None:
+        """Walk over anything callable."""
         if not self._is_first_visit(function):
             return
         if isinstance(function, types.MethodType):
-            code = code_of(function)
-            self.function(function.__func__, name)
+            code = find_code(function)
+            self.visit_function(function.__func__, name)
             if code is not None:
-                self._members(function.__self__, "self", code, 0)
+                self._visit_members(function.__self__, "self", code, 0)
         elif isinstance(function, types.FunctionType):
-            self._plain(function)
+            self._visit_plain_function(function)
         elif hasattr(function, "__wrapped__"):
-            self.function(function.__wrapped__, name)
+            self.visit_function(function.__wrapped__, name)
         elif hasattr(function, "func") and hasattr(function, "args"):
-            self.function(function.func, name)
-            code = code_of(function)
+            self.visit_function(function.func, name)
+            code = find_code(function)
             if code is not None:
                 for number, value in enumerate(function.args):
                     path = f"argument {number} of the partial"
-                    self._value(Place(path, str(number), code, _constant(value), _refuse), 0)
-        elif not isinstance(function, type) and _is_own(type(function).__module__):
-            code = code_of(function)
+                    self._visit_value(CapturedValue(path, str(number), code, _make_reader(value), _refuse), 0)
+        elif not isinstance(function, type) and _is_user_module(type(function).__module__):
+            code = find_code(function)
             call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
-            self.function(getattr(call, "__func__", call), name)
+            self.visit_function(getattr(call, "__func__", call), name)
             if code is not None:
-                self._members(function, "self", code, 0)
+                self._visit_members(function, "self", code, 0)
 
-    def _plain(self, function: types.FunctionType) -> None:
-        if not _is_own(function.__module__):
+    def _visit_plain_function(self, function: types.FunctionType) -> None:
+        if not _is_user_module(function.__module__):
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            place = Place(f"closure {name}", name, code, _cell_reader(cell), _cell_setter(cell))
+            captured = CapturedValue(f"closure {name}", name, code, _make_cell_reader(cell), _make_cell_setter(cell))
             try:
-                place.read()
+                captured.read()
             except ValueError:
                 # Not filled yet.
                 continue
-            self._value(place, 0)
-        for nested, names in _codes(code):
+            self._visit_value(captured, 0)
+        for nested, names in _list_codes(code):
             for name in names:
                 if name not in function.__globals__:
                     continue
                 value = function.__globals__[name]
                 if isinstance(value, types.ModuleType):
-                    if _is_own(value.__name__):
-                        self._module(value, name, nested, names)
+                    if _is_user_module(value.__name__):
+                        self._visit_module(value, name, nested, names)
                     continue
-                self._item(function.__globals__, name, f"global {name}", name, nested, 0)
+                self._visit_item(function.__globals__, name, f"global {name}", name, nested, 0)
         for name in function.__kwdefaults__ or {}:
-            self._item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
+            self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
 
-    def _item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
-        self._value(Place(path, name, code, lambda: container[key], _item_setter(container, key)), depth)
+    def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
+        self._visit_value(
+            CapturedValue(path, name, code, lambda: container[key], _make_item_setter(container, key)), depth
+        )
 
-    def _module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
+    def _visit_module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
         for attribute in names:
             if attribute in vars(module):
-                self._item(vars(module), attribute, f"global {name}.{attribute}", attribute, code, 0)
+                self._visit_item(vars(module), attribute, f"global {name}.{attribute}", attribute, code, 0)
 
-    def _value(self, place: Place, depth: int) -> None:
-        """What a code reads."""
-        value = place.read()
+    def _visit_value(self, captured: CapturedValue, depth: int) -> None:
+        """Walk over a value that code reads."""
+        value = captured.read()
         if depth > _DEEPEST or len(self.found) >= _MOST:
             return
         if isinstance(value, (bool, int, float, str)) or value is None:
-            if place.is_settable:
-                self.found.append(place)
+            if captured.is_settable:
+                self.found.append(captured)
         elif isinstance(value, Tensor):
             if self._is_first_visit(value):
-                self.found.append(place)
+                self.found.append(captured)
         elif isinstance(value, (list, tuple, Mapping)):
             if self._is_first_visit(value):
-                self.found.append(place)
-                self._items(value, place, depth)
+                self.found.append(captured)
+                self._visit_items(value, captured, depth)
         elif isinstance(value, (types.ModuleType, type)) or value is Ellipsis:
             return
         elif callable(value) and not _has_state(value):
-            self.function(value, place.name)
-        elif _is_own(type(value).__module__):
+            self.visit_function(value, captured.name)
+        elif _is_user_module(type(value).__module__):
             if callable(value):
-                self.function(value, place.name)
+                self.visit_function(value, captured.name)
             if _is_frozen(value):
-                self.found.append(place)
-            self._members(value, place.path, place.code, depth + 1, place)
+                self.found.append(captured)
+            self._visit_members(value, captured.path, captured.code, depth + 1, captured)
 
-    def _items(self, value: Any, place: Place, depth: int) -> None:
+    def _visit_items(self, value: Any, captured: CapturedValue, depth: int) -> None:
         if isinstance(value, (list, Mapping)):
             for key in list(value if isinstance(value, Mapping) else range(len(value))):
-                self._item(value, key, f"{place.path}[{key!r}]", place.name, place.code, depth + 1)
+                self._visit_item(value, key, f"{captured.path}[{key!r}]", captured.name, captured.code, depth + 1)
             return
         fields = getattr(value, "_fields", None)
         for number in range(len(value)):
-            inner = f"{place.path}.{fields[number]}" if fields else f"{place.path}[{number}]"
+            inner = f"{captured.path}.{fields[number]}" if fields else f"{captured.path}[{number}]"
 
             def rebuild(new: Any, number: int = number) -> None:
-                whole = place.read()
+                whole = captured.read()
                 items = [*whole[:number], new, *whole[number + 1 :]]
-                place.set(type(value)(*items) if fields else type(value)(items))
+                captured.set(type(value)(*items) if fields else type(value)(items))
 
             def pick(number: int = number) -> Any:
-                return place.read()[number]
+                return captured.read()[number]
 
-            called = fields[number] if fields else place.name
-            put = rebuild if place.is_settable else _refuse
-            self._value(Place(inner, called, place.code, pick, put, is_inner=True), depth + 1)
+            called = fields[number] if fields else captured.name
+            put = rebuild if captured.is_settable else _refuse
+            self._visit_value(CapturedValue(inner, called, captured.code, pick, put, is_inner=True), depth + 1)
 
-    def _members(self, owner: Any, path: str, code: types.CodeType, depth: int, place: Place | None = None) -> None:
-        """The attributes of an object. place: its own, where one that is frozen is replaced."""
+    def _visit_members(
+        self, owner: Any, path: str, code: types.CodeType, depth: int, captured: CapturedValue | None = None
+    ) -> None:
+        """Walk over the attributes of an object. captured: the object itself, replaced as a whole where it is frozen."""
         if not self._is_first_visit(owner) and depth:
             return
         is_frozen = _is_frozen(owner)
@@ -207,27 +214,27 @@ class _Walk:
             def put(new: Any, name: str = name) -> None:
                 if not is_frozen:
                     setattr(owner, name, new)
-                elif place is not None and place.is_settable:
-                    other = copy.copy(place.read())
+                elif captured is not None and captured.is_settable:
+                    other = copy.copy(captured.read())
                     _force(other, name, new)
-                    place.set(other)
+                    captured.set(other)
                 else:
                     raise TypeError("a frozen object cannot be replaced here")
 
             def pick(name: str = name) -> Any:
-                return getattr(place.read() if is_frozen and place is not None else owner, name)
+                return getattr(captured.read() if is_frozen and captured is not None else owner, name)
 
-            self._value(Place(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
+            self._visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
 
 
-def _codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
+def _list_codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
     yield code, code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from _list_codes(constant)
 
 
-def _is_own(module: str | None) -> bool:
+def _is_user_module(module: str | None) -> bool:
     return module is not None and module.split(".")[0] not in _FOREIGN
 
 
@@ -249,22 +256,22 @@ def _has_state(value: Any) -> bool:
     )
 
 
-def _item_setter(container: Any, key: Any) -> Callable[[Any], None]:
+def _make_item_setter(container: Any, key: Any) -> Callable[[Any], None]:
     def put(value: Any) -> None:
         container[key] = value
 
     return put
 
 
-def _constant(value: Any) -> Callable[[], Any]:
+def _make_reader(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def _cell_reader(cell: types.CellType) -> Callable[[], Any]:
+def _make_cell_reader(cell: types.CellType) -> Callable[[], Any]:
     return lambda: cell.cell_contents
 
 
-def _cell_setter(cell: types.CellType) -> Callable[[Any], None]:
+def _make_cell_setter(cell: types.CellType) -> Callable[[Any], None]:
     def put(value: Any) -> None:
         cell.cell_contents = value
 
@@ -272,50 +279,39 @@ def _cell_setter(cell: types.CellType) -> Callable[[Any], None]:
 
 
 def _refuse(value: Any) -> None:
-    raise TypeError("nothing else can be put there")
+    raise TypeError("this value cannot be replaced")
 
 
 @contextmanager
-def restoring(found: list[Place]) -> Iterator[None]:
-    """What is in the places is afterwards what it was: the values of tensors, the items of containers, what stands where."""
-    held: list[tuple[Place, Any, Any]] = []
-    for place in found:
-        value = place.look()
-        kept = (
-            _clone(value)
-            if isinstance(value, Tensor)
-            else copy.copy(value)
-            if isinstance(value, (list, dict))
-            else value
-        )
-        held.append((place, value, kept))
+def restoring(found: list[CapturedValue]) -> Iterator[None]:
+    """Restore captured values afterwards: the objects, the values of tensors, the items of containers."""
+    held: list[tuple[CapturedValue, Any, Any]] = []
+    for captured in found:
+        value = captured.read_if_present()
+        if isinstance(value, Tensor):
+            kept: Any = copy_tensor(value)
+        else:
+            kept = copy.copy(value) if isinstance(value, (list, dict)) else value
+        held.append((captured, value, kept))
     try:
         yield
     finally:
-        for place, value, kept in held:
+        for captured, value, kept in held:
             if value is _MISSING:
                 continue
-            put_back(place, value, kept)
+            _put_back(captured, value, kept)
 
 
-def put_back(place: Place, value: Any, kept: Any) -> None:
-    """The object that stood in a place, with what it held."""
-    if place.set is not _refuse and not place.is_inner:
-        place.set(value)
+def _put_back(captured: CapturedValue, value: Any, kept: Any) -> None:
+    """Put an object back with its contents."""
+    if captured.set is not _refuse and not captured.is_inner:
+        captured.set(value)
     if isinstance(value, Tensor):
         with torch.no_grad():
-            if kept is not None and value.shape == kept.shape and not is_same_leaf(value, kept):
+            if kept is not None and value.shape == kept.shape and not is_same(value, kept):
                 value.detach().copy_(kept)
     elif isinstance(value, list):
         value[:] = kept
     elif isinstance(value, dict):
         value.clear()
         value.update(kept)
-
-
-def _clone(value: Tensor) -> Tensor | None:
-    """None where a captured graph has taken the memory back."""
-    try:
-        return value.detach().clone()
-    except RuntimeError:
-        return None

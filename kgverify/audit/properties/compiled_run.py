@@ -1,6 +1,5 @@
-"""Calls of a function through the compiler, watched: its graphs, each run of one, what was compiled when, and why."""
+"""Calls of a compiled function, watched: its graphs, each run of a graph, and each compilation with its reason."""
 
-import copy
 import gc
 import re
 import time
@@ -15,8 +14,9 @@ import torch._dynamo
 from torch import Tensor
 from torch._dynamo import utils as dynamo_utils
 
-from kgverify.audit.source_lines import stack_line, text_line
-from kgverify.audit.subject import Function, Inputs, Subject, leaves
+from kgverify.audit.audited_function import Function, Inputs, Subject
+from kgverify.audit.source_lines import find_line_in_text, find_stack_line
+from kgverify.audit.values import copy_tensor, list_tensors
 
 _STATIC: Final = "_dynamo_static_input_type"
 _MOST_METRICS: Final = 4096
@@ -24,11 +24,11 @@ _MOST_METRICS: Final = 4096
 
 @dataclass(frozen=True)
 class CompileSetting:
-    """How a function is compiled.
+    """The options with which a function is compiled.
 
     mode:    of `torch.compile`
     dynamic: None lets a shape that changes become symbolic
-    options: of Inductor
+    options: further options of Inductor
     """
 
     mode: str = "default"
@@ -37,11 +37,11 @@ class CompileSetting:
 
     @property
     def asks_for_graphs(self) -> bool:
-        """Whether this mode captures CUDA graphs."""
+        """True if this mode captures CUDA graphs."""
         return bool(self.all_options().get("triton.cudagraphs", False))
 
     def all_options(self) -> dict[str, Any]:
-        """Of the mode and beside it."""
+        """Return the options of the mode with the further ones."""
         import torch._inductor
 
         return {**torch._inductor.list_mode_options(self.mode), **self.options}
@@ -49,7 +49,7 @@ class CompileSetting:
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A tensor that a graph is given. source: as the compiler names it; where: the first line that uses it."""
+    """A tensor input of a graph. source: its name in the compiler; where: the first line that uses it."""
 
     source: str
     where: str
@@ -58,18 +58,20 @@ class GraphInput:
 
 @dataclass
 class Graph:
-    """A graph that was compiled. guard_lines: the user's lines that bound a size to one value."""
+    """A compiled graph. guard_lines: the user's lines that bound a size to one value."""
 
     inputs: list[GraphInput | None]
     num_nodes: int
     guard_lines: list[str]
     addresses: list[list[int]] = field(default_factory=list)
-    num_bytes: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """One attempt of the compiler at one frame. frame, number: of its recompilations; call: during which it happened."""
+    """One attempt of the compiler at one frame.
+
+    number: of the recompilation of this frame, from 0; call: the number of the call during which it happened
+    """
 
     frame: str
     number: int
@@ -83,7 +85,7 @@ class Compilation:
 
     @property
     def is_past_limit(self) -> bool:
-        """Whether it was given up because the frame had been compiled too often."""
+        """True if the compiler gave up because the frame had been compiled too often."""
         return "limit" in self.fail_reason and "recompil" in self.fail_reason.lower()
 
 
@@ -91,8 +93,8 @@ class Compilation:
 class Call:
     """One call.
 
-    snapshot: the values of its output when it returned; memory: where they were then, 0 for nowhere
-    num_runs: of compiled graphs
+    snapshot: the values of its output when it returned; memory: their addresses then, 0 for none
+    num_runs: the number of compiled graphs that ran
     """
 
     number: int
@@ -106,7 +108,7 @@ class Call:
 
 @dataclass
 class CompiledRun:
-    """What was seen of some calls. breaks: (reason, line); error: that ended it, and where"""
+    """The record of some calls. breaks: (reason, line) of graph breaks; error: the one that ended the calls."""
 
     setting: CompileSetting
     function: Function
@@ -119,7 +121,7 @@ class CompiledRun:
 
 
 class WatchingBackend:
-    """Inductor, noting every graph that it is given and every run of one."""
+    """Inductor as a backend that records every graph and every run of one."""
 
     def __init__(self, setting: CompileSetting) -> None:
         self.graphs: list[Graph] = []
@@ -137,13 +139,12 @@ class WatchingBackend:
             self.num_runs += 1
             if self.holds_addresses:
                 graph.addresses.append([v.data_ptr() if isinstance(v, Tensor) else 0 for v in values])
-                graph.num_bytes.append([v.nbytes if isinstance(v, Tensor) else 0 for v in values])
             return compiled(*values)
 
         return run
 
     def get_compiler_config(self) -> Any:
-        """Inductor's, for whoever asks the backend."""
+        """Return the configuration of Inductor."""
         return self._compile.get_compiler_config()  # type: ignore[no-untyped-call]
 
     def reset(self) -> None:
@@ -165,14 +166,14 @@ def _describe(module: torch.fx.GraphModule) -> Graph:
             continue
         # A method before torch 2.11, an attribute from then on.
         name = source.name() if callable(source.name) else source.name
-        users = [text_line(user.meta.get("stack_trace") or "") for user in node.users]
-        where = next(filter(None, users), text_line(node.meta.get("stack_trace") or ""))
+        users = [find_line_in_text(user.meta.get("stack_trace") or "") for user in node.users]
+        where = next(filter(None, users), find_line_in_text(node.meta.get("stack_trace") or ""))
         inputs.append(GraphInput(str(name), where, getattr(value, _STATIC, None) is not None))
-    return Graph(inputs, num_nodes, _guard_lines())
+    return Graph(inputs, num_nodes, _find_guard_lines())
 
 
-def _guard_lines() -> list[str]:
-    """The lines that asked for the value of a symbolic size."""
+def _find_guard_lines() -> list[str]:
+    """Return the lines that asked for the value of a symbolic size."""
     context = torch._guards.TracingContext.try_get()
     environment = getattr(getattr(context, "fake_mode", None), "shape_env", None)
     lines = []
@@ -180,21 +181,21 @@ def _guard_lines() -> list[str]:
         if getattr(guard, "expr", None).__class__.__name__ not in ("Equality", "Eq"):
             continue
         stack = getattr(getattr(guard, "sloc", None), "user_loc", None) or getattr(guard, "stack", None)
-        found = text_line(str(stack)) if stack is not None else ""
-        lines.append(found or _location(str(getattr(guard, "sloc", ""))))
+        found = find_line_in_text(str(stack)) if stack is not None else ""
+        lines.append(found or _find_location(str(getattr(guard, "sloc", ""))))
     return [line for line in lines if line]
 
 
-def _location(text: str) -> str:
+def _find_location(text: str) -> str:
     found = re.search(r"(\S+\.py):(\d+)", text)
     return f"{found[1]}:{found[2]}" if found else ""
 
 
 @contextmanager
-def quiet_compiler() -> Iterator[None]:
-    """A compiler that starts anew, tells its metrics and keeps its warnings to itself; afterwards it starts anew again.
+def silencing_compiler() -> Iterator[None]:
+    """Reset the compiler before and after, count its metrics from 0, and silence its warnings.
 
-    Whatever else this process has compiled is compiled again when it is called next.
+    Everything else that this process has compiled is compiled again at its next call.
     """
     import logging
 
@@ -219,23 +220,11 @@ def quiet_compiler() -> Iterator[None]:
             gc.collect()
 
 
-def joint_inputs(subject: Subject, calls: range) -> list[Inputs]:
-    """The arguments of calls: copies, which share memory with each other as what they were made from does."""
-    made = []
-    for number in calls:
-        inputs = subject.make_inputs(number)
-        if not isinstance(inputs, tuple):
-            # Says what is wrong with them.
-            subject.inputs(number)
-        made.append(inputs)
-    return copy.deepcopy(made)
-
-
 def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int = 0) -> tuple[CompiledRun, Function]:
-    """Call a function through Inductor, each call with its own arguments, and keep everything that it returns.
+    """Call a function through Inductor, each call with its own arguments, and keep all outputs.
 
-    more_calls: so many are added where the last calls were all compiled anew, as long as there are arguments
-    The compiled function can be called further, inside of `quiet_compiler` only.
+    more_calls: most calls to add while every call is compiled anew, as long as there are arguments
+    The compiled function can be called again, only inside of `quiet_compiler`.
     """
     from torch._inductor import metrics
 
@@ -244,7 +233,7 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
     compiled = torch.compile(subject.function, backend=backend, dynamic=setting.dynamic)
     metrics.reset()
     run.graphs = backend.graphs
-    inputs = joint_inputs(subject, range(subject.calls))
+    inputs = subject.joint_inputs(range(subject.calls))
     num_seen, last_compiling = 0, 0
     number = 0
     while number < subject.calls + more_calls:
@@ -252,7 +241,7 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
             if number - last_compiling > 1:
                 break
             try:
-                inputs += joint_inputs(subject, range(number, number + 1))
+                inputs += subject.joint_inputs(range(number, number + 1))
             except Exception:
                 # There are no more.
                 break
@@ -262,7 +251,7 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
         seen = dynamo_utils.get_compilation_metrics()
         fresh = backend.graphs[graphs_before:]
         for each in seen[num_seen:]:
-            run.compilations.append(_compilation(each, number, fresh, run.compilations))
+            run.compilations.append(_read_compilation(each, number, fresh, run.compilations))
         if len(seen) > num_seen:
             last_compiling = number
         num_seen = len(seen)
@@ -273,12 +262,12 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
         number += 1
     backend.holds_addresses = False
     run.num_kernels = metrics.generated_kernel_count
-    run.breaks = [(r.reason, stack_line(r.user_stack)) for r in dynamo_utils.graph_break_reasons]
+    run.breaks = [(r.reason, find_stack_line(r.user_stack)) for r in dynamo_utils.graph_break_reasons]
     return run, compiled
 
 
 def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, BaseException | None]:
-    """One call with the same random numbers each time, and what it raised."""
+    """Make one call, with the same random numbers each time; return it with the error that it raised."""
     torch.manual_seed(number)
     began = time.perf_counter()
     output, error = None, None
@@ -289,35 +278,24 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     except Exception as raised:
         error = raised
     seconds = time.perf_counter() - began
-    memory = [(path, storage(leaf)) for path, leaf in leaves(output) if isinstance(leaf, Tensor)]
-    return Call(number, inputs, output, snapshot(output), memory, 0, seconds), error
+    tensors = list_tensors(output)
+    memory = [(path, find_storage(tensor)) for path, tensor in tensors]
+    snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
+    return Call(number, inputs, output, snapshot, memory, 0, seconds), error
 
 
-def storage(tensor: Tensor) -> int:
-    """Which memory a tensor is in; 0 for none."""
+def find_storage(tensor: Tensor) -> int:
+    """Return the address of the memory that a tensor is in; 0 for none."""
     try:
         return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
     except RuntimeError:
         return 0
 
 
-def snapshot(tree: Any) -> list[tuple[str, Tensor | None]]:
-    """The values of every tensor, in memory of their own; None where they cannot be had."""
-    return [(path, copied(leaf)) for path, leaf in leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def copied(tensor: Tensor) -> Tensor | None:
-    """The values of a tensor; None where a captured graph has taken its memory back."""
-    try:
-        return tensor.detach().clone()
-    except RuntimeError:
-        return None
-
-
-def _compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:
-    frame, _, place = str(each.compile_id or "?/0").rpartition("/")
-    # A restart of the same attempt is told as `0/1_1`.
-    number = int(place.partition("_")[0] or 0)
+def _read_compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:
+    frame, _, attempt = str(each.compile_id or "?/0").rpartition("/")
+    # A restart of the same attempt is written `0/1_1`.
+    number = int(attempt.partition("_")[0] or 0)
     where = f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else ""
     if not where:
         where = next((other.function for other in before if other.frame == frame), "")

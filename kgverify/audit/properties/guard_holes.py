@@ -1,4 +1,4 @@
-"""Guard holes: what a step closes over is changed, and compiled code gives the old answer."""
+"""Guard holes: a captured value changes, and compiled code still gives the old answer."""
 
 import enum
 import time
@@ -11,45 +11,48 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kgverify.audit.properties.captured_values import Place, restoring
-from kgverify.audit.properties.compiled_run import CompileSetting, make_call, quiet_compiler
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.subject import Function, Subject, same_values
+from kgverify.audit.audited_function import Function, Subject
+from kgverify.audit.properties.captured_values import CapturedValue, restoring
+from kgverify.audit.properties.compiled_run import CompileSetting, make_call, silencing_compiler
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.values import is_same, list_leaves
 
 AUDIT = "guard-holes"
-_CHANGES: Final = "change in place"
+_CHANGES: Final = "change in captured"
 
 
 def find_guard_holes(
-    subject: Subject, setting: CompileSetting, found: list[Place], notes: Notes, seconds: float
+    subject: Subject, setting: CompileSetting, found: list[CapturedValue], report: ReportBuilder, seconds: float
 ) -> None:
-    """Change one place after the other; compare compiled code, which may not be compiled anew, with the function.
+    """Change one captured value after the other; compare compiled code, which may not recompile, with the function.
 
-    What guards is Dynamo's work, so the graphs themselves are run eagerly, and on a CPU: a changed value that leads an index
-    astray ends a CUDA process. seconds: after so long the rest is left.
+    Guards are Dynamo's work, so the graphs themselves run eagerly, and on a CPU: a changed value that becomes a wrong index
+    ends a CUDA process. seconds: time limit, after which further changes are skipped
     """
-    with _on_cpu(subject, found) as moved:
-        _find_holes(moved, setting, found, notes, seconds)
+    with _moving_to_cpu(subject, found) as moved:
+        _find_holes(moved, setting, found, report, seconds)
 
 
-def _find_holes(subject: Subject, setting: CompileSetting, found: list[Place], notes: Notes, seconds: float) -> None:
+def _find_holes(
+    subject: Subject, setting: CompileSetting, found: list[CapturedValue], report: ReportBuilder, seconds: float
+) -> None:
     num_tried = num_without = num_holes = num_left = 0
     until = time.monotonic() + seconds
-    with quiet_compiler():
+    with silencing_compiler():
         compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
         with restoring(found):
             plain, error = _observe(subject, subject.function)
         if error is not None:
-            notes.skip(AUDIT, f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}")
+            report.skip(AUDIT, f"the function cannot be run on a CPU, where values are changed: {type(error).__name__}")
             return
         with restoring(found):
             before, error = _observe(subject, compiled)
         if error is not None:
-            notes.skip(AUDIT, f"the compiled function raised {type(error).__name__}")
+            report.skip(AUDIT, f"the compiled function raised {type(error).__name__}")
             return
-        for place in found:
+        for captured in found:
             holes: list[str] = []
-            for change, apply in _perturbations(place):
+            for change, apply in _perturbations(captured):
                 if time.monotonic() > until:
                     num_left += 1
                     continue
@@ -60,50 +63,48 @@ def _find_holes(subject: Subject, setting: CompileSetting, found: list[Place], n
                     holes.append(f"{change}: {verdict}")
             if holes:
                 num_holes += 1
-                notes.find(
+                report.find(
                     AUDIT,
-                    mechanism="compiled code runs on as long as its guards hold; what no guard reads may change unseen",
-                    finding=f"{place.path}: {holes[0]}",
-                    where=place.where,
-                    remedy="pass it as an argument; a value that compiled code was told to take as constant must be one",
+                    mechanism="compiled code runs as long as its guards hold; a value that no guard reads may change unseen",
+                    finding=f"{captured.path}: {holes[0]}",
+                    where=captured.where,
+                    remedy="pass it as an argument; a value declared constant to the compiler must be constant",
                 )
-    notes.measures["guard_holes"] = num_holes
-    notes.measures["guard_perturbations"] = num_tried
+    report.measures["guard_holes"] = num_holes
+    report.measures["guard_perturbations"] = num_tried
     if num_left:
-        notes.skip(AUDIT, f"{num_left} of {num_left + num_tried + num_without} changes were left out, for want of time")
+        report.skip(AUDIT, f"{num_left} of {num_left + num_tried + num_without} changes were skipped for lack of time")
 
 
 @contextmanager
-def _on_cpu(subject: Subject, found: list[Place]) -> Iterator[Subject]:
-    """The subject with its arguments, and all tensors that it closes over, on a CPU; those are put back afterwards."""
+def _moving_to_cpu(subject: Subject, found: list[CapturedValue]) -> Iterator[Subject]:
+    """Move the arguments and all captured tensors to a CPU; restore the latter afterwards."""
 
     def move(value: Any) -> Any:
         return value.cpu() if isinstance(value, Tensor) and value.is_cuda else value
 
     with restoring(found):
-        for place in found:
-            value = place.get()
+        for captured in found:
+            value = captured.get()
             if move(value) is not value:
-                place.set(move(value))
+                captured.set(move(value))
         yield replace(subject, make_inputs=lambda call: pytree.tree_map(move, subject.inputs(call)))
 
 
 def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException | None]:
     inputs = subject.inputs(0)
     call, error = make_call(function, inputs, 0)
-    return [[tensor for _, tensor in call.snapshot], _plain_leaves(call.output), inputs], error
-
-
-def _plain_leaves(output: Any) -> list[Any]:
-    from kgverify.audit.subject import leaves
-
-    return [leaf for _, leaf in leaves(output) if not isinstance(leaf, Tensor)]
+    return [
+        [tensor for _, tensor in call.snapshot],
+        [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)],
+        inputs,
+    ], error
 
 
 def _try(
-    subject: Subject, compiled: Function, found: list[Place], apply: Callable[[], None], plain: Any, before: Any
+    subject: Subject, compiled: Function, found: list[CapturedValue], apply: Callable[[], None], plain: Any, before: Any
 ) -> str | None:
-    """None where the change changes nothing or is refused; empty where compiled code saw it; else what it did."""
+    """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
     with restoring(found):
         try:
             apply()
@@ -111,45 +112,45 @@ def _try(
             return None
         with restoring(found):
             expected, error = _observe(subject, subject.function)
-        if error is not None or same_values(expected, plain):
+        if error is not None or is_same(expected, plain):
             return None
         with torch.compiler.set_stance("fail_on_recompile"):
             actual, error = _observe(subject, compiled)
-    if error is not None or same_values(expected, actual):
+    if error is not None or is_same(expected, actual):
         return ""
-    return "compiled code gives the old answer" if same_values(actual, before) else "compiled code gives another answer"
+    return "compiled code gives the old answer" if is_same(actual, before) else "compiled code gives another answer"
 
 
-def _perturbations(place: Place) -> Iterator[tuple[str, Callable[[], None]]]:
-    value = place.get()
+def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], None]]]:
+    value = captured.get()
     if isinstance(value, bool):
-        yield f"{value} -> {not value}", lambda: place.set(not value)
+        yield f"{value} -> {not value}", lambda: captured.set(not value)
     elif isinstance(value, enum.Enum):
         members = list(type(value))
         other = members[(members.index(value) + 1) % len(members)]
-        yield f"{value} -> {other}", lambda: place.set(other)
+        yield f"{value} -> {other}", lambda: captured.set(other)
     elif isinstance(value, int):
-        yield f"{value} -> {value + 1}", lambda: place.set(value + 1)
+        yield f"{value} -> {value + 1}", lambda: captured.set(value + 1)
         if value > 0:
-            yield f"{value} -> {value - 1}", lambda: place.set(value - 1)
+            yield f"{value} -> {value - 1}", lambda: captured.set(value - 1)
     elif isinstance(value, float):
-        yield f"{value} -> {value + 1.0}", lambda: place.set(value + 1.0)
+        yield f"{value} -> {value + 1.0}", lambda: captured.set(value + 1.0)
     elif isinstance(value, str):
-        yield f"{value!r} -> {value + '_'!r}", lambda: place.set(value + "_")
+        yield f"{value!r} -> {value + '_'!r}", lambda: captured.set(value + "_")
     elif isinstance(value, Tensor):
         changed = _changed(value)
         if changed is not None:
             yield _CHANGES, lambda: _fill(value, changed)
-            yield "another tensor", lambda: place.set(changed)
+            yield "another tensor", lambda: captured.set(changed)
     elif isinstance(value, list) and value:
-        yield "last item taken", lambda: value.__delitem__(-1)
-        yield "last item twice", lambda: value.append(value[-1])
+        yield "last item removed", lambda: value.__delitem__(-1)
+        yield "last item repeated", lambda: value.append(value[-1])
     elif isinstance(value, dict) and value:
-        yield "last item taken", lambda: value.__delitem__(list(value)[-1])
+        yield "last item removed", lambda: value.__delitem__(list(value)[-1])
 
 
 def _changed(value: Tensor) -> Tensor | None:
-    """Other values of the same kind; integers within those that were there, since they may be indices."""
+    """Return other values of the same kind; integers among the present ones, since they may be indices."""
     with torch.no_grad():
         held = value.detach()
         if held.dtype == torch.bool:

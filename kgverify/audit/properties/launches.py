@@ -9,22 +9,24 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kgverify.audit.properties.aliasing import tensors
-from kgverify.audit.properties.captured_values import Place
+from kgverify.audit.audited_function import Function, Inputs, Subject
+from kgverify.audit.properties.captured_values import CapturedValue
 from kgverify.audit.properties.compiled_run import CompiledRun
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.profile import Profile, take_profile
-from kgverify.audit.source_lines import definition_line, text_line
-from kgverify.audit.subject import Function, Inputs, Subject
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.source_lines import find_definition, find_line_in_text
+from kgverify.audit.values import list_tensors
+from kgverify.errors import first_line
+from kgverify.runs.profiling import Profile, take_profile
 
 REPLAYS: Final = "cuda-graphs"
 COPIES: Final = "copied-inputs"
 _WARM_UPS: Final = 3
-"""Captured graphs run once as they are, are captured, and are replayed from then on."""
+"""Captured graphs run once uncaptured, are then captured, and are replayed afterwards."""
+_COPY_INPUTS: Final = "_copy_inputs_and_remove_from_src"
 
 
-def profile_calls(subject: Subject, compiled: Function, inputs: list[Inputs], *, is_cuda: bool) -> Profile:
-    """Profile the calls when all is compiled and captured."""
+def profile_calls(compiled: Function, inputs: list[Inputs], *, is_cuda: bool) -> Profile:
+    """Profile calls after everything has been compiled and captured."""
 
     def work() -> None:
         for number, given in enumerate(inputs):
@@ -36,126 +38,143 @@ def profile_calls(subject: Subject, compiled: Function, inputs: list[Inputs], *,
     return take_profile(work, is_cuda=is_cuda)
 
 
-def measure_launches(run: CompiledRun, seen: Profile, num_calls: int, notes: Notes, *, is_cuda: bool) -> None:
-    """Launches, time and memory of a call; whether captured graphs were replayed, if the mode asks for them."""
+def measure_launches(run: CompiledRun, seen: Profile, num_calls: int, report: ReportBuilder, *, is_cuda: bool) -> None:
+    """Measure launches, time and memory of a call, from the profile of some calls."""
     later = [call.seconds for call in run.calls[1:]] or [call.seconds for call in run.calls]
-    notes.measures["call_seconds"] = statistics.median(later) if later else 0.0
-    notes.measures["peak_memory_bytes"] = seen.peak_memory
+    report.measures["call_seconds"] = statistics.median(later) if later else 0.0
+    report.measures["peak_memory_bytes"] = seen.peak_memory
     if not is_cuda:
-        notes.skip(
-            "launches", "launches and device time are those of a CUDA device; here the calls of aten are counted"
-        )
+        report.skip("launches", "launches and device time need a CUDA device; here only the calls of aten are counted")
         if run.setting.asks_for_graphs:
-            notes.skip(REPLAYS, "CUDA graphs need a CUDA device")
-        notes.skip(COPIES, "inputs are copied before replays of CUDA graphs alone")
+            report.skip(REPLAYS, "CUDA graphs need a CUDA device")
+        report.skip(COPIES, "inputs are copied only before replays of CUDA graphs")
         return
-    notes.measures["launches_per_step"] = seen.num_launches / num_calls
-    notes.measures["replays_per_step"] = seen.num_replays / num_calls
-    notes.measures["device_kernels_per_step"] = seen.num_kernels / num_calls
-    notes.measures["device_seconds_per_step"] = seen.device_seconds / num_calls
-    notes.measures["wall_seconds_per_step"] = seen.wall_seconds / num_calls
-    notes.measures["copies_per_step"] = sum(seen.copies.values()) / num_calls
+    sums = {
+        "launches": seen.num_launches,
+        "replays": seen.num_replays,
+        "device_kernels": seen.num_kernels,
+        "device_seconds": seen.device_seconds,
+        "wall_seconds": seen.wall_seconds,
+        "copies": sum(seen.copies.values()),
+    }
+    report.measures |= {f"{name}_per_step": value / num_calls for name, value in sums.items()}
 
 
-def find_missing_replays(run: CompiledRun, seen: Profile, skips: list[str], num_calls: int, notes: Notes) -> None:
-    """Whether each call replays captured graphs, as the mode asks; if not, what the compiler says of it."""
+def find_missing_replays(
+    run: CompiledRun, seen: Profile, skips: list[str], num_calls: int, report: ReportBuilder
+) -> None:
+    """Find out why calls do not replay captured graphs although the mode asks for them."""
     if not run.setting.asks_for_graphs or seen.num_replays >= num_calls:
         return
-    skips = list(dict.fromkeys(skips))
-    mechanism = "what cannot be captured is launched kernel by kernel; the counters may stay silent, launches do not"
     counted = f"{seen.num_replays} replays and {seen.num_launches} kernel launches in {num_calls} calls"
-    for text in skips or [""]:
-        first = text.strip().splitlines()[0] if text.strip() else "the compiler gives no reason"
-        notes.find(
+    for text in dict.fromkeys(skips) or [""]:
+        report.find(
             REPLAYS,
-            mechanism=mechanism,
-            finding=f"{counted}: {first}",
-            where=text_line(text) or definition_line(run.function),
+            mechanism="what cannot be captured is launched kernel by kernel; the compiler's counters may not show it",
+            finding=f"{counted}: {first_line(text) or 'the compiler gives no reason'}",
+            where=find_line_in_text(text) or find_definition(run.function),
             remedy="keep all tensors on the device, mutate no input that is not static, and read no value in the step",
         )
 
 
+class _CudagraphMessages(logging.Handler):
+    """A collection of the compiler's messages about CUDA graphs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message that is about CUDA graphs."""
+        if "cudagraph" in (text := record.getMessage()).lower():
+            self.texts.append(text)
+
+
 @contextmanager
-def hearing_skips() -> Iterator[list[str]]:
-    """What the compiler says of graphs that it did not capture."""
-
-    said: list[str] = []
-
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "cudagraph" in (text := record.getMessage()).lower():
-                said.append(text)
-
-    ear = Ear(logging.DEBUG)
+def collecting_skip_reasons() -> Iterator[list[str]]:
+    """Collect the compiler's messages about graphs that it did not capture."""
+    messages = _CudagraphMessages()
     names = [n for n in logging.root.manager.loggerDict if n.endswith(("__perf_hints", "__cudagraphs"))]
     loggers = [logging.getLogger(name) for name in names if name.startswith("torch._inductor")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.addHandler(ear)
+        logger.addHandler(messages)
         logger.setLevel(logging.DEBUG)
     try:
-        yield said
+        yield messages.texts
     finally:
         for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(ear)
+            logger.removeHandler(messages)
             logger.setLevel(level)
 
 
-def find_copied_inputs(
-    subject: Subject, run: CompiledRun, compiled: Function, inputs: list[Inputs], found: list[Place], notes: Notes
-) -> None:
-    """What is copied before each replay: a finding for what the step closes over, a measure for its arguments."""
+@contextmanager
+def _recording_copies() -> Iterator[list[tuple[int, int]]]:
+    """Record the address and the bytes of each tensor that is copied before a replay."""
     from torch._inductor import cudagraph_trees
 
-    if not run.setting.asks_for_graphs:
-        return
     node: Any = cudagraph_trees.CUDAGraphNode
-    name = "_copy_inputs_and_remove_from_src"
-    if not hasattr(node, name):
-        notes.skip(COPIES, f"this torch copies inputs in a way that is not known: {torch.__version__}")
-        return
-    # (address, bytes)
     copies: list[tuple[int, int]] = []
-    copy_inputs = getattr(node, name)
+    copy_inputs = getattr(node, _COPY_INPUTS)
 
     def watched(self: Any, targets: list[Any], sources: list[Any]) -> Any:
         given = [sources[number] for number in self.non_static_input_idx]
         copies.extend((each.data_ptr(), each.nbytes) for each in given if isinstance(each, Tensor))
         return copy_inputs(self, targets, sources)
 
-    setattr(node, name, watched)
+    setattr(node, _COPY_INPUTS, watched)
     try:
+        yield copies
+    finally:
+        setattr(node, _COPY_INPUTS, copy_inputs)
+
+
+def find_copied_inputs(
+    subject: Subject,
+    run: CompiledRun,
+    compiled: Function,
+    inputs: list[Inputs],
+    found: list[CapturedValue],
+    report: ReportBuilder,
+) -> None:
+    """Find captured tensors that are copied before each replay; measure the copies of arguments."""
+    from torch._inductor import cudagraph_trees
+
+    if not run.setting.asks_for_graphs:
+        return
+    if not hasattr(cudagraph_trees.CUDAGraphNode, _COPY_INPUTS):
+        report.skip(COPIES, f"this torch copies inputs in an unknown way: {torch.__version__}")
+        return
+    with _recording_copies() as copies:
         for number, given in enumerate(inputs):
             torch.manual_seed(number)
             compiled(*given)
-    finally:
-        setattr(node, name, copy_inputs)
-    notes.measures["copied_inputs_per_step"] = len(copies) / len(inputs)
-    notes.measures["copied_bytes_per_step"] = sum(size for _, size in copies) / len(inputs)
+    report.measures["copied_inputs_per_step"] = len(copies) / len(inputs)
+    report.measures["copied_bytes_per_step"] = sum(size for _, size in copies) / len(inputs)
     copied = dict(copies)
-    arguments = {t.data_ptr(): path for given in inputs for path, t in tensors(given, "argument ")}
-    closed_over = {place.get().data_ptr(): place for place in found if isinstance(place.get(), Tensor)}
+    arguments = {t.data_ptr(): path for given in inputs for path, t in list_tensors(given, "argument ")}
+    captured = {value.data_ptr(): each for each in found if isinstance(value := each.get(), Tensor)}
     sources = {
-        address: given
+        address: each
         for graph in run.graphs
         for row in graph.addresses
-        for address, given in zip(row, graph.inputs, strict=True)
-        if given is not None
+        for address, each in zip(row, graph.inputs, strict=True)
+        if each is not None
     }
-    notes.details["copied_inputs"] = tuple(
-        f"{arguments.get(address) or (closed_over[address].path if address in closed_over else 'tensor')}: {size} bytes"
+    report.details["copied_inputs"] = tuple(
+        f"{arguments.get(address) or (captured[address].path if address in captured else 'tensor')}: {size} bytes"
         for address, size in copied.items()
     )
     for address, size in copied.items():
-        told, place = sources.get(address), closed_over.get(address)
-        if address in arguments or (told is None and place is None):
+        source, value = sources.get(address), captured.get(address)
+        if address in arguments or (source is None and value is None):
             continue
-        what = place.path if place is not None else told.source if told is not None else ""
-        where = (told.where if told is not None else "") or (place.where if place is not None else "")
-        notes.find(
+        name = value.path if value is not None else source.source if source is not None else ""
+        where = (source.where if source is not None else "") or (value.where if value is not None else "")
+        report.find(
             COPIES,
-            mechanism="a tensor of a closure, a global or an attribute is no static input: it is copied before each replay",
-            finding=f"{what}, {size} bytes, is copied before each replay",
-            where=where or definition_line(subject.function),
+            mechanism="a tensor of a closure, a global or an attribute is not a static input: each replay copies it first",
+            finding=f"{name}, {size} bytes, is copied before each replay",
+            where=where or find_definition(subject.function),
             remedy="torch._dynamo.mark_static_address(tensor) before compiling, or a buffer or parameter of a module",
         )

@@ -1,4 +1,4 @@
-"""All property audits of one step."""
+"""The audit of one compiled step, property by property."""
 
 import time
 import traceback
@@ -12,39 +12,44 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kgverify.audit.budget import check_budget, exceed_budget, read_budget
-from kgverify.audit.environment import describe_environment
-from kgverify.audit.finding import AuditReport
-from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten, find_unstable_addresses
-from kgverify.audit.properties.captured_values import Place, places, restoring
-from kgverify.audit.properties.compiled_run import CompileSetting, joint_inputs, quiet_compiler, run_compiled
-from kgverify.audit.properties.graph_breaks import find_graph_breaks
-from kgverify.audit.properties.graph_size import measure_graphs
+from kgverify.audit.audited_function import (
+    COMPILE_MODES,
+    Function,
+    Inputs,
+    MakeInputs,
+    Subject,
+    check_modes,
+    make_subject,
+)
+from kgverify.audit.budget import check_budget, read_budget
+from kgverify.audit.properties.aliasing import find_aliasing, find_overwritten_outputs, find_unstable_addresses
+from kgverify.audit.properties.captured_values import CapturedValue, find_captured_values, restoring
+from kgverify.audit.properties.colliding_writes import find_colliding_writes
+from kgverify.audit.properties.compilations import find_graph_breaks, find_recompilations, measure_graphs
+from kgverify.audit.properties.compiled_run import CompileSetting, run_compiled, silencing_compiler
 from kgverify.audit.properties.guard_holes import find_guard_holes
 from kgverify.audit.properties.launches import (
+    collecting_skip_reasons,
     find_copied_inputs,
     find_missing_replays,
-    hearing_skips,
     measure_launches,
     profile_calls,
 )
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.properties.recompilations import find_recompilations
-from kgverify.audit.properties.scatters import find_scatters
 from kgverify.audit.properties.syncs import find_cuda_syncs, find_syncs
-from kgverify.audit.source_lines import definition_line, stack_line
-from kgverify.audit.subject import Function, Inputs, MakeInputs, Subject, make_subject
+from kgverify.audit.report import AuditReport, ReportBuilder
+from kgverify.audit.source_lines import find_definition, find_stack_line
+from kgverify.audit.values import list_device_types
 from kgverify.engines.compiled.execution.caches import fresh_caches
-from kgverify.engines.compiled.execution.compilation import MODES, has_cpp_compiler
+from kgverify.engines.compiled.execution.compilation import has_cpp_compiler
 from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.errors import UserError
+from kgverify.runs.machine import describe_environment
 
-COMPILED_MODES: Final = tuple(mode for mode in MODES if mode not in ("eager", "fused"))
 GUARD_SECONDS: Final = 20.0
-"""For changing what a step closes over, place by place."""
+"""The time limit for changing captured values."""
 
-Tell = Callable[[str], None]
-"""Told of what begins."""
+Announce = Callable[[str], None]
+"""Receives the name of the work that begins."""
 
 
 def audit_step(
@@ -60,28 +65,35 @@ def audit_step(
     keeps_outputs: bool = True,
     has_fresh_cache: bool = True,
 ) -> AuditReport:
-    """Look at one's own step function, property by property, as `torch.compile` makes it run.
+    """Examine a step function, property by property, as `torch.compile` makes it run.
 
-    fn:              any function of tensors, nested in tuples, lists, dicts and named tuples, and of plain values
-    make_inputs:     the arguments, a tuple; with the number of the call, from 0, if it takes one
-    device:          where the inputs are moved to; `auto` leaves them where they are
-    mode:            of `torch.compile`: default, reduce-overhead or max-autotune
-    calls:           how many different ones are made
-    budget:          limits, or a file of them
-    keeps_outputs:   whether the caller reads an output after the next call
-    has_fresh_cache: whether nothing compiled earlier is taken, as it must be where compile time matters
+    Everything that this process has compiled before is compiled again at its next call.
 
-    Whatever this process has compiled before is compiled again when it is called next. UserError for arguments that do not
-    fit, and for a function that raises without the compiler.
+    Args:
+        fn: any function of tensors, nested in tuples, lists, dicts and named tuples, and of plain values.
+        make_inputs: returns the arguments, a tuple; takes the number of the call, from 0, or nothing.
+        name: the name in the report; the function's own if not given.
+        device: the device to which the inputs are moved; `auto` leaves them where they are.
+        mode: of `torch.compile`: default, reduce-overhead or max-autotune.
+        calls: the number of different calls to make.
+        budget: limits on the measures, or a file of them.
+        dynamic: of `torch.compile`; None lets a shape that changes become symbolic.
+        keeps_outputs: whether the caller reads an output after the next call.
+        has_fresh_cache: whether to ignore everything compiled earlier, as compile times require.
+
+    Returns:
+        The findings with their lines, the measures, and what could not be examined.
+
+    Raises:
+        UserError: for arguments that do not fit, and for a function that raises without the compiler.
     """
     if calls < 1:
         raise UserError(f"expected at least 1 call, found {calls}", where="calls", fix="give 1 or more")
     limits = read_budget(Path(budget)) if isinstance(budget, (str, Path)) else check_budget(budget or {})
-    subject = make_subject(name or getattr(fn, "__name__", type(fn).__name__), fn, make_inputs)
-    subject = replace(subject, calls=calls)
+    subject = replace(make_subject(name, fn, make_inputs), calls=calls)
     if device != "auto":
         on, made = resolve_device(device), subject.make_inputs
-        subject = replace(subject, make_inputs=lambda call: _moved(made(call), on))
+        subject = replace(subject, make_inputs=lambda call: _move(made(call), on))
     setting = CompileSetting(mode, dynamic)
     return audit_subject(subject, setting, budget=limits, keeps_outputs=keeps_outputs, has_fresh_cache=has_fresh_cache)
 
@@ -95,138 +107,124 @@ def audit_subject(
     has_fresh_cache: bool = True,
     is_in_fresh_cache: bool = False,
     stage_seconds: float = 60.0,
-    tell: Tell = lambda _: None,
+    announce: Announce = lambda _: None,
 ) -> AuditReport:
-    """Every property audit of a subject, and the costs of each of its parts.
+    """Examine every property of a subject, and the costs of each of its parts.
 
-    has_fresh_cache, is_in_fresh_cache: whether one is to be made, or has been made by the caller
-    stage_seconds:                      most time for compiling the parts
+    has_fresh_cache, is_in_fresh_cache: whether to make a fresh cache, or whether the caller has made one
+    stage_seconds:                      time limit for compiling the parts
     """
-    if setting.mode not in COMPILED_MODES:
-        raise UserError(
-            f"mode {setting.mode!r} is none of torch.compile",
-            where="--mode",
-            fix=f"choose of {', '.join(COMPILED_MODES)}",
-        )
-    notes = Notes()
-    found = places(subject.function)
-    is_cuda = _is_on_cuda(subject, found)
+    check_modes((setting.mode,), COMPILE_MODES)
+    report = ReportBuilder()
+    found = find_captured_values(subject.function)
+    is_cuda = "cuda" in list_device_types((subject.inputs(0), [captured.get() for captured in found]))
     if not is_cuda and not has_cpp_compiler():
         raise UserError("a CPU backend needs a C++ compiler", where="--mode", fix="install g++ or clang")
-    tell("reading values, colliding writes")
-    num_eager = _look_eagerly(subject, found, notes)
-    tell("guards")
-    find_guard_holes(subject, setting, found, notes, GUARD_SECONDS)
+    announce("reading values, colliding writes")
+    num_eager = _examine_eagerly(subject, found, report)
+    announce("guards")
+    find_guard_holes(subject, setting, found, report, GUARD_SECONDS)
     with fresh_caches() if has_fresh_cache and not is_in_fresh_cache else nullcontext():
-        tell("compiling")
-        with quiet_compiler(), restoring(found):
-            _look_compiled(subject, setting, found, notes, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
-        _look_at_parts(subject, setting, notes, stage_seconds, tell, is_cuda=is_cuda)
-    findings = tuple(notes.findings)
-    overruns, unchecked = exceed_budget(budget or {}, notes.measures, findings)
-    return AuditReport(
-        subject=subject.name,
-        findings=findings,
-        unmeasured=(*notes.unmeasured, *unchecked),
-        measures=notes.measures,
-        overruns=overruns,
-        details=notes.details,
-        environment=describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache),
-    )
+        announce("compiling")
+        with silencing_compiler(), restoring(found):
+            _examine_compiled(subject, setting, found, report, num_eager, is_cuda=is_cuda, keeps_outputs=keeps_outputs)
+        _measure_parts(subject, setting, report, stage_seconds, announce, is_cuda=is_cuda)
+    environment = describe_setting(setting, is_cuda=is_cuda, has_fresh_cache=has_fresh_cache or is_in_fresh_cache)
+    return report.build(subject.name, environment, budget=budget)
 
 
-def _look_eagerly(subject: Subject, found: list[Place], notes: Notes) -> int:
+def _examine_eagerly(subject: Subject, found: list[CapturedValue], report: ReportBuilder) -> int:
     try:
         with restoring(found):
-            num_eager = find_syncs(subject, notes)
-        find_scatters(subject, found, notes)
+            num_eager = find_syncs(subject, report)
+        find_colliding_writes(subject, found, report)
     except UserError:
         raise
     except Exception as error:
         raise UserError(
             f"{subject.name} raises without the compiler: {type(error).__name__}: {error}",
-            where=stack_line(traceback.extract_tb(error.__traceback__)) or definition_line(subject.function),
+            where=find_stack_line(traceback.extract_tb(error.__traceback__)) or find_definition(subject.function),
             fix="audit a function that returns on these inputs",
         ) from error
     return num_eager
 
 
-def _look_compiled(
+def _examine_compiled(
     subject: Subject,
     setting: CompileSetting,
-    found: list[Place],
-    notes: Notes,
+    found: list[CapturedValue],
+    report: ReportBuilder,
     num_eager: int,
     *,
     is_cuda: bool,
     keeps_outputs: bool,
 ) -> None:
-    hears = is_cuda and setting.asks_for_graphs
-    silence: AbstractContextManager[list[str]] = nullcontext([])
-    with hearing_skips() if hears else silence as skips:
+    nothing: AbstractContextManager[list[str]] = nullcontext([])
+    with collecting_skip_reasons() if is_cuda and setting.asks_for_graphs else nothing as skips:
         limit = torch._dynamo.config.recompile_limit
         run, compiled = run_compiled(subject, setting, more_calls=max(0, limit + 2 - subject.calls))
-        find_graph_breaks(run, num_eager, notes)
-        find_recompilations(run, num_eager, notes)
-        measure_graphs(run, notes)
+        find_graph_breaks(run, num_eager, report)
+        find_recompilations(run, num_eager, report)
+        measure_graphs(run, report)
         if run.error is not None:
-            notes.skip("launches", "the compiled function raised")
+            report.skip("launches", "the compiled function raised")
             return
         with restoring(found):
-            find_aliasing(subject, run, found, notes)
-        find_overwritten(subject, run, notes, keeps_outputs=keeps_outputs)
-        find_unstable_addresses(subject, run, notes)
-        inputs = joint_inputs(subject, range(subject.calls))
+            find_aliasing(subject, run, found, report)
+        find_overwritten_outputs(subject, run, report, keeps_outputs=keeps_outputs)
+        find_unstable_addresses(subject, run, report)
+        inputs = subject.joint_inputs(range(subject.calls))
         with restoring(found):
-            seen = profile_calls(subject, compiled, inputs, is_cuda=is_cuda)
-        measure_launches(run, seen, len(inputs), notes, is_cuda=is_cuda)
+            seen = profile_calls(compiled, inputs, is_cuda=is_cuda)
+        measure_launches(run, seen, len(inputs), report, is_cuda=is_cuda)
         with restoring(found):
-            find_cuda_syncs(subject, compiled, notes, is_cuda)
+            find_cuda_syncs(subject, compiled, report, is_cuda)
         if is_cuda:
-            find_missing_replays(run, seen, skips, len(inputs), notes)
+            find_missing_replays(run, seen, skips, len(inputs), report)
             with restoring(found):
-                find_copied_inputs(subject, run, compiled, inputs, found, notes)
+                find_copied_inputs(subject, run, compiled, inputs, found, report)
 
 
-def _look_at_parts(
-    subject: Subject, setting: CompileSetting, notes: Notes, seconds: float, tell: Tell, *, is_cuda: bool
+def _measure_parts(
+    subject: Subject,
+    setting: CompileSetting,
+    report: ReportBuilder,
+    seconds: float,
+    announce: Announce,
+    *,
+    is_cuda: bool,
 ) -> None:
-    """What each part costs by itself: calls of aten, kernels, nodes, compile time; on CUDA launches and device time."""
+    """Measure each part by itself: calls of aten, kernels, nodes, compile time; on CUDA launches and device time."""
     until = time.monotonic() + seconds
-    left = []
+    skipped = []
     for name, part in subject.parts.items():
         prefix = f"stages.{name}."
-        single, own = replace(part, calls=1), Notes()
-        tell(f"stage {name}")
-        notes.measures[f"{prefix}aten_calls"] = find_syncs(single, own)
+        single = replace(part, calls=1)
+        announce(f"stage {name}")
+        report.measures[f"{prefix}aten_calls"] = find_syncs(single, ReportBuilder())
         if time.monotonic() > until:
-            left.append(name)
+            skipped.append(name)
             continue
-        with quiet_compiler():
+        with silencing_compiler():
             run, compiled = run_compiled(single, setting)
-            measure_graphs(run, notes, prefix)
+            measure_graphs(run, report, prefix)
             if run.error is not None:
-                notes.skip("stages", f"{name} raised when compiled: {type(run.error).__name__}")
+                report.skip("stages", f"{name} raised when compiled: {type(run.error).__name__}")
             elif is_cuda:
-                seen = profile_calls(single, compiled, joint_inputs(single, range(1)), is_cuda=True)
-                notes.measures[f"{prefix}launches"] = seen.num_launches
-                notes.measures[f"{prefix}device_kernels"] = seen.num_kernels
-                notes.measures[f"{prefix}device_seconds"] = seen.device_seconds
-    if left:
-        notes.skip("stages", f"not compiled by themselves, for want of time: {', '.join(left)}")
+                seen = profile_calls(compiled, single.joint_inputs(range(1)), is_cuda=True)
+                report.measures[f"{prefix}launches"] = seen.num_launches
+                report.measures[f"{prefix}device_kernels"] = seen.num_kernels
+                report.measures[f"{prefix}device_seconds"] = seen.device_seconds
+    if skipped:
+        report.skip("stages", f"not compiled by themselves for lack of time: {', '.join(skipped)}")
 
 
-def _moved(inputs: Any, device: torch.device) -> Any:
+def _move(inputs: Any, device: torch.device) -> Any:
     return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, inputs)
 
 
-def _is_on_cuda(subject: Subject, found: list[Place]) -> bool:
-    leaves = [*pytree.tree_leaves(subject.inputs(0)), *(place.get() for place in found)]
-    return any(isinstance(leaf, Tensor) and leaf.device.type == "cuda" for leaf in leaves)
-
-
 def describe_setting(setting: CompileSetting, *, is_cuda: bool, has_fresh_cache: bool) -> dict[str, str]:
-    """What the measures depend on."""
+    """Describe everything on which the measures depend."""
     return describe_environment(
         "cuda" if is_cuda else "cpu",
         mode=setting.mode,

@@ -1,4 +1,4 @@
-"""What makes the host wait for the device: reads of values, and results whose shape depends on values."""
+"""Waits of the host for the device: reads of values, and results whose shape depends on values."""
 
 import sys
 import warnings
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kgverify.audit.audited_function import Function, Subject
 from kgverify.audit.properties.compiled_run import make_call
-from kgverify.audit.properties.notes import Notes
-from kgverify.audit.source_lines import calling_line
-from kgverify.audit.subject import Function, Subject
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.source_lines import find_calling_line
 
 AUDIT = "syncs"
 _MECHANISM = (
@@ -27,7 +27,7 @@ _VIEWS: Final = {"detach.default", "alias.default"}
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes operations, the lines of those that need values on the host, and how many kernels a call would launch."""
+    """A record of the lines of operations that need values on the host, and of the kernels that a call would launch."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,35 +36,35 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._function = function
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and look at it."""
+        """Run the operation and record it."""
         output = func(*args, **(kwargs or {}))
         is_aten = func.namespace == "aten"
         if is_aten and not func.is_view and str(func).removeprefix("aten.") not in _VIEWS:
             self.num_operations += 1
         name = str(func).removeprefix("aten.")
         if _needs_values(func, name, args, kwargs or {}, output):
-            self.note(_spoken(name))
+            self.record(_describe_read(name))
         return output
 
-    def note(self, what: str) -> None:
-        """One wait, at the line that is running."""
-        self.lines[calling_line(sys._getframe(2), self._function), what] += 1
+    def record(self, what: str) -> None:
+        """Record one wait, at the line that is running."""
+        self.lines[find_calling_line(sys._getframe(2), self._function), what] += 1
 
 
 class HostReads(TorchFunctionMode):
-    """Reads that a CPU tensor answers without an operation, which on a GPU wait."""
+    """A record of reads that a CPU tensor answers without an operation, and a GPU tensor with a wait."""
 
     def __init__(self, reads: Reads) -> None:
         super().__init__()
         self._reads = reads
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function and look at it."""
+        """Run the function and record it."""
         output = func(*args, **(kwargs or {}))
         if func in _TO_HOST and args[0].device.type == "cpu":
-            self._reads.note(func.__name__)
+            self._reads.record(func.__name__)
         elif func is Tensor.to and args[0].device.type == "cpu" and _asks_for_cpu(args[1:], kwargs or {}):
-            self._reads.note("to('cpu')")
+            self._reads.record("to('cpu')")
         return output
 
 
@@ -89,13 +89,13 @@ def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
     return False
 
 
-def _spoken(name: str) -> str:
+def _describe_read(name: str) -> str:
     return {"_local_scalar_dense.default": "a value is read (item, bool, int or float of a tensor)"}.get(
         name, f"aten.{name}"
     )
 
 
-def _watched(function: Function, reads: Reads) -> Function:
+def _watch(function: Function, reads: Reads) -> Function:
     def watched(*arguments: Any) -> Any:
         with HostReads(reads), reads:
             return function(*arguments)
@@ -103,8 +103,8 @@ def _watched(function: Function, reads: Reads) -> Function:
     return watched
 
 
-def find_syncs(subject: Subject, notes: Notes) -> int:
-    """Run the calls eagerly and note each wait, with its line; the kernels of the first call."""
+def find_syncs(subject: Subject, report: ReportBuilder) -> int:
+    """Run the calls eagerly and find each wait with its line; return the number of kernels of the first call."""
     most = 0
     num_operations = 0
     seen: Counter[tuple[str, str]] = Counter()
@@ -112,17 +112,17 @@ def find_syncs(subject: Subject, notes: Notes) -> int:
         reads = Reads(subject.function)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _, error = make_call(_watched(subject.function, reads), subject.inputs(number), number)
+            _, error = make_call(_watch(subject.function, reads), subject.inputs(number), number)
         if error is not None:
             raise error
         if number == 0:
             num_operations = reads.num_operations
         most = max(most, sum(reads.lines.values()))
         seen |= reads.lines
-    notes.measures["syncs_per_step"] = most
-    notes.measures["aten_calls_per_step"] = num_operations
+    report.measures["syncs_per_step"] = most
+    report.measures["aten_calls_per_step"] = num_operations
     for (where, what), num in seen.items():
-        notes.find(
+        report.find(
             AUDIT,
             mechanism=_MECHANISM,
             finding=f"{what}, {num} times in a call" if num > 1 else what,
@@ -133,13 +133,13 @@ def find_syncs(subject: Subject, notes: Notes) -> int:
 
 
 @contextmanager
-def watching_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
-    """The lines at which CUDA work of this process waits, as torch's sync debug mode sees them."""
+def counting_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
+    """Count the lines at which CUDA work of this process waits, as torch's sync debug mode reports them."""
     lines: Counter[str] = Counter()
 
     def show(message: Any, *rest: Any, **more: Any) -> None:
         if "synchroniz" in str(message):
-            lines[calling_line(sys._getframe(1), function)] += 1
+            lines[find_calling_line(sys._getframe(1), function)] += 1
 
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -152,31 +152,32 @@ def watching_cuda_syncs(function: Function) -> Iterator[Counter[str]]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def find_cuda_syncs(subject: Subject, compiled: Function, notes: Notes, is_cuda: bool) -> None:
-    """Run the compiled function on CUDA and note each wait that is not in the list yet.
+def find_cuda_syncs(subject: Subject, compiled: Function, report: ReportBuilder, is_cuda: bool) -> None:
+    """Run the compiled function on CUDA and find each wait that is not yet found.
 
-    What does not wait in every call is no property of the step: the library and the compiler wait when they start something.
+    Only a wait in every call is a property of the step: the library and the compiler also wait when they start something.
     """
     if not is_cuda:
-        notes.skip(
-            "syncs", "waits inside of compiled code are seen on CUDA alone; those of the function itself were looked at"
+        report.skip(
+            "syncs",
+            "waits inside of compiled code are visible on CUDA alone; those of the function itself were examined",
         )
         return
     inputs = [subject.inputs(number) for number in range(subject.calls)]
     torch.cuda.synchronize()
-    with watching_cuda_syncs(subject.function) as lines:
+    with counting_cuda_syncs(subject.function) as lines:
         for number, given in enumerate(inputs):
             torch.manual_seed(number)
             compiled(*given)
-    known = {each.where for each in notes.findings if each.audit == AUDIT}
+    known = {each.where for each in report.findings if each.audit == AUDIT}
     steady = {where: num for where, num in lines.items() if num >= len(inputs)}
-    notes.measures["syncs_per_step"] = max(notes.measures["syncs_per_step"], sum(steady.values()) / len(inputs))
-    notes.details["occasional_waits"] = tuple(
+    report.measures["syncs_per_step"] = max(report.measures["syncs_per_step"], sum(steady.values()) / len(inputs))
+    report.details["occasional_waits"] = tuple(
         f"{where}: {num} in {len(inputs)} calls" for where, num in lines.items() if where not in steady
     )
     for where, num in steady.items():
         if where not in known:
-            notes.find(
+            report.find(
                 AUDIT,
                 mechanism=_MECHANISM,
                 finding=f"compiled code waits here, {num / len(inputs):g} times in a call",

@@ -1,15 +1,15 @@
-"""`kgverify audit`: is it the compiler, and which property was lost?"""
+"""The `kgverify audit` commands: is it the compiler, and which property was lost?"""
 
 import typer
 
 from kgverify.cli.audit.cache import audit_cache
 from kgverify.cli.audit.compile import audit_compile
-from kgverify.cli.audit.modes import modes, traps
+from kgverify.cli.audit.modes import modes
 from kgverify.cli.audit.numerics import audit_numerics
 from kgverify.cli.audit.observer import audit_observer
 
 app = typer.Typer(
-    help="Is it the compiler? Look at the compiled evaluator mode by mode and property by property.",
+    help="Is it the compiler? Examine the compiled evaluator mode by mode and property by property.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -17,5 +17,4 @@ app.command()(modes)
 app.command("compile")(audit_compile)
 app.command("numerics")(audit_numerics)
 app.command("observer")(audit_observer)
-app.command()(traps)
 app.command("cache")(audit_cache)

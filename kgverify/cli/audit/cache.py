@@ -1,4 +1,4 @@
-"""`kgverify audit cache`: carry what the compiler made to another machine of the kind."""
+"""`kgverify audit cache`: copy the compiler's caches to another machine of the same kind."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,9 @@ def audit_cache(
     ] = None,
     load: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Put what a file holds into the caches here. It holds code: trust it."),
+        typer.Option(
+            metavar="FILE", help="Load the caches from a file. It holds code: load only files that you trust."
+        ),
     ] = None,
     graph: options.Graph = "countries",
     policy: options.PolicySpec = "shortest",
@@ -26,14 +28,14 @@ def audit_cache(
     mode: options.Mode = "auto",
     slots: options.Slots = None,
 ) -> None:
-    """Save or load the compiler's caches, then prove one query's candidates and say what came out of them."""
+    """Save or load the compiler's caches, then prove one query's candidates and report the use of the caches."""
     from kgverify.engines.compiled.execution.caches import load_caches, save_caches
     from kgverify.engines.protocol import ExplainedEngine
     from kgverify.report.render.terminal import describe_execution
     from kgverify.runs.run import compiled_pipeline
 
     if save is not None and load is not None:
-        raise UserError("saves, and --load loads", where="--save", fix="give one of the two")
+        raise UserError("cannot be combined with --load", where="--save", fix="give one of the two")
     if load is not None:
         load_caches(load)
     run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()

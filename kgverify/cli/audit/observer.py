@@ -1,11 +1,11 @@
-"""`kgverify audit observer`: does the evaluator end as it does when its steps are recorded?"""
+"""`kgverify audit observer`: the evaluator with its steps recorded and without, compared."""
 
 from typing import Annotated
 
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.audit.numerics import deliver
+from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, show_phase
 from kgverify.cli.run_options import RunOptions, with_run_options
@@ -17,7 +17,7 @@ def audit_observer(
     device: options.Device = "auto",
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="A mode of the evaluator, as often as wanted; those of the device if not given."),
+        typer.Option(help="A mode of the evaluator; repeat for several; those of the device if not given."),
     ] = None,
     precision: options.Precision = "float32",
     slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
@@ -28,10 +28,10 @@ def audit_observer(
     Exit code 0 if they do, 1 if not.
     """
     from kgverify.audit.evaluator.observer import audit_observer as audit
-    from kgverify.audit.numerics.text import render_observer
 
     check_writable(json_path)
     run = run_options.build()
     with naming_options():
         report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
-    deliver(report, render_observer(report), json_path)
+    deliver_reports([report], report, json_path)
+    raise typer.Exit(0 if report.is_clean else 1)

@@ -1,4 +1,4 @@
-"""`kgverify bench`: the reference and every mode, first whether they agree, then how fast they are."""
+"""`kgverify bench`: the agreement and the speed of the reference and of every mode."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kgverify.bench.compare import compare_runs
+from kgverify.bench.plan import FOR_GPUS, Plan, find_size
 from kgverify.bench.plot import render_plot
-from kgverify.bench.result import BenchResult, encode_result, read_result
-from kgverify.bench.sizes import FOR_GPUS, find_size
+from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.spread import LEAST_BAND
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import options
@@ -30,12 +30,12 @@ from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run
 
 if TYPE_CHECKING:
-    from kgverify.bench.modes import Build, Plan
+    from kgverify.bench.modes import Build
     from kgverify.engines.compiled.state import Layout
     from kgverify.engines.protocol import Engine
 
 NOT_COMPARED = 3
-"""Exit code where `--fail-slower` asks what a comparison cannot tell."""
+"""Exit code of `--fail-slower` where no ratio could be compared."""
 
 
 @with_run_options()
@@ -48,20 +48,18 @@ def bench(
         str | None,
         typer.Option(
             metavar="MODE,...",
-            help="Of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
-            " difference on the device if not given. With --strategies: eager, loop, regional, while_loop, unrolled, captured-N.",
+            help="Modes of the compiled evaluator: eager, default, reduce-overhead, max-autotune, fused; all that make a"
+            " difference on the device if not given.",
         ),
     ] = None,
-    strategies: Annotated[
-        bool, typer.Option("--strategies", help="Measure the ways to compile a search instead of the modes.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="With --strategies: ticks of the search; 20.")] = None,
     source: GraphOptions,
-    queries: Annotated[int | None, typer.Option(min=1, help="Instead of the size's.")] = None,
-    corruptions: Annotated[str | None, typer.Option(help="Instead of the size's; `all` for every entity.")] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Instead of the size's.")] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None,
+    corruptions: Annotated[
+        str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Candidates that the reference proves, instead of the size's.")
+        int | None, typer.Option(min=1, help="Candidates that the reference proves; replaces the number of the size.")
     ] = None,
     proofs: ProofOptions,
     device: options.Device = "auto",
@@ -69,35 +67,31 @@ def bench(
     repeats: Annotated[int, typer.Option(min=1, help="Calls of the steady state, at most.")] = 10,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0, help="After so many of the steady state no further call is begun; instead of the size's."),
+        typer.Option(min=0, help="Time limit of the steady state; replaces that of the size."),
     ] = None,
-    fresh_cache: Annotated[
-        bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk; --strategies always does.")
-    ] = False,
+    fresh_cache: Annotated[bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk.")] = False,
     fault: options.Faults = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with a run that was saved by --json.")
-    ] = None,
+    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")] = None,
     across: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ASPECT",
-            help="With --compare: what may differ: machine, torch, graph, size, policy, limits, precision or faults.",
+            help="With --compare: an aspect that may differ: machine, torch, graph, size, policy, limits, precision or faults.",
         ),
     ] = None,
     band: Annotated[
-        float, typer.Option(min=0, help="With --compare: the noise band reaches so far to both sides of 1 at least.")
+        float, typer.Option(min=0, help="With --compare: the smallest noise band, to both sides of 1.")
     ] = LEAST_BAND,
     fail_slower: Annotated[
         bool,
-        typer.Option("--fail-slower", help="With --compare: exit code 1 where something is slower beyond its band."),
+        typer.Option("--fail-slower", help="With --compare: exit code 1 where a mode is slower beyond its band."),
     ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the medians.")] = None,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Measure the reference and the compiled evaluator in every mode; a speed is shown only of what agrees.
+    """Measure the reference and the compiled evaluator in every mode; only results that agree have a speed.
 
-    Ctrl-C ends it early, and what was measured until then is shown and written.
+    Ctrl-C ends it early; the measurements so far are shown and written.
     """
     if compare is None and (fail_slower or across):
         raise UserError(
@@ -105,14 +99,6 @@ def bench(
             where="--fail-slower" if fail_slower else "--across",
             fix="give --compare FILE as well",
         )
-    if strategies and precision != "float32":
-        raise UserError(
-            "is for the modes, and strategies are measured in float32",
-            where="--precision",
-            fix="leave it or --strategies out",
-        )
-    if steps is not None and not strategies:
-        raise UserError("is for strategies", where="--steps", fix="give --strategies as well")
     saved = None if compare is None else read_result(compare)
     check_writable(json_path)
     check_writable(None if plot is None else str(plot))
@@ -126,7 +112,7 @@ def bench(
     run = RunOptions(source, chosen.queries, corruptions or str(chosen.corruptions), proofs).build()
     faults = tuple(each.name for each in find_faults(fault or ()))
     with naming_options():
-        from kgverify.bench.modes import Plan
+        from kgverify.bench.modes import measure_modes
 
         plan = Plan(
             name=size,
@@ -139,7 +125,7 @@ def bench(
             faults=faults,
         )
         _warn_of_size(plan)
-        result = _measure_strategies(run, plan, steps) if strategies else _measure_modes(run, plan)
+        result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase)
     console = make_result_console(json_path)
     print_lines(console, render_result(result))
     compared = None if saved is None else compare_runs(saved, result, across=across or (), least_band=band)
@@ -157,32 +143,14 @@ def bench(
         raise typer.Exit(NOT_COMPARED)
 
 
-def _measure_modes(run: Run, plan: "Plan") -> BenchResult:
-    from kgverify.bench.modes import measure_modes
-
-    return measure_modes(run, plan, _build_with_faults(run, plan), show_phase)
-
-
-def _measure_strategies(run: Run, plan: "Plan", steps: int | None) -> BenchResult:
-    from kgverify.bench.strategies import STEPS, measure_strategies
-
-    if plan.faults:
-        raise UserError(
-            "is for the modes: strategies are compared with eager, which would have it too",
-            where="--fault",
-            fix="leave it or --strategies out",
-        )
-    return measure_strategies(run, plan, steps=steps or STEPS, names=plan.modes, phase=show_phase)
-
-
-def _build_with_faults(run: Run, plan: "Plan") -> "Build | None":
-    """What builds the evaluator with the plan's faults; None without any. UserError for one that is not of the prover."""
+def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
+    """Return a builder of the evaluator with the plan's faults; None without faults. UserError for a fault outside the prover."""
     if not plan.faults:
         return None
     planted = plant_faults(run, find_faults(plan.faults))
     if planted.draw is not draw_candidates or planted.rank is not rank_candidates:
         raise UserError(
-            "is of the candidates or the ranks, and what is timed are proofs",
+            "concerns the candidates or the ranks, and only proofs are timed",
             where="--fault",
             fix="choose one of another stage: kgverify faults list",
         )
@@ -195,12 +163,12 @@ def _build_with_faults(run: Run, plan: "Plan") -> "Build | None":
     return build
 
 
-def _warn_of_size(plan: "Plan") -> None:
+def _warn_of_size(plan: Plan) -> None:
     from kgverify.engines.compiled.execution.device import resolve_device
 
     if plan.name in FOR_GPUS and resolve_device(plan.device).type == "cpu":
         make_error_console().print(
-            f"warning: size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps what was measured",
+            f"warning: size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps the measurements so far",
             style="yellow",
             markup=False,
             highlight=False,

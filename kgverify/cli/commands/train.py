@@ -37,7 +37,7 @@ def train(
     json_path: options.JsonPath = None,
 ) -> None:
     """Train a two_tower policy to imitate the reference prover's proofs. The test split is not used."""
-    from kgverify.training.lessons import LessonPlan
+    from kgverify.training.decisions import DecisionPlan
     from kgverify.training.train import TrainingPlan, train_policy
 
     if output.is_dir() or not output.absolute().parent.is_dir():
@@ -48,7 +48,7 @@ def train(
         GraphOptions(graph, rules).load(),
         limits,
         TrainingPlan(
-            embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, lessons=LessonPlan(rounds=rounds)
+            embedding=embedding, hidden=hidden, blocks=blocks, epochs=epochs, decisions=DecisionPlan(rounds=rounds)
         ),
         seed=seed,
         phase=show_phase,

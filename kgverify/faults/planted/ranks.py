@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from kgverify.faults.fault import Plant
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
-from kgverify.ranking.corrupt import ALL, BOTH_SIDES, eligible_entities, mix
+from kgverify.ranking.corrupt import ALL, BOTH_SIDES, find_eligible_entities, mix
 from kgverify.ranking.rank import rank_scores
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
@@ -22,7 +22,7 @@ def share_stream(plant: Plant) -> Plant:
         stream = np.random.default_rng(seed)
 
         def draw_entities(triple: NDArray[np.int32], query: int, side: Side) -> Entities:
-            entities = eligible_entities(graph, triple, side)
+            entities = find_eligible_entities(graph, triple, side)
             if num == ALL or len(entities) <= num:
                 return entities
             drawn: Entities = np.sort(stream.choice(entities, num, replace=False))

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.view import StepView
+from kgverify.comparison.step_view import StepView
 from kgverify.engines.adapters.resolution import Atoms, Ids, Yield, number_variables
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law

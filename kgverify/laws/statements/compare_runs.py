@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.view import Names, StepView, outcome_name
+from kgverify.comparison.step_view import Names, StepView, outcome_name
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Columns, starts_of

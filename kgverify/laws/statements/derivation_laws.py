@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from kgverify.comparison.view import outcome_name
+from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.adapters.resolution import number_variables
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
@@ -23,11 +23,11 @@ def _reported_once(case: Case) -> Iterator[Finding]:
         [(*key, *atom) for *key, atom in zip(each.query.tolist(), each.side.tolist(), each.atom.tolist(), strict=True)]
         for each in (case.candidates, reported)
     )
-    for place, (one, other) in enumerate(zip_longest(given, found)):
+    for position, (one, other) in enumerate(zip_longest(given, found)):
         if one != other:
             texts = [case.atom_name(each[2:]) if each else "nothing more" for each in (one, other)]
             query = int((one or other or (-1,))[0])
-            yield Finding(-1, -1, Stage.RECYCLE, f"candidate {place}", texts[0], texts[1], query)
+            yield Finding(-1, -1, Stage.RECYCLE, f"candidate {position}", texts[0], texts[1], query)
             return
 
 
@@ -220,8 +220,8 @@ def _first_highest(case: Case) -> Iterator[Finding]:
     begin = case.first_resolvent[:-1][filled]
     highest = np.maximum.reduceat(score, begin)
     is_highest = score == np.repeat(highest, steps.num_resolvents[filled])
-    place = np.where(is_highest, np.arange(len(score)), len(score))
-    first = np.minimum.reduceat(place, begin) - begin
+    position = np.where(is_highest, np.arange(len(score)), len(score))
+    first = np.minimum.reduceat(position, begin) - begin
     for row, wanted in zip(filled, first, strict=True):
         if steps.choice[row] != wanted and np.isfinite(
             score[case.first_resolvent[row] : case.first_resolvent[row + 1]].sum()

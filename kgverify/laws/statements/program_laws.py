@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.view import ResolventView, StepView
+from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.graphs.graph import KnowledgeGraph

@@ -103,7 +103,7 @@ def _nested_draw(case: Case) -> Iterator[Finding]:
 def _ranks(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
         return
-    told = {
+    reported = {
         (q, s): (n, o, p)
         for q, s, n, o, p in zip(*(column.tolist() for column in case.rankings), strict=True)
         if case.merged.is_ranked[q]
@@ -130,11 +130,11 @@ def _ranks(case: Case) -> Iterator[Finding]:
         above = sum(score - own >= RANK_TOLERANCE for score in of_atom.values())
         tied = sum(abs(score - own) < RANK_TOLERANCE for score in of_atom.values())
         wanted[query, side] = (1 + len(of_atom), 1.0 + above, 1.0 + above + tied)
-    for key in sorted({*wanted, *told}):
-        if wanted.get(key) != told.get(key):
+    for key in sorted({*wanted, *reported}):
+        if wanted.get(key) != reported.get(key):
             texts = [
                 f"{each[0]} ranked, optimistic {each[1]}, pessimistic {each[2]}" if each else "no ranking"
-                for each in (wanted.get(key), told.get(key))
+                for each in (wanted.get(key), reported.get(key))
             ]
             yield Finding(-1, -1, Stage.RANK, f"{Side(key[1]).name.lower()} side", texts[0], texts[1], key[0])
 

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from kgverify.comparison.view import StepView
+from kgverify.comparison.step_view import StepView
 from kgverify.engines.adapters.resolution import Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
@@ -102,11 +102,11 @@ def _limits(case: Case) -> Iterator[Finding]:
             texts = [case.names.resolvent(each) if each is not None else "nothing more" for each in pair]
             yield case.of_step(row, Stage.LIMIT, "resolvents", *texts)
         elif counts != (one.dropped_atoms, one.dropped_resolvents):
-            told = [
+            texts = [
                 f"{a} dropped for their atoms, {b} beyond max_resolvents"
                 for a, b in (counts, (one.dropped_atoms, one.dropped_resolvents))
             ]
-            yield case.of_step(row, Stage.LIMIT, "dropped", *told)
+            yield case.of_step(row, Stage.LIMIT, "dropped", *texts)
 
 
 @law(

@@ -5,7 +5,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from kgverify.comparison.result import Divergence, Verdict
-from kgverify.comparison.view import Names, side_name
+from kgverify.comparison.step_view import Names, side_name
 from kgverify.report.report import Report
 from kgverify.report.wording import (
     clip,

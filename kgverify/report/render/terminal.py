@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kgverify.comparison.result import Divergence, Value, Verdict
-from kgverify.comparison.view import Names, StepReader
+from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.report import Report

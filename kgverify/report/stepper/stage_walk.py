@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from kgverify.comparison.locate import canonical, is_close
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.stage_difference import is_same_output, render_output
-from kgverify.comparison.view import Names, StepView, outcome_name
+from kgverify.comparison.step_view import Names, StepView, outcome_name
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.sides import SidesReader

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, NamedTuple
 
-from kgverify.comparison.result import Divergence
+from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.errors import UserError
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.report import Report
@@ -62,7 +62,7 @@ class Stepper:
     @property
     def num_steps(self) -> tuple[int, int]:
         """Steps of the candidate on either side; none where the expected side lacks it."""
-        lacks = self.divergence.expected == "no such candidate"
+        lacks = self.divergence.expected == NO_CANDIDATE
         return (0, 0) if lacks else self.reader.sides.num_steps(self.divergence.candidate)
 
     def derivation(self) -> Derivation | None:

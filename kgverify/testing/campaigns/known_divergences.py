@@ -81,13 +81,13 @@ def read_known(path: Path) -> tuple[KnownDivergence, ...]:
         ) from None
     seen = set()
     for number, entry in enumerate(known, 1):
-        place = f"{where}: entry {number}"
+        location = f"{where}: entry {number}"
         for name in ("signature", "issue", "reason"):
             if not getattr(entry, name).strip():
-                raise UserError(f"its {name} is empty", where=place, fix=f"say its {name}")
+                raise UserError(f"its {name} is empty", where=location, fix=f"say its {name}")
         if entry.within < 1:
-            raise UserError(f"expected within of 1 or more, found {entry.within}", where=place, fix="leave it out")
+            raise UserError(f"expected within of 1 or more, found {entry.within}", where=location, fix="leave it out")
         if entry.signature in seen:
-            raise UserError(f"{entry.signature!r} is there twice", where=place, fix="leave one of the two")
+            raise UserError(f"{entry.signature!r} is there twice", where=location, fix="leave one of the two")
         seen.add(entry.signature)
     return tuple(known)

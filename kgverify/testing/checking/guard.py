@@ -9,6 +9,7 @@ from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress,
 from kgverify.errors import InternalError, KgverifyError
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.delta_debugging import halve
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.problem import Problem, Sizes
@@ -107,14 +108,7 @@ def locate_bug(
             return type(other) is type(error)
         return False
 
-    group = list(problems)
-    while len(group) > 1:
-        middle = len(group) // 2
-        half = next((half for half in (group[:middle], group[middle:]) if fails(half)), None)
-        if half is None:
-            break
-        group = half
-    return CheckBug(f"{type(error).__name__}: {error}", tuple(group))
+    return CheckBug(f"{type(error).__name__}: {error}", tuple(halve(problems, fails)))
 
 
 def _guarded(function: Callable[P, T], kind: type[T]) -> Callable[P, T]:

@@ -11,6 +11,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.program.limits import Limits
+from kgverify.runs.delta_debugging import halve
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
 from kgverify.testing.checking.check import check_problems
@@ -119,17 +120,11 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
 
 def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: MakePipeline) -> int:
     """Return, by halving, the index of a program on which the engine fails; the first of a group if only that fails."""
-    first, last = 0, len(programs)
-    while last - first > 1:
-        middle = (first + last) // 2
-        for half in ((first, middle), (middle, last)):
-            merged = merge([program.problem(limits) for program in programs[slice(*half)]])
-            if _find_differing(merged, limits, make) is None:
-                first, last = half
-                break
-        else:
-            break
-    return first
+
+    def fails(indices: list[int]) -> bool:
+        return _find_differing(merge([programs[i].problem(limits) for i in indices]), limits, make) is None
+
+    return halve(range(len(programs)), fails)[0]
 
 
 def _describe(program: int, problem: Problem, make: MakePipeline) -> Finding:

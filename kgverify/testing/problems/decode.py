@@ -190,7 +190,7 @@ def _decode_rules(
 
 def _decode_query(
     data: bytes,
-    place: int,
+    index: int,
     facts: list[NamedAtom],
     rules: list[NamedRule],
     constants: tuple[str, ...],
@@ -201,14 +201,14 @@ def _decode_query(
     kind, x, y = data
     a, b = constants[x % len(constants)], constants[y % len(constants)]
     predicate = predicates[(x >> 4) % len(predicates)]
-    if place == 3:
+    if index == 3:
         if kind < 176:
             return None, []
         if rules and kind & 1:
             predicate = rules[y % len(rules)].clause_head.predicate
         patterns = ((a, _X), (_X, b), (_X, _Y), (_X, _X), (a, _X))
         return NamedAtom(predicate, *patterns[(kind >> 1) % 5]), []
-    if kind < (0, 144, 208)[place]:
+    if kind < (0, 144, 208)[index]:
         return None, []
     way = kind & 7
     if way == 7 and facts:
@@ -220,7 +220,7 @@ def _decode_query(
     query = NamedAtom(head.predicate, *(_bind(term, bindings, a, b) for term in head[1:]))
     if way < 4:
         proof: list[NamedAtom] = []
-        _prove(query, rules, constants, choices, place, 2 + (kind >> 6 & 1), proof)
+        _prove(query, rules, constants, choices, index, 2 + (kind >> 6 & 1), proof)
         # All facts of a proof or, for a near miss, all but the last.
         return query, proof[: len(proof) - (way == 3)]
     return query, []

@@ -265,13 +265,13 @@ def _batch_features(batch: Batch) -> list[set[str]]:
     columns, rankings = batch.expected.columns, batch.expected.rankings
     candidates, steps = columns.candidates, columns.steps
     owner = batch.merged.owner[candidates.query].tolist()
-    for place, outcome, num_steps in zip(
+    for index, outcome, num_steps in zip(
         owner, candidates.outcome.tolist(), candidates.num_steps.tolist(), strict=True
     ):
-        found[place].update(derivation_features(outcome, num_steps, problems[place].limits))
-    for place, count in Counter(owner).items():
-        if count > problems[place].sizes.slots:
-            found[place].add("more candidates than slots")
+        found[index].update(derivation_features(outcome, num_steps, problems[index].limits))
+    for index, count in Counter(owner).items():
+        if count > problems[index].sizes.slots:
+            found[index].add("more candidates than slots")
 
     engine = batch.pipeline.engine
     if not isinstance(engine, ProbedEngine):
@@ -282,21 +282,21 @@ def _batch_features(batch: Batch) -> list[set[str]]:
     goals = [tuple(atoms[a:b]) for a, b in pairwise(starts_of(steps.num_atoms).tolist())]
     row = 0
     for candidate, num_steps in enumerate(candidates.num_steps.tolist()):
-        place = owner[candidate]
+        index = owner[candidate]
         for _ in range(num_steps):
             outputs = engine.probe(take_position(positions, row))
-            found[place].update(step_features(outputs, problems[place], queries[candidate], goals[row]))
+            found[index].update(step_features(outputs, problems[index], queries[candidate], goals[row]))
             row += 1
         last = row - 1
         if candidates.outcome[candidate] == Outcome.FAILED and (
             steps.dropped_atoms[last] or steps.dropped_resolvents[last]
         ):
-            found[place].add("FAILED by limits alone")
+            found[index].add("FAILED by limits alone")
     if rankings is not None:
         for query in rankings.query[rankings.optimistic != rankings.pessimistic].tolist():
             found[int(batch.merged.owner[query])].add("ranks that tie")
-    for place in _pushed_down(batch):
-        found[place].add("an unproved candidate above a proved one, but for the push-down")
+    for index in _pushed_down(batch):
+        found[index].add("an unproved candidate above a proved one, but for the push-down")
     return found
 
 

@@ -304,11 +304,11 @@ def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequ
         numbers.append(rows)
     d, h = spec.embedding, spec.hidden
 
-    def table(place: int, rows: Sequence[int], width: int, scale: float) -> NDArray[np.float32]:
+    def table(stream: int, rows: Sequence[int], width: int, scale: float) -> NDArray[np.float32]:
         most = 64
         while most <= max(rows, default=0):
             most *= 2
-        return (_normal(spec.seed, place, most, width)[list(rows)] * scale).astype(np.float32)
+        return (_normal(spec.seed, stream, most, width)[list(rows)] * scale).astype(np.float32)
 
     weights = {
         "embedding.predicate": table(0, numbers[0], d, 1.0),
@@ -318,15 +318,15 @@ def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequ
         "input.bias": table(4, [0], h, 0.1)[0],
     }
     for i in range(spec.blocks):
-        place = 5 + 4 * i
-        weights[f"block.{i}.weight"] = table(place, range(h), h, (2 / h) ** 0.5)
-        weights[f"block.{i}.bias"] = table(place + 1, [0], h, 0.1)[0]
-        weights[f"block.{i}.norm.weight"] = 1 + table(place + 2, [0], h, 0.1)[0]
-        weights[f"block.{i}.norm.bias"] = table(place + 3, [0], h, 0.1)[0]
+        stream = 5 + 4 * i
+        weights[f"block.{i}.weight"] = table(stream, range(h), h, (2 / h) ** 0.5)
+        weights[f"block.{i}.bias"] = table(stream + 1, [0], h, 0.1)[0]
+        weights[f"block.{i}.norm.weight"] = 1 + table(stream + 2, [0], h, 0.1)[0]
+        weights[f"block.{i}.norm.bias"] = table(stream + 3, [0], h, 0.1)[0]
     return Policy("two_tower", weights)
 
 
 @lru_cache(maxsize=256)
-def _normal(seed: int, place: int, rows: int, width: int) -> NDArray[np.float64]:
+def _normal(seed: int, stream: int, rows: int, width: int) -> NDArray[np.float64]:
     """Return standard normal numbers, float64 [rows, width]; the first rows are those of a shorter table."""
-    return np.random.default_rng((seed, place)).standard_normal((rows, width))
+    return np.random.default_rng((seed, stream)).standard_normal((rows, width))

@@ -323,8 +323,8 @@ class _Parser:
                 spread=Spread(**self._numbers("spread", Spread._fields)),
             )
         except UserError as error:
-            place = error.where if error.where.startswith(self._file) else f"{self._file}: {error.where}"
-            raise UserError(error.message, where=place, fix=error.fix) from None
+            where = error.where if error.where.startswith(self._file) else f"{self._file}: {error.where}"
+            raise UserError(error.message, where=where, fix=error.fix) from None
 
     def _keep(self, key: str, value: str) -> None:
         if key not in KEYS:

@@ -89,21 +89,21 @@ class _Held:
         best = self._with_gaps(facts, ids, gaps)
         if not oracle.holds(best):
             return self.with_facts(facts)
-        for place in sorted(range(len(gaps)), key=lambda place: -gaps[place]):
-            if gaps[place]:
-                fewer = [0 if i == place else gap for i, gap in enumerate(gaps)]
+        for at in sorted(range(len(gaps)), key=lambda at: -gaps[at]):
+            if gaps[at]:
+                fewer = [0 if i == at else gap for i, gap in enumerate(gaps)]
                 if oracle.holds(attempt := self._with_gaps(facts, ids, fewer)):
                     best, gaps = attempt, fewer
         return best
 
     def _with_gaps(self, facts: Sequence[NamedAtom], ids: Sequence[int], gaps: Sequence[int]) -> Problem:
         """Return the problem with unused constants before each needed one; the largest gap becomes a spread."""
-        widest = max(range(len(gaps)), key=lambda place: gaps[place], default=0)
+        widest = max(range(len(gaps)), key=lambda at: gaps[at], default=0)
         names: list[list[str]] = [[], []]
-        for place, (i, gap) in enumerate(zip(ids, gaps, strict=True)):
-            side = names[place >= widest]
-            if place != widest:
-                side += [f"{self.fresh}{place}_{k}" for k in range(gap)]
+        for at, (i, gap) in enumerate(zip(ids, gaps, strict=True)):
+            side = names[at >= widest]
+            if at != widest:
+                side += [f"{self.fresh}{at}_{k}" for k in range(gap)]
             side.append(self.constants[i])
         low = set(names[0])
         below = [fact for fact in facts if set(list_constants([fact])) <= low]

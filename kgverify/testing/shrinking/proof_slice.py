@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from kgverify.comparison.result import Divergence
-from kgverify.comparison.view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
 from kgverify.program.limits import Limits
@@ -199,9 +199,9 @@ class Slicer:
         return origins | pruned, matching
 
     def _candidates_for(self, atom: NamedAtom) -> Sequence[NamedAtom]:
-        for place, term in enumerate(atom[1:]):
+        for argument, term in enumerate(atom[1:]):
             if isinstance(term, str):
-                return self._facts_by_argument[atom.predicate, place, term]
+                return self._facts_by_argument[atom.predicate, argument, term]
         return self._facts_of[atom.predicate]
 
     def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
@@ -264,8 +264,8 @@ class Slicer:
     def _facts_by_argument(self) -> dict[tuple[str, int, Term], list[NamedAtom]]:
         found: dict[tuple[str, int, Term], list[NamedAtom]] = defaultdict(list)
         for fact in self._facts_by_row:
-            for place, term in enumerate(fact[1:]):
-                found[fact.predicate, place, term].append(fact)
+            for argument, term in enumerate(fact[1:]):
+                found[fact.predicate, argument, term].append(fact)
         return found
 
     @cached_property

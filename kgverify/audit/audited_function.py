@@ -1,0 +1,102 @@
+"""A function under audit, how its arguments are made, and how it is compiled."""
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from kgverify.errors import UserError
+
+Function: TypeAlias = Callable[..., Any]
+
+Inputs: TypeAlias = tuple[Any, ...]
+"""The arguments of one call: any nesting of tuples, lists, dicts and named tuples of tensors and plain values."""
+
+MakeInputs: TypeAlias = Callable[[int], Inputs]
+"""(number of the call, from 0) -> its arguments; the same number always gives equal ones."""
+
+COMPILE_MODES: Final = ("default", "reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function under audit.
+
+    make_inputs: makes the arguments of a call; calls made with one number must find equal arguments
+    parts:       functions that it is composed of, each a subject by itself, from the first called to the last
+    calls:       the number of calls with different arguments worth comparing
+    read:        picks from its result what a caller reads; the rest may hold anything
+    """
+
+    name: str
+    function: Function
+    make_inputs: MakeInputs
+    parts: Mapping[str, "Subject"] = field(default_factory=dict)
+    calls: int = 6
+    read: Callable[[Any], Any] = lambda output: output
+
+    def inputs(self, call: int) -> Inputs:
+        """Make the arguments of a call, which share no memory with those of any other."""
+        return self.joint_inputs(range(call, call + 1))[0]
+
+    def joint_inputs(self, calls: range) -> list[Inputs]:
+        """Make copies of the arguments of several calls, which share memory as their originals do.
+
+        UserError where `make_inputs` does not return a tuple.
+        """
+        made = [self.make_inputs(call) for call in calls]
+        for inputs in made:
+            if not isinstance(inputs, tuple):
+                raise UserError(
+                    f"expected a tuple of arguments from make_inputs, found {type(inputs).__name__}",
+                    where=self.name,
+                    fix="return (argument,) where there is one",
+                )
+        return copy.deepcopy(made)
+
+
+def make_subject(name: str, function: Function, make_inputs: Callable[[], Inputs] | MakeInputs) -> Subject:
+    """Describe a function for an audit.
+
+    Args:
+        name: its name in the report; the function's own if empty.
+        function: any function of tensors and plain values.
+        make_inputs: returns the arguments of a call, a tuple; takes the number of the call, from 0, or nothing.
+
+    Returns:
+        The subject, which `audit_modes` takes.
+    """
+    name = name or getattr(function, "__name__", type(function).__name__)
+    if inspect.signature(make_inputs).parameters:
+        return Subject(name, function, make_inputs)  # type: ignore[arg-type]
+    return Subject(name, function, lambda call: make_inputs())  # type: ignore[call-arg]
+
+
+def check_modes(modes: Sequence[str], known: Sequence[str] = ("eager", *COMPILE_MODES)) -> None:
+    """Raise UserError for an unknown mode."""
+    for mode in modes:
+        if mode not in known:
+            raise UserError(f"unknown mode {mode!r}", where="--mode", fix=f"choose one of {', '.join(known)}")
+
+
+def compile_in_mode(function: Function, mode: str) -> Function:
+    """Compile a function in a mode of `torch.compile`; `eager` leaves it unchanged.
+
+    A function that cannot be compiled raises, even where TORCHDYNAMO_SUPPRESS_ERRORS is set: an eager run would be taken for a
+    compiled one.
+    """
+    if mode == "eager":
+        return function
+    compiled = torch.compile(function, dynamic=False, mode=mode)
+
+    def call(*arguments: Any) -> Any:
+        # Even where warnings are errors, those of torch are not a property of the function.
+        with warnings.catch_warnings(), torch._dynamo.config.patch(suppress_errors=False):
+            warnings.simplefilter("ignore")
+            return compiled(*arguments)
+
+    return call

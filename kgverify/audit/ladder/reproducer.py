@@ -1,0 +1,199 @@
+"""A miscompilation as one Python file that needs only torch, and is run once to check it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgverify.audit.audited_function import Inputs, Subject
+from kgverify.audit.ladder.climb import Climb
+from kgverify.audit.ladder.culprit import Culprit
+from kgverify.audit.ladder.rungs import isolating_compiler
+from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
+
+MOST_WRITTEN: Final = 20_000
+"""Most elements of arguments that are written into the file; more of them go into a file beside it."""
+
+SECONDS: Final = 300
+
+_TRACED: Final = ("backend-eager",)
+"""Rungs whose defect is in the tracing, so that the traced graph does not show it."""
+
+
+class Reproducer(NamedTuple):
+    """The written file, or None; shows: whether it ended in exit code 1, as it must; why: the reason if not."""
+
+    path: Path | None
+    shows: bool
+    why: str = ""
+
+
+def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culprit | None = None) -> Reproducer:
+    """Write a file that ends in exit code 1 while the rung still deviates, else 0, without kgverify.
+
+    It holds the function's source with everything it needs; where there is no source, the graph that Dynamo traces, which
+    cannot show a defect of the tracing.
+    """
+    number = _number_of(climb)
+    why = ""
+    attempts: list[Callable[[], Bundle]] = [partial(bundle, subject.function, subject.inputs(number))]
+    if climb.rung.name not in _TRACED:
+        attempts.append(partial(_bundle_graph, subject, number))
+    for attempt in attempts:
+        try:
+            text = _render(subject, climb, culprit, attempt(), path)
+        except NotStandalone as error:
+            why = str(error)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=SECONDS, check=False)
+        if done.returncode == 1 and "DIFFERS" in done.stdout:
+            return Reproducer(path, True)
+        why = f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
+    return Reproducer(path if path.exists() else None, False, why)
+
+
+def _number_of(climb: Climb) -> int:
+    """Return the number of the call whose arguments are used: the first that deviated, if its arguments were separate."""
+    call = climb.deviations[0].call
+    return int(call.split()[-1]) - 1 if call.startswith("call ") and "again" not in call else 0
+
+
+def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
+    graphs: list[tuple[torch.fx.GraphModule, list[Any]]] = []
+
+    def keep(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        def run(*arguments: Any) -> Any:
+            if not any(each is graph for each, _ in graphs):
+                kept = [each.detach().clone() if isinstance(each, Tensor) else each for each in arguments]
+                graphs.append((graph, kept))
+            return graph(*arguments)
+
+        return run
+
+    def function(*arguments: Any) -> Any:
+        return subject.function(*arguments)
+
+    with isolating_compiler():
+        try:
+            torch.compile(function, backend=keep, dynamic=False)(*inputs)
+        except Exception:
+            return []
+    return graphs
+
+
+def _bundle_graph(subject: Subject, number: int) -> Bundle:
+    """Bundle the graph as a function of its inputs."""
+    graphs = _trace(subject, subject.inputs(number))
+    if len(graphs) != 1:
+        raise NotStandalone(f"Dynamo traces {len(graphs)} graphs")
+    graph, arguments = graphs[0]
+    held = [*graph.named_parameters(), *graph.named_buffers(), *graph.named_children()]
+    if held:
+        raise NotStandalone(f"the graph holds {held[0][0]}")
+    code = graph.graph.python_code("self")
+    lines = ["import torch"]
+    for name, value in code.globals.items():
+        if name in ("torch", "fx_pytree", "pytree"):
+            continue
+        if value is type(None):
+            # It claims to be in builtins, where it is not.
+            lines.append(f"{name} = type(None)")
+            continue
+        if isinstance(value, float):
+            lines.append(f"{name} = float('{value}')")
+        elif isinstance(value, type) or callable(value) or hasattr(value, "__file__"):
+            module = getattr(value, "__module__", None)
+            own = getattr(value, "__qualname__", getattr(value, "__name__", None))
+            lines.append(f"import {own} as {name}" if module is None else f"from {module} import {own} as {name}")
+        else:
+            lines.append(f"{name} = {value!r}")
+    body = code.src.replace("def forward(self, ", "def graph(").replace("def forward(self", "def graph(")
+    return Bundle("\n".join((*lines, "", body.strip())), "graph", *bundle_arguments(tuple(arguments)))
+
+
+_MAIN: Final = '''
+def clone(arguments):
+    return torch.utils._pytree.tree_map(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, arguments)
+
+
+def run(function):
+    """Return the outputs and the changed arguments of three calls at the same addresses."""
+    arguments, seen = clone(ARGUMENTS), []
+    for _ in range(3):
+        for own, first in zip(torch.utils._pytree.tree_leaves(arguments), torch.utils._pytree.tree_leaves(ARGUMENTS)):
+            if isinstance(own, torch.Tensor):
+                own.copy_(first)
+        try:
+            given = function(*arguments)
+        except Exception as error:
+            seen.append(type(error).__name__)
+            continue
+        seen.append(clone((given, arguments)))
+    return torch.utils._pytree.tree_leaves(seen)
+
+
+def is_same(first, second):
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return type(first) is type(second) and (first == second or first != first)
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    if first.is_floating_point():
+        try:
+            torch.testing.assert_close(second, first, equal_nan=True)
+        except AssertionError:
+            return False
+        return True
+    return torch.equal(first, second)
+
+
+expected, actual = run({name}), run(torch.compile({name}, **{options!r}))
+differing = [i for i, (first, second) in enumerate(zip(expected, actual)) if not is_same(first, second)]
+if differing or len(expected) != len(actual):
+    at = differing[0] if differing else -1
+    print("DIFFERS with", {options!r}, "on torch", torch.__version__)
+    print("eager:   ", expected[at])
+    print("compiled:", actual[at])
+    raise SystemExit(1)
+print("the same on torch", torch.__version__)
+'''
+
+
+def _render(subject: Subject, climb: Climb, culprit: Culprit | None, bundled: Bundle, path: Path) -> str:
+    first = climb.deviations[0]
+    about = [
+        f"{subject.name}: right in eager, not on rung {climb.rung.name} (torch {torch.__version__}).",
+        "",
+        f"{first.call}: {first.difference.kind} {first.difference.where}: {first.difference.detail}",
+    ]
+    if culprit is not None and culprit.items:
+        about += ["", "Right again without " + " and ".join(map(str, culprit.items)) + "."]
+    about += ["", "Exit code 1 while it differs, 0 when it no longer does."]
+    docstring = "\n".join(about).replace("\\", "\\\\").replace('"""', "'''")
+    tensors = _write_tensors(bundled.tensors, path)
+    main = _MAIN.replace("{name}", bundled.name).replace("{options!r}", repr(climb.rung.options))
+    return f'"""{docstring}\n"""\n\n{bundled.source}\n\n{tensors}\nARGUMENTS = {bundled.arguments}\n{main}'
+
+
+def _write_tensors(tensors: list[Tensor], path: Path) -> str:
+    if sum(tensor.numel() for tensor in tensors) <= MOST_WRITTEN:
+        return "TENSORS = [\n" + "".join(f"    {_write(tensor)},\n" for tensor in tensors) + "]\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(tensors, path.with_suffix(".pt"))
+    return 'TENSORS = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)\n'
+
+
+def _write(tensor: Tensor) -> str:
+    device = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
+    text = f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype!r}{device})"
+    text = text.replace("inf", "float('inf')").replace("nan", "float('nan')")
+    if tensor.is_contiguous():
+        return text
+    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    return f"torch.empty_strided({shape}, {stride}, dtype={tensor.dtype!r}{device}).copy_({text})"

@@ -1,0 +1,226 @@
+"""The source of a function with everything that it needs, as a module that stands alone."""
+
+import ast
+import enum
+import functools
+import inspect
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class NotStandalone(Exception):
+    """A function needs something that cannot be written as source. The message names it."""
+
+
+class Bundle(NamedTuple):
+    """A Python module. name: of the function in it; arguments: an expression in it, with TENSORS[i] for tensors."""
+
+    source: str
+    name: str
+    arguments: str
+    tensors: list[Tensor]
+
+
+def bundle(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Bundle:
+    """Bundle a function with arguments for it.
+
+    Functions, classes and plain constants of any module are copied; installed ones are imported.
+    NotStandalone where something is neither.
+    """
+    bundler = _Bundler()
+    name = bundler.add(function, getattr(function, "__name__", "function"))
+    written, tensors = bundler.write_arguments(arguments)
+    return Bundle("\n".join((*sorted(bundler.imports), "", *bundler.definitions)), name, written, tensors)
+
+
+def bundle_arguments(arguments: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
+    """Write arguments alone, all of them tensors or plain values."""
+    return _Bundler().write_arguments(arguments)
+
+
+class _Bundler:
+    """A collection of definitions in the order in which they are needed."""
+
+    def __init__(self) -> None:
+        self.imports: set[str] = {"import torch"}
+        self.definitions: list[str] = []
+        self._names: dict[str, Any] = {}
+        self._tensors: list[Tensor] | None = None
+
+    def write_arguments(self, arguments: tuple[Any, ...]) -> tuple[str, list[Tensor]]:
+        """Write arguments as an expression, and list their tensors."""
+        self._tensors = []
+        return self._write(arguments), self._tensors
+
+    def add(self, value: Any, name: str) -> str:
+        """Define a name in the bundle as a value."""
+        if name in self._names:
+            if self._names[name] is not value and self._names[name] != value:
+                raise NotStandalone(f"two things are called {name}")
+            return name
+        if isinstance(value, types.FunctionType) and not _is_installed(value):
+            self._names[name] = value
+            self._add_function(value, name)
+        elif isinstance(value, type) and not _is_installed(value):
+            self._names[name] = value
+            self._add_class(value, name)
+        elif isinstance(value, enum.Enum) and not _is_installed(type(value)):
+            kind = self.add(type(value), type(value).__name__)
+            self._set(name, value, f"{kind}.{value.name}")
+        elif isinstance(value, functools.partial):
+            inner = self.add(value.func, f"{name}_function")
+            arguments = [self._write(each) for each in value.args]
+            arguments += [f"{key}={self._write(each)}" for key, each in value.keywords.items()]
+            self.imports.add("import functools")
+            self._set(name, value, f"functools.partial({', '.join((inner, *arguments))})")
+        else:
+            imported = _import_of(value, name)
+            if imported is None:
+                self._set(name, value, self._write(value))
+            else:
+                self.imports.add(imported)
+                self._names[name] = value
+        return name
+
+    def _set(self, name: str, value: Any, text: str) -> None:
+        self._names[name] = value
+        if text != name:
+            self.definitions.append(f"{name} = {text}\n")
+
+    def _write(self, value: Any) -> str:
+        if value is None or (
+            isinstance(value, (bool, int, float, complex, str, bytes)) and type(value).__module__ == "builtins"
+        ):
+            text = repr(value)
+            return f"float({text!r})" if text in ("inf", "-inf", "nan") else text
+        if isinstance(value, (torch.dtype, torch.device)):
+            return f"torch.{value!r}" if isinstance(value, torch.device) else repr(value)
+        if isinstance(value, Tensor):
+            if self._tensors is not None:
+                self._tensors.append(value)
+                return f"TENSORS[{len(self._tensors) - 1}]"
+            if value.numel() > 4096:
+                raise NotStandalone(f"a captured tensor has {value.numel():,} elements")
+            return f"torch.tensor({value.tolist()!r}, dtype={value.dtype!r}, device={str(value.device)!r})"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            kind = self.add(type(value), type(value).__name__)
+            return f"{kind}({', '.join(self._write(each) for each in value)})"
+        if isinstance(value, (list, tuple, set, frozenset)):
+            inner = ", ".join(self._write(each) for each in value)
+            if isinstance(value, list):
+                return f"[{inner}]"
+            return (
+                f"({inner}{',' if len(value) == 1 else ''})"
+                if isinstance(value, tuple)
+                else f"{type(value).__name__}([{inner}])"
+            )
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
+        if isinstance(value, enum.Enum):
+            kind = self.add(type(value), type(value).__name__)
+            return f"{kind}.{value.name}"
+        if callable(value) and hasattr(value, "__name__"):
+            return self.add(value, value.__name__)
+        raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
+
+    def _add_function(self, function: types.FunctionType, name: str) -> None:
+        tree = _parse(function)
+        found = next(
+            (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), None
+        )
+        if found is None or function.__name__ == "<lambda>":
+            raise NotStandalone(f"{function.__qualname__} has no source (a lambda?): make it a function with a name")
+        captured = inspect.getclosurevars(function).nonlocals
+        self._need(_names_of(function.__code__), {**function.__globals__, **captured})
+        found.name = name
+        # Annotations are not needed, and would require imports.
+        found.returns = None
+        for argument in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
+            argument.annotation = None
+        for node in ast.walk(found):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                node.annotation = ast.Constant("")
+        self._need(
+            {
+                each
+                for node in (*found.args.defaults, *(d for d in found.args.kw_defaults if d))
+                for each in _loaded(node)
+            },
+            function.__globals__,
+        )
+        found.decorator_list = []
+        self.definitions.append(ast.unparse(found) + "\n")
+
+    def _add_class(self, kind: type, name: str) -> None:
+        tree = _parse(kind)
+        found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)), None)
+        if found is None:
+            raise NotStandalone(f"class {kind.__qualname__} has no source")
+        module = vars(sys.modules[kind.__module__])
+        self._need(_loaded(found), module)
+        found.name = name
+        self.definitions.append(ast.unparse(found) + "\n")
+
+    def _need(self, names: set[str], scope: dict[str, Any]) -> None:
+        for each in sorted(names & scope.keys()):
+            if not each.startswith("__"):
+                self.add(scope[each], each)
+
+
+def _parse(value: Any) -> ast.Module:
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(value)))
+    except (OSError, TypeError, SyntaxError) as error:
+        raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    names = {*code.co_names, *code.co_freevars}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_of(constant)
+    return names
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _import_of(value: Any, name: str) -> str | None:
+    """Return the line that imports a value; None for a plain value. NotStandalone for a module of the user."""
+    if isinstance(value, types.ModuleType):
+        if not _is_installed(value):
+            raise NotStandalone(f"module {value.__name__} is used as a whole: import names from it instead")
+        return f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module is None or own is None or "." in own or isinstance(value, Tensor):
+        return None
+    found = getattr(sys.modules.get(module), own, None)
+    if found is not value:
+        return None
+    if module == "builtins":
+        return "import builtins" if own == name else f"from builtins import {own} as {name}"
+    return f"from {module} import {own}" + (f" as {name}" if own != name else "")
+
+
+def _is_installed(value: Any) -> bool:
+    """Return whether a value comes with Python or an installed package other than kgverify."""
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(getattr(value, "__module__", ""))
+    if module is None:
+        return False
+    if module.__name__.split(".")[0] == "kgverify":
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    folders = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
+    path = Path(file).resolve()
+    return any(path.is_relative_to(Path(folder).resolve()) for folder in folders)

@@ -1,0 +1,222 @@
+"""Writes of several values to one element, whose order torch leaves open, on a CPU too; found at run time, with the line.
+
+An element that is written twice and never read is harmless, and common: padding goes to a sink. So a function runs once with
+the first write staying and once with the last; only a result that depends on it is a finding.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kgverify.audit.audited_function import Subject
+from kgverify.audit.properties.captured_values import CapturedValue, restoring
+from kgverify.audit.properties.compiled_run import make_call
+from kgverify.audit.report import ReportBuilder
+from kgverify.audit.source_lines import find_calling_line, find_short_line
+from kgverify.audit.values import Difference, copy_values, find_differences, view_bits
+
+AUDIT = "duplicate-scatters"
+MOST_ELEMENTS: Final = 1 << 30
+"""Larger targets are not examined."""
+_MOST_LINES: Final = 64
+_EVERYWHERE: Final = frozenset(("",))
+
+
+class Repeated(NamedTuple):
+    """A line that writes elements twice. num: most elements that one run of the operation gives differing values."""
+
+    where: str
+    operation: str
+    num: int
+
+
+class Dependence(NamedTuple):
+    """The colliding writes of one run of a function.
+
+    repeated: the lines that write elements twice, in the order met
+    read:     those on which a result depends, with the difference; None where they matter only together
+    """
+
+    repeated: tuple[Repeated, ...]
+    read: tuple[tuple[Repeated, Difference | None], ...]
+    num_scatters: int
+    num_too_large: int
+
+
+class _Write(NamedTuple):
+    """A write of values to positions (int64) of a target; all one-dimensional but the target."""
+
+    target: Tensor
+    position: Tensor
+    values: Tensor
+    is_in_place: bool
+
+
+class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A fixed order of colliding writes: at the lines `first` the first value stays, elsewhere the last."""
+
+    def __init__(self, line: Callable[[], str], first: frozenset[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.num: Counter[tuple[str, str]] = Counter()
+        self.num_scatters = 0
+        self.num_too_large = 0
+        self._line, self._first = line, first
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation with its colliding writes in the fixed order."""
+        kwargs = kwargs or {}
+        write = _read_write(func, args, kwargs)
+        if write is None:
+            return func(*args, **kwargs)
+        self.num_scatters += 1
+        if write.target.numel() > MOST_ELEMENTS:
+            self.num_too_large += 1
+            return func(*args, **kwargs)
+        order = write.position.argsort(stable=True)
+        position, values = write.position[order], write.values[order]
+        is_repeated = position[1:] == position[:-1]
+        bits = view_bits(values)
+        num = len(torch.unique(position[1:][is_repeated & (bits[1:] != bits[:-1])]))
+        if num == 0:
+            return func(*args, **kwargs)
+        where = self._line()
+        name = func.overloadpacket.__name__
+        self.num[where, name] = max(self.num[where, name], num)
+        # Only the first write of each element stays, or the last: then every element is written once.
+        stays = torch.ones_like(position, dtype=torch.bool)
+        if where in self._first or self._first is _EVERYWHERE:
+            stays[1:] = ~is_repeated
+        else:
+            stays[:-1] = ~is_repeated
+        settled = write.target.clone(memory_format=torch.contiguous_format)
+        settled.view(-1)[position[stays]] = values[stays]
+        return write.target.copy_(settled) if write.is_in_place else settled
+
+
+def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Write | None:
+    """Return the write of an operation that puts values at given positions without adding them up; else None."""
+    if func.namespace != "aten":
+        return None
+    name, _, overload = str(func).removeprefix("aten.").partition(".")
+    kind = name.strip("_").removesuffix("_impl").removeprefix("unsafe_")
+    if kind in ("index_put", "put"):
+        given = dict(zip(("self", "indices", "values", "accumulate"), args, strict=False)) | kwargs
+        if given.get("accumulate", False):
+            return None
+        target = given["self"]
+        if kind == "put":
+            values = given["source"] if "source" in given else given["values"]
+            position = _positions(target).take(given["index"] if "index" in given else given["indices"])
+        else:
+            values, indices = given["values"], given["indices"]
+            position = _positions(target)[tuple(slice(None) if i is None else i for i in indices)]
+    elif kind == "index_copy":
+        target, dim, index, values = args
+        position = _positions(target).index_select(dim, index.view(-1)) if target.dim() else _positions(target)
+    elif kind == "scatter" and overload == "src":
+        target, dim, index, values = args
+        position = _positions(target).gather(dim, index)
+        values = values[tuple(slice(size) for size in index.shape)]
+    else:
+        return None
+    if not isinstance(values, Tensor) or position.numel() < 2:
+        return None
+    values = values.to(target.device, target.dtype).expand(position.shape)
+    return _Write(target, position.reshape(-1), values.reshape(-1), name.endswith("_"))
+
+
+def _positions(target: Tensor) -> Tensor:
+    return torch.arange(target.numel(), device=target.device).view(target.shape)
+
+
+def find_dependence(run: Callable[[], Any], line: Callable[[], str] = find_short_line) -> Dependence:
+    """Run a function, which returns what is read of its results, with colliding writes in either order.
+
+    Each run must do the same. line: returns the line of the running operation
+    """
+
+    def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
+        with _WriteOrder(line, first) as order:
+            return order, copy_values(run())
+
+    seen, last = run_settled(frozenset())
+    repeated = tuple(Repeated(where, operation, num) for (where, operation), num in seen.num.items())
+
+    def depends(first: frozenset[str]) -> Difference | None:
+        return next(find_differences(last, run_settled(first)[1]), None)
+
+    read: list[tuple[Repeated, Difference | None]] = []
+    if repeated and depends(_EVERYWHERE) is not None:
+        alone = [(each, depends(frozenset((each.where,)))) for each in repeated[:_MOST_LINES]]
+        read = [pair for pair in alone if pair[1] is not None] or [(each, None) for each in repeated]
+    return Dependence(repeated, tuple(read), seen.num_scatters, seen.num_too_large)
+
+
+def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuilder) -> None:
+    """Find colliding writes in a function that returns everything read of its results, the same each time.
+
+    Measures: `scatters`, `scatters_repeated` (lines that write an element twice with differing values) and, of these,
+    `scatters_read`, on which the result depends.
+    """
+    seen = find_dependence(run)
+    report.measures |= {
+        "scatters": float(seen.num_scatters),
+        "scatters_repeated": float(len(seen.repeated)),
+        "scatters_read": float(len(seen.read)),
+        "scatters_too_large": float(seen.num_too_large),
+    }
+    for repeated, difference in seen.read:
+        _report_dependence(f"{name}: ", repeated, difference, report)
+
+
+def find_colliding_writes(subject: Subject, found: list[CapturedValue], report: ReportBuilder) -> None:
+    """Find colliding writes in every call of a subject; report the worst of each line."""
+
+    def line() -> str:
+        return find_calling_line(sys._getframe(1), subject.function)
+
+    repeated: dict[str, Repeated] = {}
+    read: dict[str, tuple[Repeated, Difference | None]] = {}
+    for number in range(subject.calls):
+        seen = find_dependence(partial(_call_and_read, subject, number, found), line)
+        for each in seen.repeated:
+            repeated[each.where] = max(each, repeated.get(each.where, each), key=lambda one: one.num)
+        for each, difference in seen.read:
+            read.setdefault(each.where, (each, difference))
+    report.measures["colliding_scatters"] = len(repeated)
+    report.details["colliding_scatters"] = tuple(
+        f"{where}: {each.num} elements{'' if where in read else ', on which no result that is read depends'}"
+        for where, each in repeated.items()
+    )
+    for each, difference in read.values():
+        _report_dependence("", each, difference, report)
+
+
+def _report_dependence(prefix: str, repeated: Repeated, difference: Difference | None, report: ReportBuilder) -> None:
+    how = f": if the first does, {difference}" if difference else ""
+    report.find(
+        AUDIT,
+        mechanism="several values are written to one element, and the order of writes is not specified, in eager and in "
+        "compiled code alike",
+        finding=f"{prefix}{repeated.operation} writes {repeated.num:,} elements different values, and the result depends on "
+        f"which one stays{how}",
+        where=repeated.where,
+        remedy="make the indices unique (a separate slot for dropped values), or reduce: scatter_reduce, index_add",
+    )
+
+
+def _call_and_read(subject: Subject, number: int, found: list[CapturedValue]) -> Any:
+    """Return what a caller can read after a call: its output, its arguments, and the captured tensors."""
+    inputs = subject.inputs(number)
+    with restoring(found):
+        call, error = make_call(subject.function, inputs, number)
+        if error is not None:
+            raise error
+        held = [value for captured in found if isinstance(value := captured.get(), Tensor)]
+        return copy_values((subject.read(call.output), inputs, held))

@@ -1,0 +1,123 @@
+"""The report of an audit as text in a terminal."""
+
+import math
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kgverify.audit.report import AuditReport, Cell, Finding, Section
+from kgverify.comparison.result import Verdict
+
+MOST_SHOWN = 12
+"""Rows of a section, and lines of a detail, that are shown; JSON has all."""
+
+
+def render_audit(report: AuditReport) -> Iterator[RenderableType]:
+    """Render a report for a terminal.
+
+    Args:
+        report: the result of any audit.
+
+    Returns:
+        Its parts in reading order, each of which a `rich` console prints.
+    """
+    yield _render_verdict(report)
+    for section in report.sections.values():
+        yield from _render_section(section)
+    yield from _render_measures(report)
+    for name, lines in report.details.items():
+        if lines:
+            more = [f"and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
+            yield Text("\n  ".join((f"{name.replace('_', ' ')}:", *lines[:MOST_SHOWN], *more)))
+    for overrun in report.overruns:
+        yield Text(f"over budget: {overrun.key}: {overrun.measured:g}, allowed {overrun.allowed:g}", style="red")
+    for each in report.unmeasured:
+        yield Text(f"not measured: {each.audit}: {each.reason}", style="yellow")
+    yield Text(f"environment: {', '.join(f'{key} {value}' for key, value in report.environment.items())}")
+
+
+def _render_verdict(report: AuditReport) -> Text:
+    num = len(report.findings)
+    if report.verdict is Verdict.INCONCLUSIVE:
+        verdict = Text("inconclusive", style="bold yellow")
+    elif report.is_clean:
+        verdict = Text("clean", style="bold green")
+    else:
+        verdict = Text("1 finding" if num == 1 else f"{num} findings", style="bold red")
+        if report.overruns:
+            verdict.append(f", {len(report.overruns)} over budget")
+    verdict.append(f"   {report.subject}", style="default")
+    for finding in report.findings:
+        verdict.append_text(_render_finding(finding))
+    return verdict
+
+
+def _render_finding(finding: Finding) -> Text:
+    text = Text(f"\n\n{finding.audit}", style="bold").append(f"   {finding.where}\n", style="default")
+    text.append(f"  {finding.finding}\n", style="red not bold")
+    text.append(f"  because {finding.mechanism}\n", style="not bold")
+    return text.append(f"  fix: {finding.remedy}", style="not bold")
+
+
+def _render_section(section: Section) -> Iterator[RenderableType]:
+    table = _make_table(section.title)
+    for name, cell in section.rows[0].items():
+        is_number = isinstance(cell, (int, float)) and not isinstance(cell, bool)
+        table.add_column(name.removeprefix("num_").replace("_", " "), justify="right" if is_number else "left")
+    for row in section.rows[:MOST_SHOWN]:
+        table.add_row(*map(_show_cell, row.values()))
+    yield table
+    if len(section.rows) > MOST_SHOWN:
+        yield Text(f"and {len(section.rows) - MOST_SHOWN} more")
+
+
+def _make_table(title: str) -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), title=f"\n{title}", title_justify="left")
+
+
+def _show_cell(cell: Cell) -> str:
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, str):
+        return escape(cell)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
+
+
+def _render_measures(report: AuditReport) -> Iterator[RenderableType]:
+    """Render all measures in a table, and those of stages in a second one."""
+    if not report.measures:
+        return
+    table = _make_table("measures")
+    table.show_header = False
+    table.add_column()
+    table.add_column(justify="right")
+    rows: dict[str, dict[str, str]] = {}
+    for key, value in report.measures.items():
+        if key.startswith("stages."):
+            _, stage, measure = key.split(".")
+            rows.setdefault(stage, {})[measure] = _show_measure(key, value)
+        else:
+            table.add_row(escape(key.replace("_", " ")), _show_measure(key, value))
+    yield table
+    if rows:
+        columns = list(dict.fromkeys(measure for row in rows.values() for measure in row))
+        stages = _make_table("each stage by itself")
+        stages.add_column("stage")
+        for column in columns:
+            stages.add_column(column.replace("_", " "), justify="right")
+        for stage, row in rows.items():
+            stages.add_row(escape(stage), *(row.get(column, "") for column in columns))
+        yield stages
+
+
+def _show_measure(key: str, value: float) -> str:
+    if "seconds" in key:
+        return f"{value:.2f} s" if value >= 0.1 else f"{value * 1e3:.3f} ms"
+    if "bytes" in key:
+        return f"{value / 1e6:,.2f} MB"
+    if "difference" in key or "error" in key:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if math.isclose(value, round(value)) else f"{value:,.2f}"

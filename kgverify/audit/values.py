@@ -1,0 +1,116 @@
+"""Nested values: their leaves, copies of them, and comparison bit by bit."""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ROOTS: Final = {"[0]": "the result", "[1]": "the arguments", "[2]": "what it closes over"}
+
+
+def list_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """List every leaf of nested containers with its path, such as `[0].goal`, in order."""
+    return [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(tree)[0]]
+
+
+def list_tensors(tree: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
+    """List every tensor of nested containers with its path after a prefix."""
+    return [(f"{prefix}{path}", leaf) for path, leaf in list_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def list_device_types(tree: Any) -> set[str]:
+    """List the types of the devices on which the tensors are."""
+    return {leaf.device.type for _, leaf in list_tensors(tree)}
+
+
+def copy_tensor(tensor: Tensor) -> Tensor | None:
+    """Copy a tensor's values; None where a captured graph has taken its memory back."""
+    try:
+        return tensor.detach().clone()
+    except RuntimeError:
+        return None
+
+
+def copy_values(tree: Any) -> Any:
+    """Copy nested values into memory that nothing else writes."""
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().clone()
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+    return pytree.tree_map(copied, tree)
+
+
+def view_bits(tensor: Tensor) -> Tensor:
+    """Return the same bits as integers."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.is_floating_point():
+        return tensor.contiguous().view(_INTEGERS[tensor.element_size()])
+    return tensor
+
+
+class Difference(NamedTuple):
+    """A leaf whose bits differ between two values.
+
+    num:     elements that differ, out of size; both 0 where shape, type or device differ
+    largest: absolute difference; NaN where a NaN stands on one side alone
+    """
+
+    leaf: str
+    num: int
+    size: int
+    largest: float
+
+    def __str__(self) -> str:
+        root = _ROOTS.get(self.leaf[:3])
+        name = f"{root}{self.leaf[3:]}" if root else self.leaf or "the result"
+        if self.size == 0:
+            return f"{name} has another shape or type"
+        by = f", by up to {self.largest:.3g}" if np.isfinite(self.largest) else ""
+        return f"{self.num:,} of {self.size:,} elements of {name} differ{by}"
+
+
+def find_differences(first: Any, second: Any) -> Iterator[Difference]:
+    """Yield the leaves whose bits differ, in order."""
+    one, other = list_leaves(first), list_leaves(second)
+    if [path for path, _ in one] != [path for path, _ in other]:
+        yield Difference("the structure", 0, 0, np.nan)
+        return
+    for (path, a), (_, b) in zip(one, other, strict=True):
+        if (found := _compare_leaves(path, a, b)) is not None:
+            yield found
+
+
+def is_same(first: Any, second: Any) -> bool:
+    """Return whether two nested values have the same leaves, bit for bit."""
+    return next(find_differences(first, second), None) is None
+
+
+def _compare_leaves(path: str, a: Any, b: Any) -> Difference | None:
+    if isinstance(a, Tensor | np.ndarray) and isinstance(b, Tensor | np.ndarray):
+        return _compare_tensors(path, torch.as_tensor(a), torch.as_tensor(b))
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return Difference(path, 0, 0, np.nan)
+    if isinstance(a, float) and isinstance(b, float):
+        same = np.float64(a).tobytes() == np.float64(b).tobytes()
+        return None if same else Difference(path, 1, 1, abs(a - b))
+    return None if a is b or a == b else Difference(path, 1, 1, np.nan)
+
+
+def _compare_tensors(path: str, a: Tensor, b: Tensor) -> Difference | None:
+    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+        return Difference(path, 0, 0, np.nan)
+    differs = view_bits(a) != view_bits(b)
+    num = int(differs.sum())
+    if num == 0:
+        return None
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    gap = (a.double() - b.double()).abs()[differs]
+    return Difference(path, num, a.numel(), float(gap.amax()))

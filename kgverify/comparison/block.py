@@ -1,0 +1,281 @@
+"""The comparison of a block: paired candidates of two traces in memory, step by step."""
+
+from collections import Counter
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.comparable import ComparablePair, is_decidable
+from kgverify.comparison.locate import Difference, is_close, level_of_step, locate_difference
+from kgverify.comparison.result import DIGEST, Divergence, Level, NearTie
+from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
+from kgverify.program.stages import Stage
+from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.trace import Trace
+
+
+class StepPairs(NamedTuple):
+    """The steps that both sides have: their rows on each side, and the candidate of each."""
+
+    expected: NDArray[np.int64]
+    actual: NDArray[np.int64]
+    candidate: NDArray[np.int64]
+
+
+class BlockComparer:
+    """Compares a block: row i of the expected candidates with row i of the actual ones.
+
+    Free-running, the first difference decides a candidate. In lockstep each candidate has one step.
+
+    divergences, near_ties:     in the order of candidates
+    num_steps, num_resolvents:  what was compared
+    has_other_bits:             whether scores that agree differ in bits, if nothing diverges
+    views:                      both steps of each step that differs, by (candidate, step)
+    """
+
+    def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
+        self.pair = pair
+        self.lockstep = lockstep
+        self.names = pair.names
+        self.readers = StepReader(pair.expected.columns), StepReader(pair.actual.columns)
+        self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        has_scores = "resolvents.score" in pair.full[0].fields
+        self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
+        pairs = self._pair_steps()
+        found, near_ties, is_compared = self._collect(pairs, self._find_differing(pairs))
+        self.divergences = sorted(found, key=lambda each: (each.candidate, each.step))
+        self.near_ties = near_ties
+        rows = pairs.expected[is_compared], pairs.actual[is_compared]
+        self.num_steps = len(rows[0])
+        self.num_resolvents = int(pair.expected.columns.steps.num_resolvents[rows[0]].sum())
+        self.has_other_bits = not found and self._bits_differ(*rows)
+
+    def _pair_steps(self) -> StepPairs:
+        counts = [trace.columns.candidates.num_steps for trace in (self.pair.expected, self.pair.actual)]
+        common = np.minimum(*(count.astype(np.int64) for count in counts))
+        candidate = np.repeat(np.arange(len(common)), common)
+        ordinal = np.arange(len(candidate)) - np.repeat(np.cumsum(common) - common, common)
+        first = [starts_of(count)[:-1] for count in counts]
+        return StepPairs(first[0][candidate] + ordinal, first[1][candidate] + ordinal, candidate)
+
+    def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
+        """Return which pairs of steps differ in any field, scores by tolerance."""
+        expected, actual = self.pair.expected, self.pair.actual
+        differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
+        if "steps.num_resolvents" not in expected.fields & actual.fields:
+            return differs
+        if self.pair.not_compared:
+            differs |= _find_differing_columns(expected.columns, actual.columns, pairs)
+        same = np.flatnonzero(~differs)
+        e, a = expected.columns, actual.columns
+        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
+        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[same])
+        counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
+        r, s = e.resolvents, a.resolvents
+        wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
+        score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= self.pair.score_tolerance))
+        differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
+        return differs
+
+    def _collect(
+        self, pairs: StepPairs, differs: NDArray[np.bool_]
+    ) -> tuple[list[Divergence], list[NearTie], NDArray[np.bool_]]:
+        """Return divergences, near-ties, and which pairs were compared: none after the one that decides a candidate."""
+        divergences: list[Divergence] = []
+        near_ties: list[NearTie] = []
+        decided: dict[int, int] = {}
+        for i in np.flatnonzero(differs).tolist():
+            candidate = int(pairs.candidate[i])
+            if candidate in decided:
+                continue
+            found = self._compare_step(candidate, int(pairs.expected[i]), int(pairs.actual[i]))
+            if found is None:
+                continue
+            decided[candidate] = i
+            if isinstance(found, NearTie):
+                near_ties.append(found)
+            else:
+                divergences.append(found)
+        num = len(self.pair.expected.columns.candidates.query)
+        rest = (candidate for candidate in range(num) if candidate not in decided)
+        divergences += filter(None, map(self._compare_whole, rest))
+        last = np.full(num, len(differs), np.int64)
+        last[list(decided)] = list(decided.values())
+        return divergences, near_ties, np.arange(len(differs)) <= last[pairs.candidate]
+
+    def _compare_step(self, candidate: int, row: int, other: int) -> Divergence | NearTie | None:
+        """Return how two steps differ, given their rows; None if they agree after all."""
+        pair = self.pair
+        expected, actual = self.readers[0].read(row), self.readers[1].read(other)
+        step = row - self.readers[0].first_step[candidate]
+        if self.lockstep:
+            step = int(pair.expected.columns.steps.depth[row])
+        digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
+        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance)
+        is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
+        if is_digest_alone:
+            # No more is known than that the steps differ in some stage, perhaps the first one.
+            difference = Difference(Stage.SELECT, DIGEST, *(f"{digest:016x}" for digest in digests))
+        if difference is None:
+            return None
+        if is_digest_alone:
+            gap = _find_tie_gap(pair.full, (row, other), digests, pair.score_tolerance)
+        else:
+            gap = self._gap_of_choices(row, expected, actual, difference)
+        if gap is not None:
+            return self._near_tie(candidate, step, gap, difference)
+        self.views[candidate, step] = expected, actual
+        level = level_of_step(expected, actual, difference)
+        if is_digest_alone:
+            level = Level.RENAMING
+        elif pair.by_digest:
+            level = _level_without_goals(expected, actual, level, is_same_digest=digests[0] == digests[1])
+        return self._divergence(candidate, step, difference, level, expected)
+
+    def _gap_of_choices(self, row: int, expected: StepView, actual: StepView, difference: Difference) -> float | None:
+        """Return the gap of the expected scores at a choice that differs, if it is inside the error bound.
+
+        Nothing excuses another choice if the expected trace has no scores, a choice is no resolvent, the steps end in
+        different outcomes, or the actual choice is not the first of the actual side's own highest scores.
+        """
+        if difference.stage != Stage.CHOOSE or not self.pair.score_tolerance or self._expected_scores is None:
+            return None
+        if expected.chosen is None or actual.chosen is None or expected.outcome != actual.outcome:
+            return None
+        if not self._is_own_argmax(actual):
+            return None
+        first = self.readers[0].first_resolvent(row)
+        gap = abs(float(self._expected_scores[first + expected.choice] - self._expected_scores[first + actual.choice]))
+        return gap if gap <= 2 * self.pair.score_tolerance else None
+
+    def _is_own_argmax(self, actual: StepView) -> bool:
+        """Return whether the actual choice follows from the scores beside it; True if these were rounded."""
+        trace = self.pair.actual
+        scores = [r.score for r in actual.resolvents]
+        is_exact = trace.header.engine.precision == trace.columns.resolvents.score.dtype.name
+        if "resolvents.score" not in self.pair.full[1].fields or not is_exact:
+            return True
+        return actual.choice == scores.index(max(scores))
+
+    def _near_tie(self, candidate: int, step: int, gap: float, difference: Difference) -> NearTie:
+        atom = self.names.atom(tuple(self.pair.expected.columns.candidates.atom[candidate].tolist()))
+        bound = 2 * self.pair.score_tolerance
+        return NearTie(candidate, atom, step, gap, bound, str(difference.expected), str(difference.actual))
+
+    def _divergence(
+        self, candidate: int, step: int, difference: Difference, level: Level, expected: StepView | None
+    ) -> Divergence:
+        candidates, others = self.pair.expected.columns.candidates, self.pair.actual.columns.candidates
+        if not self.lockstep and candidates.outcome[candidate] != others.outcome[candidate]:
+            level = Level.OUTCOME
+        num_steps = int(candidates.num_steps[candidate])
+        return Divergence(
+            candidate=candidate,
+            atom=self.names.atom(tuple(candidates.atom[candidate].tolist())),
+            query=int(candidates.query[candidate]),
+            side=side_name(int(candidates.side[candidate])),
+            step=step,
+            stage=difference.stage.value,
+            field=difference.field,
+            level=level,
+            expected=difference.expected,
+            actual=difference.actual,
+            goal=self.names.goal(expected.goal) if expected else "",
+            later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
+        )
+
+    def _compare_whole(self, candidate: int) -> Divergence | None:
+        """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
+        expected, actual = self.pair.expected.columns.candidates, self.pair.actual.columns.candidates
+        num = int(expected.num_steps[candidate]), int(actual.num_steps[candidate])
+        if num[0] != num[1]:
+            difference = Difference(Stage.RECYCLE, "candidates.num_steps", f"{num[0]} steps", f"{num[1]} steps")
+            return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
+        outcomes = outcome_name(int(expected.outcome[candidate])), outcome_name(int(actual.outcome[candidate]))
+        if outcomes[0] != outcomes[1]:
+            difference = Difference(Stage.RECYCLE, "candidates.outcome", *outcomes)
+            return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
+        flags = expected.is_limited[candidate], actual.is_limited[candidate]
+        if flags[0] != flags[1]:
+            texts = ("limited" if flag else "not limited" for flag in flags)
+            difference = Difference(Stage.LIMIT, "candidates.is_limited", *texts)
+            return self._divergence(candidate, -1, difference, Level.RENAMING, None)
+        sums = float(expected.log_probability[candidate]), float(actual.log_probability[candidate])
+        size = abs(sums[0]) if isfinite(sums[0]) else 0.0
+        tolerance = 2 * self.pair.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
+        if not is_close(*sums, tolerance):
+            # As text, since JSON has no NaN.
+            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))
+            return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
+        return None
+
+    def _bits_differ(self, expected: NDArray[np.int64], actual: NDArray[np.int64]) -> bool:
+        """Return whether scores of steps that agree, or tie, differ in bits, in the coarser of the two precisions."""
+        e, a = self.pair.expected.columns, self.pair.actual.columns
+        rows_e = expand_rows(starts_of(e.steps.num_resolvents), expected)
+        rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
+        dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
+        return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+def _find_differing_columns(expected: Columns, actual: Columns, pairs: StepPairs) -> NDArray[np.bool_]:
+    """Return which pairs of steps differ in a column of the steps, or in the kind of a resolvent.
+
+    A digest that cannot be computed from its columns does not vouch for them.
+    """
+    differs = np.zeros(len(pairs.expected), bool)
+    for name in expected.steps._fields[:-1]:
+        differs |= getattr(expected.steps, name)[pairs.expected] != getattr(actual.steps, name)[pairs.actual]
+    same = np.flatnonzero(~differs)
+    step = np.repeat(same, expected.steps.num_resolvents[pairs.expected[same]])
+    kinds = [
+        columns.resolvents.kind[expand_rows(starts_of(columns.steps.num_resolvents), rows[same])]
+        for columns, rows in ((expected, pairs.expected), (actual, pairs.actual))
+    ]
+    differs[step[kinds[0] != kinds[1]]] = True
+    return differs
+
+
+def _level_without_goals(expected: StepView, actual: StepView, level: Level, *, is_same_digest: bool) -> Level:
+    """Return the level of the difference of two steps whose goals are not known, by their clauses."""
+    if level is not Level.ORDER or is_same_digest:
+        return level
+    clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
+    chosen = [
+        side[step.choice] if 0 <= step.choice < len(side) else None
+        for side, step in zip(clauses, (expected, actual), strict=True)
+    ]
+    if chosen[0] != chosen[1]:
+        return Level.CHOICE
+    return Level.ORDER if Counter(clauses[0]) == Counter(clauses[1]) else Level.RENAMING
+
+
+def _find_tie_gap(
+    full: tuple[Trace, Trace], rows: tuple[int, int], digests: tuple[int, int], tolerance: float
+) -> float | None:
+    """Return the gap of scores at which another choice, within the tolerance, turns one digest into the other.
+
+    full: the traces with all the goals and scores that they have; rows: of the step in each; tolerance: of a score
+    """
+    for side, other in ((0, 1), (1, 0)):
+        trace = full[side]
+        if not is_decidable(trace):
+            continue
+        columns = select_steps(trace.columns, np.array([rows[side]]))
+        scores = columns.resolvents.score.astype(np.float64)
+        choice = int(columns.steps.choice[0])
+        if not 0 <= choice < len(scores):
+            continue
+        gaps = np.abs(scores - scores[choice])
+        for index in np.flatnonzero(gaps <= 2 * tolerance).tolist():
+            if index == choice:
+                continue
+            steps = columns.steps._replace(choice=np.array([index], np.int32))
+            if int(compute_digests(columns._replace(steps=steps)).sequence[0]) == digests[other]:
+                return float(gaps[index])
+    return None

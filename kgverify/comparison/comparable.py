@@ -1,0 +1,333 @@
+"""Two traces made comparable: one numbering of names, the columns that both have, and what counts as equal.
+
+A trace without goals cannot be renumbered, and its digests cannot be computed again. Such a trace stays as it is. The
+other trace, if it has goals, takes its numbering and loses the columns that its digests do not count.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.result import DIGEST, FieldRule
+from kgverify.comparison.step_view import Names
+from kgverify.program.outcomes import Origin
+from kgverify.program.program import Symbols
+from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
+from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.trace import Trace
+
+Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
+"""Converts atoms from the ids of one trace to those of the other."""
+
+_COUNTED = ("steps.dropped_atoms", "steps.dropped_resolvents")
+
+
+class SymbolMap:
+    """A map from the ids of one trace to those of another, by name. It serves any part of the trace."""
+
+    def __init__(self, expected: Trace, actual: Trace) -> None:
+        predicates, self._predicate_map = _merge(expected.symbols.predicates, actual.symbols.predicates)
+        constants, self._constant_map = _merge(expected.symbols.constants, actual.symbols.constants)
+        self._symbols = Symbols(predicates, constants)
+        self._facts = None if actual.facts is None else self.convert_atoms(actual.facts)
+        self._numbers = None
+        if self._facts is not None and expected.facts is not None:
+            self._numbers = _number_facts(self._facts, expected.facts)
+
+    def convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return atoms of the actual trace in the expected trace's ids, int32 [n, 3]."""
+        converted = atoms.copy()
+        converted[:, 0] = self._predicate_map[atoms[:, 0]]
+        for column in (1, 2):
+            is_constant = atoms[:, column] >= 0
+            converted[is_constant, column] = self._constant_map[atoms[is_constant, column]]
+        return converted
+
+    def convert(self, actual: Trace) -> Trace:
+        """Return the actual trace, or some of its candidates, in the expected trace's ids."""
+        c = actual.columns
+        columns = Columns(
+            c.candidates._replace(atom=self.convert_atoms(c.candidates.atom)),
+            c.steps._replace(goal_atoms=self.convert_atoms(c.steps.goal_atoms)),
+            c.resolvents._replace(atoms=self.convert_atoms(c.resolvents.atoms)),
+            self._convert_items(c.stages),
+        )
+        fields = actual.fields
+        if self._numbers is None:
+            # Facts are numbered in the order of ids, which differs here.
+            fields -= {"resolvents.origin_kind", "resolvents.origin"}
+        else:
+            origin = self._convert_origins(c.resolvents)
+            columns = columns._replace(resolvents=columns.resolvents._replace(origin=origin))
+        return replace(
+            actual,
+            symbols=self._symbols,
+            columns=columns,
+            digests=compute_digests(columns),
+            facts=self._facts,
+            fields=fields,
+        )
+
+    def _convert_items(self, items: StageItems) -> StageItems:
+        """Convert the outputs of stages. The result is empty if the facts that they name cannot be found again."""
+        if self._numbers is None:
+            return no_stage_items()
+        atoms, is_atom = items.atoms.copy(), items.atoms[:, 0] >= 0
+        atoms[is_atom] = self.convert_atoms(atoms[is_atom])
+        return items._replace(atoms=atoms, origin=self._convert_origins(items))
+
+    def _convert_origins(self, made_by: Resolvents | StageItems) -> NDArray[np.int32]:
+        assert self._numbers is not None
+        is_fact = made_by.origin_kind == Origin.FACT
+        origin = made_by.origin.copy()
+        origin[is_fact] = self._numbers[origin[is_fact]]
+        return origin
+
+
+def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the index of each fact among the expected facts, -1 for a fact that is not among them."""
+    numbers = {fact: i for i, fact in enumerate(map(tuple, expected.tolist()))}
+    return np.array([numbers.get(tuple(fact), -1) for fact in facts.tolist()] or [-1], np.int32)
+
+
+def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    ids = {name: i for i, name in enumerate(expected)}
+    mapping = [ids.setdefault(name, len(ids)) for name in actual]
+    return tuple(ids), np.array(mapping or [0], np.int32)
+
+
+def share_symbols(expected: Trace, actual: Trace) -> Trace:
+    """Return the actual trace in the expected trace's ids, name by name. Names that only it has get further ids."""
+    return actual if expected.symbols == actual.symbols else SymbolMap(expected, actual).convert(actual)
+
+
+class Numbering:
+    """The common numbering of two traces, built once and used for any part of them.
+
+    The actual trace takes the expected trace's ids. If only the expected trace has goals, it takes the actual trace's
+    ids. If neither has goals, their digests cannot be compared, and `reasons` says so.
+    """
+
+    def __init__(self, expected: Trace, actual: Trace) -> None:
+        traces = expected, actual
+        is_kept = [has_goals(trace.header.level) for trace in traces]
+        self._side = 0 if is_kept == [True, False] else 1
+        self._map: SymbolMap | None = None
+        self.reasons: tuple[str, ...] = ()
+        if expected.symbols == actual.symbols:
+            return
+        self._map = SymbolMap(traces[1 - self._side], traces[self._side])
+        if not any(is_kept):
+            self.reasons = (
+                "the traces number their names differently, and the digests of goals that were not kept cannot be"
+                " renumbered",
+            )
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both traces number their names alike as recorded."""
+        return self._map is None
+
+    def converter(self, side: int) -> Convert | None:
+        """Return the conversion of atoms of a side (0: expected, 1: actual), or None if its ids stay."""
+        return self._map.convert_atoms if self._map is not None and side == self._side else None
+
+    def convert(self, side: int, trace: Trace) -> Trace:
+        """Return a trace of a side, or some of its candidates, in the common ids."""
+        if self._map is None or side != self._side:
+            return trace
+        converted = self._map.convert(trace)
+        return converted if has_goals(trace.header.level) else replace(converted, digests=trace.digests)
+
+
+class ComparablePair:
+    """Two traces in memory, or the same part of two traces, made comparable.
+
+    expected, actual: in one numbering, without the columns that only one has, with digests that can be compared
+    full:             the traces in that numbering with all their columns
+    not_compared:     the columns that one of them lacks
+    by_digest:        whether steps are compared by stored digests, because a trace keeps no goals
+    reasons:          why the two cannot decide anything together, empty if they can
+    score_tolerance:  the largest difference between two scores that count as equal
+    """
+
+    def __init__(self, expected: Trace, actual: Trace, numbering: Numbering | None = None) -> None:
+        numbering = numbering or Numbering(expected, actual)
+        self.full = numbering.convert(0, expected), numbering.convert(1, actual)
+        every = column_names(expected.columns)
+        self.not_compared = tuple(sorted((every - self.full[0].fields) | (every - self.full[1].fields)))
+        reasons: list[str] = []
+        if all(has_goals(trace.header.level) for trace in (expected, actual)):
+            self.by_digest = False
+            self.expected, self.actual = (_blank_columns(trace, self.not_compared) for trace in self.full)
+        else:
+            reasons += [*numbering.reasons, *_find_uncounted_columns(self.full)]
+            self.by_digest = not reasons
+            self.expected, self.actual = self._prepare_for_digests()
+        self.reasons = (*check_preconditions(expected, actual), *reasons)
+        self.score_tolerance = expected.header.engine.score_error + actual.header.engine.score_error
+        self.names = Names(self.expected)
+        self.actual_names = Names(self.actual)
+
+    def _prepare_for_digests(self) -> tuple[Trace, Trace]:
+        uncounted = _uncounted(self.full[0]) | _uncounted(self.full[1])
+        traces = [_stop_counting(trace, uncounted) for trace in self.full]
+        if not self.by_digest:
+            # Digests that cannot be compared are set to zeros. The reason makes the verdict INCONCLUSIVE.
+            zeros = [trace.digests._replace(sequence=np.zeros_like(trace.digests.sequence)) for trace in traces]
+            traces = [replace(trace, digests=digests) for trace, digests in zip(traces, zeros, strict=True)]
+        expected, actual = (replace(t, columns=_remove_columns(t.columns, self.not_compared)) for t in traces)
+        return expected, actual
+
+    @cached_property
+    def compared_fields(self) -> tuple[str, ...]:
+        """The columns that are compared, and the digest where it stands for goals."""
+        compared = column_names(self.expected.columns) - set(self.not_compared)
+        return tuple(sorted(compared | {DIGEST} if self.by_digest else compared))
+
+    def equality(self) -> tuple[FieldRule, ...]:
+        """Return the rule of equality of each field that is compared."""
+        tolerance = self.score_tolerance
+        rules = {
+            "resolvents.score": "equal",
+            "candidates.log_probability": "within 1e-9, relative",
+            "steps.choice": "equal",
+            DIGEST: "equal: 64 bits of goal, resolvents, counts, choice, outcome and depth",
+        }
+        if tolerance:
+            rules["resolvents.score"] = f"within {tolerance:.3g}"
+            rules["candidates.log_probability"] = f"within {tolerance:.3g} a step"
+            rules["steps.choice"] = f"equal, unless the scores' gap is at most {2 * tolerance:.3g}"
+        return tuple(FieldRule(field, rules.get(field, "equal")) for field in self.compared_fields)
+
+    def explain_undecided(self, num: int) -> list[str]:
+        """Return why digests alone cannot decide, given the number of divergences in a digest.
+
+        Scores have an error bound, and no trace shows which choices it excuses.
+        """
+        if not num or not self.score_tolerance or any(map(is_decidable, self.full)):
+            return []
+        return [
+            f"the digests of {num} candidates differ, which scores within their error bound {self.score_tolerance:.3g}"
+            " may explain; neither trace keeps the goals that would decide it: record one at level steps"
+        ]
+
+
+def column_names(columns: Columns) -> frozenset[str]:
+    """Return the names of all columns that are compared, such as `steps.choice`."""
+    compared = (level for level in columns._fields if level != "stages")
+    return frozenset(f"{level}.{field}" for level in compared for field in getattr(columns, level)._fields)
+
+
+def lockstep_columns(columns: Columns) -> Columns:
+    """Return the steps of a trace as positions, one candidate with one step each, for a comparison in lockstep."""
+    owner = np.repeat(np.arange(len(columns.candidates.query)), columns.candidates.num_steps)
+    candidates = columns.candidates._replace(
+        query=columns.candidates.query[owner],
+        side=columns.candidates.side[owner],
+        atom=columns.candidates.atom[owner],
+        num_steps=np.ones(len(owner), np.uint32),
+        outcome=columns.steps.outcome,
+        is_limited=((columns.steps.dropped_atoms > 0) | (columns.steps.dropped_resolvents > 0)).astype(np.uint8),
+        log_probability=np.zeros(len(owner)),
+    )
+    return columns._replace(candidates=candidates)
+
+
+def is_decidable(trace: Trace) -> bool:
+    """Return whether the trace alone distinguishes a near-tie from a divergence."""
+    return has_goals(trace.header.level) and "resolvents.score" in trace.fields
+
+
+def counts_alike(expected: Trace, actual: Trace) -> bool:
+    """Return whether the stored digests of both traces count the same columns."""
+    return _uncounted(expected) == _uncounted(actual)
+
+
+def _blank_columns(trace: Trace, fields: tuple[str, ...]) -> Trace:
+    """Set some columns to zeros and compute the digests again."""
+    if not fields:
+        return trace
+    columns = trace.columns
+    for name in fields:
+        level, field = name.split(".")
+        zeros = np.zeros_like(getattr(getattr(columns, level), field))
+        columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: zeros})})
+    return replace(trace, columns=columns, digests=compute_digests(columns))
+
+
+def _remove_columns(columns: Columns, lacking: tuple[str, ...]) -> Columns:
+    """Set some columns to zeros, remove their atoms, and remove the resolvents if they are not counted."""
+    if "steps.num_resolvents" in lacking:
+        columns = columns._replace(resolvents=empty_columns().resolvents)
+    for name in lacking:
+        level, field = name.split(".")
+        column = getattr(getattr(columns, level), field)
+        blank = np.zeros((0, 3), np.int32) if field in ("goal_atoms", "atoms") else np.zeros_like(column)
+        columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: blank})})
+    return columns
+
+
+def _uncounted(trace: Trace) -> frozenset[str]:
+    """Return the columns that the trace's digests count as 0."""
+    if has_goals(trace.header.level) or "steps.choice" in trace.fields:
+        return frozenset(_COUNTED) - trace.fields
+    return frozenset(_COUNTED) & frozenset(trace.header.absent)
+
+
+def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
+    """Describe the columns that a digest counts and the other trace does not have."""
+    uncounted = [_uncounted(trace) for trace in traces]
+    return [
+        f"the digests of {trace.source} count {', '.join(sorted(other - own))}, which the other trace does not have"
+        for trace, own, other in zip(traces, uncounted, reversed(uncounted), strict=True)
+        if other - own and not has_goals(trace.header.level)
+    ]
+
+
+def _stop_counting(trace: Trace, uncounted: frozenset[str]) -> Trace:
+    """Return the trace with digests that do not count these columns, if its digests can be computed."""
+    if not has_goals(trace.header.level) or not uncounted & trace.fields:
+        return trace
+    return _blank_columns(trace, tuple(uncounted))
+
+
+def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
+    """Return why the two traces cannot be compared, empty if they can. Each reason makes the verdict INCONCLUSIVE.
+
+    An empty program or policy hash, which other engines may leave out, counts as equal.
+    """
+    reasons = []
+    for trace, role in ((expected, "expected"), (actual, "actual")):
+        if not trace.is_complete:
+            reasons.append(f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}")
+    e, a = expected.header, actual.header
+    if e.limits != a.limits:
+        reasons.append(f"the limits differ: expected {_limits(expected)}, actual {_limits(actual)}")
+    if e.program_sha256 and a.program_sha256 and e.program_sha256 != a.program_sha256:
+        reasons.append("the programs differ: facts, rules or the numbering of symbols")
+    hashes = e.policy.sha256, a.policy.sha256
+    if e.policy.name != a.policy.name or (all(hashes) and hashes[0] != hashes[1]):
+        reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
+    for field in ("graph", "split", "num_queries", "num_corruptions", "seed"):
+        values = getattr(e.run, field), getattr(a.run, field)
+        if values[0] != values[1] and all(trace.header.run.graph for trace in (expected, actual)):
+            reasons.append(f"the runs differ in {field}: expected {values[0]!r}, actual {values[1]!r}")
+    tolerances = e.run.rank_tolerance, a.run.rank_tolerance
+    if tolerances[0] != tolerances[1] and expected.rankings is not None and actual.rankings is not None:
+        reasons.append(f"the runs differ in rank_tolerance: expected {tolerances[0]}, actual {tolerances[1]}")
+    return tuple(reasons)
+
+
+def _limits(trace: Trace) -> str:
+    limits = trace.header.limits
+    return ", ".join(f"{field}={getattr(limits, field)}" for field in limits.__struct_fields__)
+
+
+def _policy(trace: Trace) -> str:
+    policy = trace.header.policy
+    return f"{policy.name} {policy.sha256[:12]}".strip()

@@ -1,0 +1,239 @@
+"""The sources of a comparison: traces in memory and traces on disk, behind one interface.
+
+`FileSource` and `stored_columns` are the only users of a trace on disk in this package.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.program.program import Symbols
+from kgverify.trace.model.columns import (
+    Columns,
+    Digests,
+    Rankings,
+    expand_rows,
+    select_candidates,
+    starts_of,
+)
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.data_file import BLOCK_STEPS, COUNTS, DataFile, StoredDigests
+from kgverify.trace.read.trace_file import TraceFile, read_trace
+
+Range = tuple[int, int]
+
+VERIFIED_STEPS: Final = 1_000_000
+"""Every value and digest of traces with at most this many steps is verified, which takes longer than to compare."""
+
+_NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
+_COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
+
+
+class MemorySource:
+    """A trace in memory: one block. Its methods are those of `FileSource`."""
+
+    faults: tuple[str, ...] = ()
+    block_steps: int | None = None
+    is_verified = True
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.header, self.symbols, self.fields = trace.header, trace.symbols, trace.fields
+        self.num_candidates = len(trace.columns.candidates.query)
+        self.num_steps = len(trace.columns.steps.depth)
+
+    def shell(self, *, has_candidates: bool = False) -> Trace:
+        """Return the whole trace."""
+        return self.trace
+
+    @property
+    def rankings(self) -> Rankings | None:
+        """The rankings, None if there are no rankings."""
+        return self.trace.rankings
+
+    def load_all(self) -> Trace:
+        """Return the whole trace."""
+        return self.trace
+
+    def split(self) -> Iterator[Range]:
+        """Yield the range of all candidates."""
+        yield 0, self.num_candidates
+
+    def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows of a column of the candidates, in any order."""
+        column: NDArray[Any] = getattr(self.trace.columns.candidates, name)
+        return column[rows]
+
+    def read_rows(self, rows: NDArray[np.int64]) -> Columns:
+        """Return candidates with all their steps."""
+        return self.trace.columns if self._is_all(rows) else select_candidates(self.trace.columns, rows)
+
+    def with_columns(self, columns: Columns) -> Trace:
+        """Return the trace with other columns, unchecked and without digests."""
+        return replace(self.trace, columns=columns, digests=_NO_DIGESTS)
+
+    def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
+        """Return some candidates as a trace."""
+        if self._is_all(rows):
+            return self.trace
+        steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
+        return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
+
+    def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
+        """Return nothing: digests in memory follow from the columns."""
+        return {}
+
+    def verify(self, *, content: bool) -> None:
+        """Do nothing: a trace in memory was verified when it was read."""
+
+    def verify_rest(self, done: set[str]) -> None:
+        """Do nothing: a trace in memory was verified when it was read."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def _is_all(self, rows: NDArray[np.int64]) -> bool:
+        return len(rows) == self.num_candidates and _are_neighbours(rows)
+
+
+class FileSource:
+    """A trace that stays on disk, read block by block.
+
+    header, fields: as in `Trace`
+    faults:         shards that are missing or doubled, described
+    block_steps:    the number of steps to read at a time; None for a trace in memory
+    is_verified:    whether every value and digest was verified
+    """
+
+    def __init__(self, trace: TraceFile) -> None:
+        self.trace = trace
+        self.header, self.fields, self.faults = trace.header, trace.fields, trace.faults
+        self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
+        self.block_steps: int | None = BLOCK_STEPS
+        self.is_verified = False
+
+    @property
+    def symbols(self) -> Symbols:
+        """The names of predicates and constants."""
+        return self.trace.symbols
+
+    @property
+    def rankings(self) -> Rankings | None:
+        """The rankings, None if there are no rankings."""
+        return self.trace.rankings
+
+    def load_all(self) -> Trace:
+        """Return the whole trace in memory, checked."""
+        return read_trace(self.trace.path)
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The paths of the columns that the files hold."""
+        return frozenset(self.trace.files[0].stored)
+
+    def shell(self, *, has_candidates: bool = False) -> Trace:
+        """Return the trace without its steps, and without its candidates unless these are wanted."""
+        columns = self.trace.files[0].read_steps(0, 0)
+        if has_candidates:
+            columns = columns._replace(candidates=self.trace.candidate_columns())
+        return self.trace.with_columns(columns, _NO_DIGESTS, self.trace.rankings)
+
+    def split(self) -> Iterator[Range]:
+        """Yield ranges of candidates, each in one file."""
+        return self.trace.split()
+
+    def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows of a column of the candidates, in any order."""
+        return self.trace.gather_column(f"candidates/{name}", rows)
+
+    def read_rows(self, rows: NDArray[np.int64]) -> Columns:
+        """Return candidates with all their steps, as a view if they are neighbours."""
+        if _are_neighbours(rows):
+            return self.trace.read_candidates(int(rows[0]), int(rows[-1]) + 1)
+        return self.trace.gather_candidates(rows)
+
+    def with_columns(self, columns: Columns) -> Trace:
+        """Return the trace with other columns, unchecked and without digests."""
+        return self.trace.with_columns(columns, _NO_DIGESTS)
+
+    def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
+        """Return some candidates as a trace, checked as `read_trace` checks. UserError if a value or digest is wrong."""
+        where = self.trace.source
+        if len(rows):
+            where += f":candidates {int(rows.min())} to {int(rows.max())}"
+        return self.trace.with_columns(columns, self.trace.check_block(columns, self.stored_digests(rows), where))
+
+    def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
+        """Return the digests of all steps of some candidates, as the files hold them."""
+        # Runs of neighbours are one piece of a file.
+        ends = np.flatnonzero(np.diff(rows, append=-2) != 1)
+        begins = np.concatenate(([0], ends[:-1] + 1))
+        pieces: list[StoredDigests] = []
+        for begin, end in zip(rows[begins].tolist(), rows[ends].tolist(), strict=True) if len(rows) else ():
+            pieces.extend(self.trace.read_digests(begin, end + 1))
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
+
+    def verify(self, *, content: bool) -> None:
+        """Verify every value, or only the structure and what is read at once. UserError if the trace is damaged."""
+        self.is_verified = content
+        if content:
+            self.trace.verify_content()
+        else:
+            self.trace.verify("header", "symbols/", "program/", "stages/", "rankings/", "shard/")
+
+    def verify_rest(self, done: set[str]) -> None:
+        """Verify the checksums of all columns but those already verified, and the sums of their counts."""
+        if self.is_verified:
+            return
+        for file in self.trace.files:
+            for name in file.stored:
+                if name not in done and name.startswith(_COLUMN_GROUPS):
+                    file.verify(name)
+            file.release()
+        for file in self.trace.files:
+            check_counts(file)
+
+    def release(self) -> None:
+        """Let the system reclaim the memory of what was read."""
+        self.trace.release()
+
+
+StepSource = MemorySource | FileSource
+"""A trace as a comparison reads it."""
+
+
+def open_source(trace: Trace | TraceFile | Path | str) -> StepSource:
+    """Return the source of a trace in memory, of an open trace, or of a path. UserError if the file is refused."""
+    if isinstance(trace, Trace):
+        return MemorySource(trace)
+    return FileSource(trace if isinstance(trace, TraceFile) else TraceFile(trace, tolerates_shards=True))
+
+
+def wants_content(sources: tuple[StepSource, StepSource], verifies_content: bool | None) -> list[bool]:
+    """Return whether every value of each source is to be verified. None means: if it has few steps.
+
+    The digests of a trace with goals are always verified if the other has none, since only they can be compared.
+    """
+    keeps = [has_goals(source.header.level) for source in sources]
+    return [
+        (source.num_steps <= VERIFIED_STEPS if verifies_content is None else verifies_content)
+        or (own and not all(keeps))
+        for source, own in zip(sources, keeps, strict=True)
+    ]
+
+
+def check_counts(file: DataFile) -> None:
+    """UserError unless the counts of a file add up."""
+    for name in COUNTS:
+        if name in file.stored:
+            file.offsets(name).build()
+    file.release()
+
+
+def _are_neighbours(rows: NDArray[np.int64]) -> bool:
+    return bool(len(rows)) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all())

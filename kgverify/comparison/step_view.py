@@ -1,0 +1,163 @@
+"""Single steps of a trace, and the names to print them with."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.trace import Trace
+
+
+class ResolventView(NamedTuple):
+    """A resolvent; kind is a `GoalKind`, origin_kind an `Origin`."""
+
+    kind: int
+    atoms: Goal
+    origin_kind: int
+    origin: int
+    score: float
+
+    @property
+    def content(self) -> tuple[int, Goal]:
+        """The kind and the atoms."""
+        return self.kind, self.atoms
+
+    @property
+    def clause(self) -> tuple[int, int]:
+        """The clause that made it."""
+        return self.origin_kind, self.origin
+
+
+class StepView(NamedTuple):
+    """A step, with the fields of the trace."""
+
+    depth: int
+    goal: Goal
+    resolvents: tuple[ResolventView, ...]
+    dropped_atoms: int
+    dropped_resolvents: int
+    choice: int
+    outcome: int
+
+    @property
+    def chosen(self) -> tuple[int, Goal] | None:
+        """The content of the chosen resolvent; None if the choice is not the index of one."""
+        return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None
+
+
+class StepReader:
+    """Reads single steps from columns."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    @cached_property
+    def first_step(self) -> list[int]:
+        """The first step of each candidate, and the number of steps."""
+        return [int(i) for i in starts_of(self.columns.candidates.num_steps)]
+
+    @cached_property
+    def _goal_starts(self):  # type: ignore[no-untyped-def]
+        return starts_of(self.columns.steps.num_atoms)
+
+    @cached_property
+    def _resolvent_starts(self):  # type: ignore[no-untyped-def]
+        return starts_of(self.columns.steps.num_resolvents)
+
+    @cached_property
+    def _atom_starts(self):  # type: ignore[no-untyped-def]
+        return starts_of(self.columns.resolvents.num_atoms)
+
+    def first_resolvent(self, row: int) -> int:
+        """Return the row of the first resolvent of a step."""
+        return int(self._resolvent_starts[row])
+
+    def read(self, row: int) -> StepView:
+        """Return the step in a row of the step columns."""
+        steps, resolvents = self.columns.steps, self.columns.resolvents
+        begin, end = int(self._resolvent_starts[row]), int(self._resolvent_starts[row + 1])
+        goal = steps.goal_atoms[self._goal_starts[row] : self._goal_starts[row + 1]]
+        atom_begin = int(self._atom_starts[begin])
+        atoms = [Atom(*each) for each in resolvents.atoms[atom_begin : self._atom_starts[end]].tolist()]
+        bounds = (self._atom_starts[begin : end + 1] - atom_begin).tolist()
+        rest = zip(
+            resolvents.kind[begin:end].tolist(),
+            bounds,
+            bounds[1:],
+            resolvents.origin_kind[begin:end].tolist(),
+            resolvents.origin[begin:end].tolist(),
+            resolvents.score[begin:end].tolist(),
+            strict=False,
+        )
+        return StepView(
+            int(steps.depth[row]),
+            tuple(Atom(*each) for each in goal.tolist()),
+            tuple(ResolventView(k, tuple(atoms[a:b]), ok, o, s) for k, a, b, ok, o, s in rest),
+            int(steps.dropped_atoms[row]),
+            int(steps.dropped_resolvents[row]),
+            int(steps.choice[row]),
+            int(steps.outcome[row]),
+        )
+
+
+class Names:
+    """Renders the ids of a trace as names."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._predicates = trace.symbols.predicates
+        self._constants = trace.symbols.constants
+
+    def argument(self, argument: int) -> str:
+        """Render an argument: the name of a constant, or `X0`, `X1` for a variable."""
+        if is_variable(argument):
+            return f"X{decode_variable(argument)}"
+        return self._constants[argument] if argument < len(self._constants) else f"constant#{argument}"
+
+    def atom(self, atom: Atom | tuple[int, int, int]) -> str:
+        """Render an atom: `p(a, X0)`."""
+        predicate, first, second = atom
+        if predicate < 0:
+            return "no atom"
+        known = 0 <= predicate < len(self._predicates)
+        name = self._predicates[predicate] if known else f"predicate#{predicate}"
+        return f"{name}({self.argument(first)}, {self.argument(second)})"
+
+    def goal(self, atoms: Goal, kind: int = GoalKind.GOAL) -> str:
+        """Render a goal: its atoms, or TRUE or FALSE."""
+        if kind != GoalKind.GOAL:
+            return GoalKind(kind).name if kind in tuple(GoalKind) else f"kind#{kind}"
+        return ", ".join(map(self.atom, atoms)) or "(no atoms)"
+
+    def clause(self, origin_kind: int, origin: int) -> str:
+        """Render the clause that made a resolvent, with the file and line it was read from."""
+        clauses = self._trace.header.clauses
+        if origin_kind == Origin.RULE:
+            text = clauses.rules[origin] if 0 <= origin < len(clauses.rules) else f"rule {origin}"
+            source = clauses.rule_sources[origin] if 0 <= origin < len(clauses.rule_sources) else ""
+        elif origin_kind == Origin.FACT:
+            facts, lines = self._trace.facts, self._trace.fact_lines
+            known = facts is not None and 0 <= origin < len(facts)
+            text = f"fact {self.atom(tuple(facts[origin].tolist()))}" if known else f"fact {origin}"  # type: ignore[index]
+            line = int(lines[origin]) if lines is not None and 0 <= origin < len(lines) else 0
+            source = f"{clauses.facts_file}:{line}" if line else ""
+        else:
+            return ""
+        return f"{text} [{source}]" if source else text
+
+    def resolvent(self, resolvent: ResolventView) -> str:
+        """Render a resolvent and the clause that made it."""
+        made_by = self.clause(*resolvent.clause)
+        text = self.goal(resolvent.atoms, resolvent.kind)
+        return f"{text}   by {made_by}" if made_by else text
+
+
+def outcome_name(outcome: int) -> str:
+    """Return the name of an outcome, such as `PROVED`; of an unknown one its number."""
+    return Outcome(outcome).name if outcome in tuple(Outcome) else f"outcome#{outcome}"
+
+
+def side_name(side: int) -> str:
+    """Return the name of a side: `head`, `tail` or `none`; of an unknown one its number."""
+    return Side(side).name.lower() if side in tuple(Side) else f"side#{side}"

@@ -1,1 +1,0 @@
-"""Compare two traces on disk in bounded memory."""

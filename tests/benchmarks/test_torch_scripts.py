@@ -1,0 +1,73 @@
+"""The scripts that examine the installed torch."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch_conventions import find_conventions, observe_rule
+from warm_commands import run_python
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def run_script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [str(BENCHMARKS / name), *options]
+    start = f"import runpy, sys; sys.argv = {words!r}; sys.path[0] = {str(BENCHMARKS)!r}"
+    return run_python(f"{start}; runpy.run_path({words[0]!r}, run_name='__main__')", BENCHMARKS)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("mode", ["eager", pytest.param("default", marks=pytest.mark.deep)])
+def test_argmax_takes_the_lowest_index_eager_and_compiled_and_topk_takes_any(mode: str):
+    rules = find_conventions(torch.device("cpu"), mode)
+    assert rules["argmax", "ties"] == "lowest index"
+    assert rules["argmax", "NaN"] == "first NaN"
+    assert rules["argmax", "all -inf"] == "index 0"
+    if mode == "eager":
+        assert rules["topk", "ties"] == "none"
+
+
+def test_a_rule_is_read_off_the_indices():
+    tied = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 0.0]])
+    assert observe_rule(tied, torch.tensor([1, 0])) == "lowest index"
+    assert observe_rule(tied, torch.tensor([2, 1])) == "highest index"
+    assert observe_rule(tied, torch.tensor([2, 0])) == "none"
+
+
+@pytest.mark.deep
+def test_the_script_of_conventions_prints_them():
+    done = run_script("torch_conventions.py", "--device", "cpu", "--mode", "eager")
+    assert done.returncode == 0, done.stderr
+    assert "| argmax | ties | lowest index |" in done.stdout
+
+
+@pytest.mark.deep
+def test_the_script_of_idioms_names_the_first_wrong_rung():
+    done = run_script("torch_idioms.py", "rotate-at-once", "--device", "cpu", "--rung", "aot-eager", "--seconds", "0")
+    assert done.returncode == 0, done.stderr
+    assert "| rotate-at-once | #198033 | aot-eager |" in done.stdout
+
+
+@pytest.mark.deep
+def test_an_unknown_idiom_is_reported():
+    done = run_script("torch_idioms.py", "swap-bufers")
+    assert done.returncode == 2
+    assert "unknown idioms swap-bufers" in done.stderr
+
+
+@pytest.mark.deep
+def test_the_script_of_strategies_measures_them():
+    options = ("--queries", "1", "--corruptions", "3", "--slots", "8", "--max-depth", "6", "--device", "cpu")
+    names = ("--strategy", "eager", "--strategy", "captured-4", "--repeats", "3", "--steps", "2")
+    done = run_script("compile_strategies.py", *options, *names)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("MEASURED   a search of 2 ticks, 8 candidates, 8 slots")
+    assert "captured-4       not measured: it needs a CUDA device" in done.stdout
+
+
+@pytest.mark.deep
+def test_an_unknown_strategy_is_reported():
+    done = run_script("compile_strategies.py", "--strategy", "lop", "--device", "cpu")
+    assert done.returncode == 2
+    assert "did you mean 'loop'" in done.stderr
