@@ -11,6 +11,8 @@ may change without notice. `import kgverify` loads neither torch nor h5py nor nu
 
 from typing import TYPE_CHECKING
 
+from kgverify.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from kgverify.api.compare import compare
     from kgverify.api.conformance import assert_equivalent
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from kgverify.trace.read.trace_file import open_trace
     from kgverify.trace.write.loop_writer import LoopWriter
     from kgverify.trace.write.writer import TraceWriter
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Engine",

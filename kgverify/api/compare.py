@@ -43,8 +43,7 @@ def compare(
     """
     if save is not None:
         check_output_folder(Path(save))
-    sources = [trace.path if isinstance(trace, TraceFile) else trace for trace in (expected, actual)]
-    recorded = compare_recorded(sources[0], sources[1], progress=progress)
+    recorded = compare_recorded(expected, actual, progress=progress)
     if save is not None:
         save_recorded(recorded, Path(save))
     return recorded.report.with_traces(recorded)

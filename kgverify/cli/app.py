@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from kgverify import __version__
 from kgverify.cli.audit import app as audit
 from kgverify.cli.commands import faults, trace
 from kgverify.cli.commands.bench import bench
@@ -25,6 +24,7 @@ from kgverify.cli.commands.shrink import shrink
 from kgverify.cli.commands.train import train
 from kgverify.cli.options import OPTION_OF
 from kgverify.errors import UserError
+from kgverify.version import __version__
 
 
 class ExitCode(IntEnum):

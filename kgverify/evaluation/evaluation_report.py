@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.part_file import PartResult
@@ -17,6 +16,7 @@ from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, Rankings, starts_of
 from kgverify.trace.model.header import EngineInfo
+from kgverify.version import __version__
 
 _EXACT: Final = 1e-9
 """The largest difference, for each step and in nats, between sums of float64 added in another order."""

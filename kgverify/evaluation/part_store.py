@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import DamagedError, PartResult, read_part, write_part
@@ -20,6 +19,7 @@ from kgverify.runs.output_folder import check_output_folder
 from kgverify.runs.parts import Part, Plan
 from kgverify.runs.run import Run
 from kgverify.trace.files.manifest import write_at_once
+from kgverify.version import __version__
 
 RUN: Final = "run.json"
 SUMMARY: Final = "summary.json"

@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kgverify import __version__
+from kgverify.version import __version__
 
 VARIABLES: Final = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Environment variables that change products in float32 without a line of code."""

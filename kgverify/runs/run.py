@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.comparison.comparable import column_names
 from kgverify.engines.policy import POLICY_NAMES, SHORTEST, Policy, make_two_tower, read_policy
 from kgverify.engines.protocol import Engine
@@ -24,6 +23,7 @@ from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import ClauseTexts, Header, InputFile, RunInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
+from kgverify.version import __version__
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout

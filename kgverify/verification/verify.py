@@ -26,6 +26,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.explain import Explainer
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
@@ -136,7 +137,7 @@ class RecordedComparison:
         return self._rebuilds.apply(1, self._sources[1].load_all())
 
     def excerpt(self) -> Trace | None:
-        """Return the candidate of the first divergence from the expected trace; None without a divergence or goals."""
+        """Return the expected trace with the candidate of the first divergence alone; None without it or its goals."""
         first, expected = self.report.first_cause, self._sources[0]
         if first is None or first.step < 0 or not 0 <= first.candidate < expected.num_candidates:
             return None
@@ -146,8 +147,8 @@ class RecordedComparison:
 
 
 def compare_recorded(
-    expected: str | Path | Trace,
-    actual: str | Path | Trace,
+    expected: str | Path | TraceFile | Trace,
+    actual: str | Path | TraceFile | Trace,
     *,
     verifies_content: bool | None = None,
     kept: int = KEPT,

@@ -5,11 +5,11 @@ import runpy
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import render_reproducer
+from kgverify.version import __version__
 
 _TEMPLATE: Final = '''"""{title}
 

@@ -5,11 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import Problem
+from kgverify.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.trace.files.disk import make_folder
 from kgverify.trace.files.manifest import (
@@ -26,6 +25,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import open_journal_file, open_trace, read_trace
 from kgverify.trace.write.encode import encode_trace
+from kgverify.version import __version__
 
 Rebuild = Callable[[Trace], Trace]
 """A function that restores the goals of a compact trace. It raises a UserError if its clauses contradict its digests."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.trace.files.disk import make_folder
 from kgverify.trace.files.manifest import (
@@ -28,6 +27,7 @@ from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import check_same_run, read_trace
 from kgverify.trace.write.shards import write_shard
+from kgverify.version import __version__
 
 _SHOWN = 10
 """Candidates named in a message."""

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify import __version__
 from kgverify.errors import UserError
 from kgverify.program.program import Symbols
 from kgverify.trace.files.disk import make_folder
@@ -55,6 +54,7 @@ from kgverify.trace.write.commit_queue import CommitQueue, CommitTicket
 from kgverify.trace.write.encode import NO_CLAUSES, Clauses, encode_shared, encode_trace
 from kgverify.trace.write.resume import read_unfinished
 from kgverify.trace.write.shards import UncommittedBatches, noop, write_shard
+from kgverify.version import __version__
 
 _WHOLE: Final = 1 << 62
 """The maximum of steps or bytes in a shard if no shards are wanted."""
