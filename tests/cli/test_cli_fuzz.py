@@ -64,7 +64,7 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
         (["--json", "no/such/folder/x.json"], "cannot be written"),
     ],
 )
-def test_what_cannot_be_done_is_told(command, tmp_path, options, message):
+def test_contradictory_options_are_reported(command, tmp_path, options, message):
     failed = command("fuzz", "--corpus", tmp_path / "corpus", *options)
     assert failed.code == 2
     assert message in squash(failed.err)
@@ -80,7 +80,7 @@ def test_times_are_read(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "0s", "m", "-1m", "1.5h", "10 m", "1m1h"])
-def test_what_is_no_time_is_told(text):
+def test_a_malformed_time_is_reported(text):
     with pytest.raises(UserError, match="expected a time"):
         parse_seconds(text)
 
