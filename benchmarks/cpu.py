@@ -24,7 +24,9 @@ def main() -> None:
     parser.add_argument("--graph", default="family")
     parser.add_argument("--queries", type=int, default=40)
     parser.add_argument("--slots", type=int, nargs="+", default=[256, 512])
-    parser.add_argument("--sample", type=int, default=16, help="one candidate of so many is proved by the reference")
+    parser.add_argument(
+        "--sample", type=int, default=16, help="one candidate of this number is proved by the reference"
+    )
     parser.add_argument("--mode", default="auto")
     options = parser.parse_args()
     graph = load_graph(options.graph)

@@ -1,4 +1,4 @@
-"""How long the first command takes: cold (nothing compiled before) and warm, whole processes.
+"""The time of the first command: cold (nothing compiled before) and warm, whole processes.
 
     python benchmarks/first_run.py
 

@@ -1,4 +1,4 @@
-"""How many steps a second the reference prover takes on one core, in CPU time: python benchmarks/reference.py [REPEATS]"""
+"""The steps per second of the reference prover on one core, in CPU time: python benchmarks/reference.py [REPEATS]"""
 
 import sys
 import time

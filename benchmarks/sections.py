@@ -37,7 +37,7 @@ PEAK_FLOPS = {"float32": 67e12, "bf16x3": 989e12, "bf16": 989e12}
 """An H200's, dense, as its maker states them; of bf16x3, which multiplies three times, too."""
 
 WN18RR_SHARE = 512
-"""Of wn18rr's candidates, the baseline is given so many: a segment has up to 34,796 facts."""
+"""The number of wn18rr's candidates given to the baseline: a segment has up to 34,796 facts."""
 
 
 def count_outside(bench: Bench, run: Run, candidates: CandidateSet, results: Results) -> int:
@@ -69,7 +69,7 @@ class Remembered:
         return self._engine.info
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Of the candidates of the first call."""
+        """The number of candidates of the first call."""
         if self._columns is None:
             self._columns = self._engine.prove(candidates, progress)
         return self._columns
@@ -159,7 +159,7 @@ def measure_family(bench: Bench, table: MarkdownTable) -> None:
 
 
 def measure_million(bench: Bench, table: MarkdownTable) -> None:
-    """From the draw to the metrics."""
+    """Measure a run from the draw to the metrics."""
     run = bench.load(bench.graph, 5000, 100)
     candidates, seconds = bench.measure(partial(draw, run), 1)
     num, name = len(candidates.query), run.graph.name
@@ -222,7 +222,7 @@ def measure_wn18rr(bench: Bench, table: MarkdownTable) -> None:
 
 
 def measure_trace(bench: Bench, table: MarkdownTable) -> None:
-    """What digests and steps cost, from the pool to columns on the host, and how near the policy's products are to the peak."""
+    """Measure the cost of digests and steps, from the pool to columns on the host, and the policy's products against the peak."""
     run = bench.load(bench.graph, 100, 100)
     candidates = draw(run)
     num, name = len(candidates.query), run.graph.name
@@ -307,7 +307,7 @@ def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
 
 
 def measure_cold(bench: Bench, table: MarkdownTable) -> None:
-    """From the start of a process to its first result: nothing compiled before, then with what is left in caches."""
+    """Measure the time from the start of a process to its first result: with empty caches, then with filled ones."""
     command = [
         sys.executable,
         str(Path(__file__).with_name("evaluator.py")),
@@ -335,7 +335,7 @@ def measure_cold(bench: Bench, table: MarkdownTable) -> None:
 
 
 def tell_first_result(bench: Bench) -> None:
-    """What a process does that is timed by another; then what else is compiled for other sizes and another graph."""
+    """Run the work of a process that another one times; then count compilations for other sizes and another graph."""
     began = time.perf_counter()
     run = bench.load(bench.graph, 5, 10)
     candidates = draw(run)

@@ -1,7 +1,7 @@
-"""The cost of comparing recorded traces, both sides of each ratio in one run: trace_comparison.py FOLDER [MILLIONS]
+"""Measure the cost of comparing recorded traces, both sides of each ratio in one run.
 
-FOLDER receives two synthetic traces of MILLIONS million steps (10; some 4.6 GB each), kept for the next run. `h5diff` is
-one of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
+Usage: trace_comparison.py FOLDER [MILLIONS]. FOLDER receives two synthetic traces of MILLIONS million steps (10; some
+4.6 GB each), kept for the next run. `h5diff` is one of HDF5's own tools (Debian: hdf5-tools); without it its rows say so.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What `evaluator.py` measures on: graphs with their candidates and weights, engines in their best layout, and a stopwatch."""
+"""The workloads of `evaluator.py`: graphs with candidates and weights, engines in their best layout, and a stopwatch."""
 
 import gc
 import time
@@ -29,9 +29,10 @@ LIMITS: Final = Limits()
 
 @dataclass(frozen=True)
 class Bench:
-    """How it is measured. tiny: everything small, to see on a CPU that it runs; the times then mean nothing.
+    """The settings of a measurement.
 
-    seconds: of our engine in each precision on 100 queries x 100 corruptions, once measured
+    tiny:    everything is small, to check on a CPU that it runs; the times then mean nothing
+    seconds: the times of our engine in each precision on 100 queries x 100 corruptions, once measured
     """
 
     device: str
@@ -45,16 +46,16 @@ class Bench:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether there is a GPU to wait for."""
+        """True if the device is a GPU, which has to be waited for."""
         return self.device.startswith("cuda")
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Of the policy's products."""
+        """The precisions of the policy's products."""
         return ("float32", "bf16", "bf16x3", "fp16") if self.is_cuda else ("float32",)
 
     def load(self, graph: str, num_queries: int, num_corruptions: int) -> Run:
-        """A run with the published sizes of the policy: 8 blocks of 256, embeddings of 250."""
+        """Return a run with the published sizes of the policy: 8 blocks of 256, embeddings of 250."""
         loaded = load_graph(graph)
         sizes = {"embedding": 16, "hidden": 32, "blocks": 2} if self.tiny else PUBLISHED
         policy = make_two_tower(loaded.program, LIMITS, seed=0, **sizes)
@@ -63,7 +64,7 @@ class Bench:
         return Run(loaded, LIMITS, policy, num_queries=num_queries, num_corruptions=num_corruptions)
 
     def build(self, run: Run, num: int, precision: str = "float32") -> CompiledEngine:
-        """Our engine, for pools of so many candidates."""
+        """Build our engine for pools of a number of candidates."""
         slots = 16 if self.tiny else min(SLOTS, num)
         layout = choose_layout(
             run.limits,
@@ -83,7 +84,7 @@ class Bench:
         )
 
     def build_baseline(self, run: Run, num: int, slots: int, *, recomputes: bool = True) -> PaddedEvaluator:
-        """The published design."""
+        """Build the published design."""
         return PaddedEvaluator(
             run.graph.program,
             run.limits,
@@ -96,7 +97,7 @@ class Bench:
         )
 
     def measure(self, work: Callable[[], Result], repeats: int | None = None) -> tuple[Result, float]:
-        """What it gives, and the best seconds of some; the device is waited for. Warm it up before."""
+        """Return the result of the work and its least time in seconds, waiting for the device. Warm up before."""
         times = []
         for _ in range(self.repeats if repeats is None else repeats):
             self.wait()
@@ -107,12 +108,12 @@ class Bench:
         return result, min(times)
 
     def wait(self) -> None:
-        """Until the device has done all it was told."""
+        """Wait until the device has finished its work."""
         if self.is_cuda:
             torch.cuda.synchronize()
 
     def forget(self) -> None:
-        """Free what engines that are no longer in use held, and count memory anew."""
+        """Free the memory of unused engines, and reset the peak of memory."""
         gc.collect()
         torch._dynamo.reset()
         gc.collect()
@@ -121,7 +122,7 @@ class Bench:
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> float:
-        """GiB of the device that were in use at once, since `forget`."""
+        """Return the peak of device memory since `forget`, in GiB."""
         return torch.cuda.max_memory_allocated() / 2**30 if self.is_cuda else 0.0
 
 
@@ -129,18 +130,18 @@ PUBLISHED: Final = {"embedding": 250, "hidden": 256, "blocks": 8}
 
 
 def draw(run: Run) -> CandidateSet:
-    """The candidates of a run."""
+    """Draw the candidates of a run."""
     return draw_candidates(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
 
 
 def count_flops(policy: Policy, num_rows: int) -> float:
-    """Of the blocks' products on so many rows."""
+    """Count the operations of the blocks' products on a number of rows."""
     hidden = len(policy.weights["input.bias"])
     return num_rows * policy.num_blocks * 2.0 * hidden**2
 
 
 def describe_difference(expected: Any, actual: Any) -> str:
-    """How two `Results` differ."""
+    """Describe the difference of two `Results`."""
     differs = expected.outcome != actual.outcome
     gap = np.abs(expected.log_probability - actual.log_probability)[~differs]
     return (

@@ -21,7 +21,7 @@ from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
-from kgverify.laws.law_reproducer import make_law_reproducer, shrink_violation
+from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
 from kgverify.report.render.terminal import print_report
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems, verify_problems
@@ -37,7 +37,7 @@ from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import DEFAULT_SIZES, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
-from kgverify.testing.reproducers.text_format import write_reproducer
+from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
 from kgverify.verification.verify import verify
 
@@ -147,6 +147,7 @@ class Conformance:
         return "\n".join(lines)
 
 
+@saving_bugs()
 def check_engine(
     factory: Factory,
     *,

@@ -42,7 +42,7 @@ def suggest(found: str, known: Iterable[str]) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that is not blank, without surrounding spaces; empty if there is none."""
+    """Return the first line that is not blank, without surrounding spaces; empty if all lines are blank."""
     return text.strip().partition("\n")[0].strip()
 
 

@@ -72,6 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         rest = _leave_out_every_nth(others, mark.kwargs.get("deep", len(others)))
         for item in others:
             item.add_marker("exhaustive" if item in rest else "deep")
+    for item in items:
+        if item.get_closest_marker("deep") is not None and item.get_closest_marker("exhaustive") is not None:
+            raise pytest.UsageError(f"{item.nodeid} is marked both deep and exhaustive")
 
 
 def _leave_out_every_nth(cases: list[pytest.Item], num: int) -> list[pytest.Item]:

@@ -77,7 +77,7 @@ class PaddedEvaluator:
         self.num_steps = self.num_engine_calls = 0
 
     def evaluate(self, candidates: CandidateSet) -> Results:
-        """How every candidate ends. `num_steps` and `num_engine_calls` then say what it took."""
+        """Run every candidate to its end, counting in `num_steps` and `num_engine_calls`."""
         num = len(candidates.query)
         self._fill(candidates)
         self.num_steps = self.num_engine_calls = 0

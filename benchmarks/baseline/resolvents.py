@@ -11,7 +11,7 @@ from kgverify.program.limits import Limits
 
 
 class Resolvents(NamedTuple):
-    """What each slot can choose from. N slots, R = max_resolvents, A = max_atoms.
+    """The resolvents that each slot can choose from. N slots, R = max_resolvents, A = max_atoms.
 
     atoms:      int64 [N, R, A, 3]  free rows PAD
     count:      int64 [N]           rows in use
@@ -130,7 +130,7 @@ def reduce_atoms(
 
 
 def unify(head: Tensor, selected: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Whether heads int64 [N, C, 3] unify with the selected atoms int64 [N, 1, 3], and x1 -> t1, then x2 -> t2."""
+    """Unify heads int64 [N, C, 3] with the selected atoms int64 [N, 1, 3]: whether they do, and x1 -> t1, then x2 -> t2."""
     x1, t1, agrees1 = _bind(head[..., 1], selected[..., 1])
     x2, t2, agrees2 = _bind(substitute(head[..., 2], x1, t1), substitute(selected[..., 2], x1, t1))
     return agrees1 & agrees2, (x1, t1, x2, t2)

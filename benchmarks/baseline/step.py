@@ -41,7 +41,7 @@ class Slots(NamedTuple):
 class Pool(NamedTuple):
     """Candidates and results, transposed: slot i takes column i, from top to bottom. T turns.
 
-    query:           int64   [T, N, 3]  PAD where there is none
+    query:           int64   [T, N, 3]  PAD without an excluded atom
     outcome:         int64   [T, N]
     is_limited:      bool    [T, N]
     log_probability: float64 [T, N]

@@ -40,7 +40,7 @@ class Figure(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether something was measured and the share reaches the target."""
+        """True if something was measured and the share reaches the target."""
         return self.of > 0 and self.num >= self.target * self.of
 
     @property

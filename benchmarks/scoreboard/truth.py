@@ -57,7 +57,7 @@ class Truth:
 
     @property
     def has_manifested(self) -> bool:
-        """Whether anything came out wrong."""
+        """True if anything is wrong."""
         return bool(self.first_step or self.missing or self.extra or self.rankings)
 
 

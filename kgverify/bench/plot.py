@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kgverify.bench.result import BenchResult, Measurement, State
+from kgverify.bench.result import BenchResult, Measurement
 from kgverify.bench.spread import summarize
 
 WIDTH: Final = 860
@@ -16,14 +16,6 @@ _BOTTOM: Final = 46
 _MOST_TICKS: Final = 6
 _LONGEST: Final = 95
 """Letters of a reason that fit in a row."""
-
-_WITHHELD: Final = {
-    State.WRONG: "WRONG: speed withheld",
-    State.UNDECIDED: "undecided: speed withheld",
-    State.FAILED: "failed",
-    State.ABSENT: "not measured",
-    State.INTERRUPTED: "interrupted",
-}
 
 
 class Bar(NamedTuple):
@@ -55,16 +47,13 @@ def render_plot(result: BenchResult) -> str:
     for number, each in enumerate(result.measurements):
         y = _TOP + number * _ROW
         if each.name not in speeds:
-            bars.append(Bar(each.name, "none", y, note=_shorten(_note(each))))
+            bars.append(Bar(each.name, "none", y, note=_shorten(each.describe_state())))
             continue
         median, least, most = speeds[each.name]
         kind = each.name if each.name in ("reference", "eager") else "other"
         width, begin, stop = (round(value * scale, 2) for value in (median, least, most))
         bars.append(Bar(each.name, kind, y, width, begin, stop, f"{median:,.4g}"))
     work, machine = result.work, result.environment
-    what = f"{work.num_candidates:,} candidates, {work.slots:,} slots"
-    if work.kind == "strategies":
-        what = f"a search of {work.steps} ticks, {what}"
     environment = Environment(
         loader=PackageLoader("kgverify.bench"),
         autoescape=True,
@@ -74,7 +63,8 @@ def render_plot(result: BenchResult) -> str:
     )
     return environment.get_template("plot.svg").render(
         title=f"{work.graph}, {work.size}: µs for each {result.unit}",
-        subtitle=f"{what}; policy {work.policy}, {work.precision}; {machine.device_name}, torch {machine.torch}",
+        subtitle=f"{work.describe_amount()}; policy {work.policy}, {work.precision}; {machine.device_name},"
+        f" torch {machine.torch}",
         footer="bars: medians of the steady state; whiskers: fastest and slowest call",
         bars=bars,
         marks=[Mark(round(_LEFT + value * scale, 2), text) for value, text in marks],
@@ -91,11 +81,6 @@ def _speed(each: Measurement) -> tuple[float, float, float]:
     spread = summarize(each.samples)
     by = 1e6 / each.num_units
     return spread.median * by, spread.least * by, spread.most * by
-
-
-def _note(each: Measurement) -> str:
-    title = _WITHHELD.get(each.state, each.state.value)
-    return f"{title}: {each.reason}" if each.reason and each.reason != title else title
 
 
 def _shorten(text: str) -> str:

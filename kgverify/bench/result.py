@@ -28,6 +28,16 @@ class State(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+_TITLES: Final = {
+    State.TIMED: "timed",
+    State.WRONG: "WRONG, speed withheld",
+    State.UNDECIDED: "undecided, speed withheld",
+    State.FAILED: "FAILED",
+    State.ABSENT: "not measured",
+    State.INTERRUPTED: "interrupted",
+}
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of results with those of another prover.
 
@@ -78,6 +88,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     agreements: tuple[Agreement, ...] = ()
     unmeasured: dict[str, str] = {}
 
+    def describe_state(self) -> str:
+        """Describe the state, with its reason."""
+        title = _TITLES[self.state]
+        return f"{title}: {self.reason}" if self.reason and self.reason != title else title
+
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The measured work. kind: `modes` or `strategies`. num_queries: requested; num_candidates: the resulting number."""
@@ -98,6 +113,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     steps: int = 0
     faults: tuple[str, ...] = ()
+
+    def describe_amount(self) -> str:
+        """Describe the number of candidates and slots."""
+        amount = f"{self.num_candidates:,} candidates, {self.slots:,} slots"
+        return f"a search of {self.steps} ticks, {amount}" if self.kind == "strategies" else amount
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

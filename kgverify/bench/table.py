@@ -10,14 +10,6 @@ Row = Sequence[str]
 
 _NONE = "–"
 
-_TITLES = {
-    State.WRONG: "WRONG, speed withheld",
-    State.UNDECIDED: "undecided, speed withheld",
-    State.FAILED: "FAILED",
-    State.ABSENT: "not measured",
-    State.INTERRUPTED: "interrupted",
-}
-
 
 def render_result(result: BenchResult) -> list[str]:
     """Render the work, the machine, the speeds, the warm-up and the agreement as lines."""
@@ -27,7 +19,7 @@ def render_result(result: BenchResult) -> list[str]:
         lines += [*_speeds(result, timed), "", *_starts(result, timed), ""]
     lines += _agreements(result)
     lines += [
-        f"{each.name:<16} {_describe_state(each)}" for each in result.measurements if each.state is not State.TIMED
+        f"{each.name:<16} {each.describe_state()}" for each in result.measurements if each.state is not State.TIMED
     ]
     unmeasured: dict[tuple[str, str], list[str]] = {}
     for measurement in result.measurements:
@@ -72,10 +64,7 @@ def _head(result: BenchResult) -> Iterator[str]:
     title = "MEASURED" if result.is_right else "WRONG"
     if not result.is_complete:
         title = f"{title}, INTERRUPTED"
-    what = f"{work.num_candidates:,} candidates, {work.slots:,} slots"
-    if work.kind == "strategies":
-        what = f"a search of {work.steps} ticks, {what}"
-    yield f"{title}   {what}, size {work.size}"
+    yield f"{title}   {work.describe_amount()}, size {work.size}"
     corruptions = "all" if work.num_corruptions < 0 else f"{work.num_corruptions:,}"
     faults = f", faults {', '.join(work.faults)}" if work.faults else ""
     yield (
@@ -192,11 +181,6 @@ def _agreements(result: BenchResult) -> Iterator[str]:
             equal.setdefault(text, []).append(each.name)
     for text, names in equal.items():
         yield f"{'agreed':<16} {', '.join(names)}: {text}"
-
-
-def _describe_state(each: Measurement) -> str:
-    title = _TITLES[each.state]
-    return f"{title}: {each.reason}" if each.reason and each.reason != title else title
 
 
 def _comparison_row(row: Comparison) -> Row:

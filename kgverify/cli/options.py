@@ -32,7 +32,7 @@ Mode = Annotated[
     typer.Option(help="Mode of the compiled evaluator: auto, fused, eager, default, reduce-overhead or max-autotune."),
 ]
 Precision = Annotated[
-    str, typer.Option(help="Precision of the policy's matrix products: float32, or on CUDA bf16x3, fp16, tf32 or bf16.")
+    str, typer.Option(help="Precision of the policy's matrix products: float32, or on CUDA bf16x3, fp16 or bf16.")
 ]
 Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled evaluator proves at the same time.")]
 Faults = Annotated[

@@ -1,4 +1,4 @@
-"""Commands that step through a saved run: single keys in a terminal, lines from anywhere else."""
+"""Commands that step through a saved run: single keys in a terminal, else lines."""
 
 import os
 import re
@@ -10,27 +10,27 @@ from typing import Final, NamedTuple
 
 from rich.console import Console
 
+from kgverify.report.stepper.render_stepper import render_help, render_position
 from kgverify.report.stepper.stepper import MOVES, Stepper
-from kgverify.report.stepper.view import render_help, render_place
 
 KEYS: Final = "n p divergence, f b step, s S stage, o out, d c jump, h help, q quit"
 
 _NUMBERED: Final = {"d": "divergence", "c": "cause"}
 _SEQUENCES: Final = {"\x1b[A": "p", "\x1b[B": "n", "\x1b[C": "f", "\x1b[D": "b", "\x1b[Z": "S", "\t": "s", "\x04": "q"}
-"""What a terminal sends for arrows, shift with tab, tab and the end of input."""
+"""The sequences that a terminal sends for arrows, shift-tab, tab and the end of input."""
 
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 class Command(NamedTuple):
-    """A command as it was given; number: None where none was, or none that can be read."""
+    """A command; its number is None if it was missing or is not a number."""
 
     name: str
     number: int | None = None
 
 
 def step_through(stepper: Stepper, console: Console) -> None:
-    """Show where the stepper stands after each command, until `q` or the end of the input."""
+    """Show the position after each command, until `q` or the end of the input."""
     if sys.stdin.isatty() and console.is_terminal:
         with _keyboard() as keyboard:
             _obey(stepper, console, _read_keys(keyboard, console))
@@ -39,7 +39,7 @@ def step_through(stepper: Stepper, console: Console) -> None:
 
 
 def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> None:
-    console.print(render_place(stepper), highlight=False)
+    console.print(render_position(stepper), highlight=False)
     for command in commands:
         if command.name == "q":
             return
@@ -47,14 +47,14 @@ def _obey(stepper: Stepper, console: Console, commands: Iterator[Command]) -> No
             console.print(render_help(), highlight=False)
         elif command.name not in MOVES:
             console.print(f"unknown command {command.name!r}; h lists them", highlight=False, markup=False)
-        elif why_not := stepper.move(command.name, command.number):
-            console.print(why_not, highlight=False, markup=False)
+        elif reason := stepper.move(command.name, command.number):
+            console.print(reason, highlight=False, markup=False)
         else:
-            console.print(render_place(stepper), highlight=False)
+            console.print(render_position(stepper), highlight=False)
 
 
 def _read_lines(console: Console) -> Iterator[Command]:
-    """A command a line, with its number behind it; each is repeated so that what is printed can be read alone."""
+    """Read a command with its number from each line, and print it, so that the output can be read alone."""
     console.print(f"\n{KEYS}: one a line", style="dim", highlight=False)
     for line in sys.stdin:
         words = line.split()
@@ -64,7 +64,7 @@ def _read_lines(console: Console) -> Iterator[Command]:
 
 
 def _read_keys(keyboard: "Keyboard", console: Console) -> Iterator[Command]:
-    """A command a key; one that takes a number asks for it."""
+    """Read a command from each key, and ask for its number if it needs one."""
     while True:
         console.print(f"\n{KEYS}", style="dim", highlight=False)
         for key in _KEY.findall(keyboard.read()) or ["q"]:
@@ -76,33 +76,33 @@ def _read_keys(keyboard: "Keyboard", console: Console) -> Iterator[Command]:
 
 
 class Keyboard:
-    """Keys of a terminal, each as it is pressed; where the system knows no such terminals, lines."""
+    """The keys of a terminal, each when it is pressed; lines on systems without such terminals."""
 
     def __init__(self, termios: ModuleType | None) -> None:
         self._termios = termios
         self._usual = termios.tcgetattr(sys.stdin) if termios else None
 
     def take_keys(self) -> None:
-        """From now on every key at once, and none shown."""
+        """Start to receive every key at once, without echo."""
         if self._termios:
             import tty
 
-            # At once, so that what was typed before is not thrown away.
+            # TCSANOW, so that earlier input is not discarded.
             tty.setcbreak(sys.stdin, self._termios.TCSANOW)
 
     def give_back(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._termios:
             self._termios.tcsetattr(sys.stdin, self._termios.TCSADRAIN, self._usual)
 
     def read(self) -> str:
-        """What the terminal sends for the keys pressed; empty at the end of the input."""
+        """Return the characters of the keys pressed; empty at the end of the input."""
         if not self._termios:
             return sys.stdin.readline().strip()
         return os.read(sys.stdin.fileno(), 64).decode(errors="replace")
 
     def ask(self, question: str) -> str:
-        """A line, with everything that a terminal offers for typing one; empty at the end of the input."""
+        """Read a line with the usual editing keys; empty at the end of the input."""
         self.give_back()
         try:
             return input(question)

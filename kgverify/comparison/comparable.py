@@ -129,7 +129,7 @@ class Numbering:
 
     @property
     def is_same(self) -> bool:
-        """Whether both traces number their names alike as recorded."""
+        """True if both traces number their names alike as recorded."""
         return self._map is None
 
     def converter(self, side: int) -> Convert | None:

@@ -91,7 +91,6 @@ class Comparer:
     After `compare`:
 
     findings:        the class of each divergence listed, if wanted
-    num_divergences: the number of divergences, listed or not
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     """
@@ -139,11 +138,6 @@ class Comparer:
         self.findings: tuple[Finding, ...] = ()
         self.draws: dict[tuple[int, str], str] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
-
-    @property
-    def num_divergences(self) -> int:
-        """The number of divergences, listed or not."""
-        return self._found.num
 
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""

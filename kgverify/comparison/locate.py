@@ -5,14 +5,16 @@ is more exact; see `kgverify.verification.replay`.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple, TypeVar
 
 from kgverify.comparison.result import Level, Value
 from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.program.atoms import Goal, encode_variable, is_variable
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
+
+Item = TypeVar("Item", bound=Hashable)
 
 MOST_SHOWN = 12
 """The differing items to list; the rest are counted."""
@@ -104,7 +106,8 @@ def _choice(step: StepView, names: Names) -> str:
 
 def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) -> Difference:
     """Locate a difference of resolvents: missing or extra clauses point to matching, changed atoms to later stages."""
-    only = [_only(expected.resolvents, actual.resolvents), _only(actual.resolvents, expected.resolvents)]
+    left, right = expected.resolvents, actual.resolvents
+    only = [list_missing(left, right, _identify), list_missing(right, left, _identify)]
     if not only[0] and not only[1]:
         texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
         return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
@@ -117,17 +120,22 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
 
 
-def _only(these: tuple[ResolventView, ...], others: tuple[ResolventView, ...]) -> list[ResolventView]:
-    """Return the resolvents of one step that the other lacks, counted with multiplicity."""
-    left = Counter((r.content, r.clause) for r in others)
+def list_missing(
+    these: Iterable[Item], others: Iterable[Item], key: Callable[[Item], Hashable] = lambda item: item
+) -> list[Item]:
+    """Return the items that the others lack, counted with multiplicity; items with one key are the same."""
+    left = Counter(map(key, others))
     found = []
-    for resolvent in these:
-        key = (resolvent.content, resolvent.clause)
-        if left[key]:
-            left[key] -= 1
+    for item in these:
+        if left[key(item)]:
+            left[key(item)] -= 1
         else:
-            found.append(resolvent)
+            found.append(item)
     return found
+
+
+def _identify(resolvent: ResolventView) -> Hashable:
+    return resolvent.content, resolvent.clause
 
 
 def _stage_of(expected: StepView, actual: StepView, missing: list[ResolventView], extra: list[ResolventView]) -> Stage:

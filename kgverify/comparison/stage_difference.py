@@ -1,13 +1,12 @@
 """The first stage of a step whose outputs differ, and both outputs in words."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from kgverify.comparison.block import BlockComparer
-from kgverify.comparison.locate import is_close, shorten
+from kgverify.comparison.locate import is_close, list_missing, shorten
 from kgverify.comparison.result import Divergence, Value
 from kgverify.comparison.step_view import Names, outcome_name
 from kgverify.program.atoms import Atom
@@ -101,7 +100,7 @@ def render_difference(stage: Stage, expected: Any, actual: Any, names: Names) ->
         return _render_single(stage, expected, names), _render_single(stage, actual, names)
     if stage is Stage.SCORE:
         return shorten(map(repr, expected)), shorten(map(repr, actual))
-    left, right = _only(expected, actual), _only(actual, expected)
+    left, right = list_missing(expected, actual), list_missing(actual, expected)
     if not left and not right:
         left, right = list(expected), list(actual)
     return tuple(  # type: ignore[return-value]
@@ -126,17 +125,6 @@ def render_output(stage: Stage, output: Any, names: Names) -> Iterator[str]:
 
 def _render_dropped(counts: Any) -> str:
     return f"dropped {counts[0]} by max_atoms, {counts[1]} by max_resolvents"
-
-
-def _only(these: Any, others: Any) -> list[Any]:
-    left = Counter(others)
-    found = []
-    for item in these:
-        if left[item]:
-            left[item] -= 1
-        else:
-            found.append(item)
-    return found
 
 
 def _render_single(stage: Stage, value: Any, names: Names) -> Value:

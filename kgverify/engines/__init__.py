@@ -1,4 +1,4 @@
-"""Engines: what proves candidates. A protocol, an adapter to the reference prover, the compiled evaluator.
+"""Engines prove candidates: their protocol, the adapter to the reference prover, the compiled evaluator.
 
 Internal: it may change without notice. Users import from `kgverify` itself.
 """

@@ -1,4 +1,4 @@
-"""Policies as data: a name and, where there are any, weights. Each engine implements the arithmetic itself."""
+"""Policies as data: a name and optional weights. Each engine implements the arithmetic itself."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ POLICY_NAMES = ("shortest", "two_tower")
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """`shortest`, or `two_tower` with its weights (tensor names and shapes: docs/semantics.md)."""
+    """A policy: `shortest`, or `two_tower` with its weights (tensor names and shapes: docs/semantics.md)."""
 
     name: str
     weights: Weights = field(default_factory=dict)
 
     @property
     def info(self) -> PolicyInfo:
-        """Name and hash of the weights, for a trace's header."""
+        """The name and the hash of the weights, for a trace's header."""
         if not self.weights:
             return PolicyInfo(self.name)
         digest = hashlib.sha256()
@@ -40,7 +40,7 @@ class Policy:
 
     @property
     def num_blocks(self) -> int:
-        """Residual blocks of a `two_tower`."""
+        """The number of residual blocks of a `two_tower`."""
         return sum(1 for name in self.weights if name.startswith("block.") and name.count(".") == 2) // 2
 
 
@@ -50,7 +50,7 @@ SHORTEST = Policy("shortest")
 def make_two_tower(
     program: Program, limits: Limits, *, seed: int, embedding: int = 64, hidden: int = 64, blocks: int = 2
 ) -> Policy:
-    """A random `two_tower` of the given sizes, determined by the seed; float32."""
+    """Make a random `two_tower` of the given sizes, in float32, determined by the seed."""
     random = np.random.default_rng(seed)
 
     def normal(scale: float, *shape: int) -> NDArray[np.float32]:
@@ -77,7 +77,7 @@ def write_policy(policy: Policy, path: Path) -> None:
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a `two_tower`'s weights from a safetensors file. UserError if it is not one."""
+    """Read a `two_tower`'s weights from a safetensors file. UserError if the file cannot be read as such."""
     try:
         weights = load_file(path)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def check_policy(policy: Policy, program: Program, limits: Limits, where: str = "policy") -> None:
-    """UserError unless the weights fit the program, the limits and one another."""
+    """Raise UserError unless the weights fit the program, the limits and one another."""
     if policy.name not in POLICY_NAMES:
         raise UserError(f"unknown policy {policy.name!r}", where=where, fix=f"choose one of {', '.join(POLICY_NAMES)}")
     if policy.name == "shortest":

@@ -1,4 +1,4 @@
-"""What an engine is: it proves candidates, and it takes one step from given goals.
+"""The protocol of engines: they prove candidates, and they take one step from given goals.
 
 A third party joins by implementing `Engine`, or by writing a trace file (`docs/trace-format.md`).
 """
@@ -16,7 +16,7 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.stage_items import StageOutputs as StageOutputs
 
 Progress = Callable[[int], None]
-"""Called with the number of candidates finished since the last call."""
+"""A function called with the number of candidates finished since the last call."""
 
 
 def no_progress(num_finished: int) -> None:
@@ -24,7 +24,7 @@ def no_progress(num_finished: int) -> None:
 
 
 class Positions(NamedTuple):
-    """Places in derivations from which one step is to be taken (teacher forcing).
+    """Positions in derivations from which one step is to be taken (teacher forcing).
 
     candidates: the candidate of each position (length N)
     depth:      uint16 [N]     steps taken before
@@ -41,7 +41,7 @@ class Positions(NamedTuple):
 
 
 class Engine(Protocol):
-    """A prover under test, or the reference.
+    """A prover under test, or the reference prover.
 
     Any object with these methods is an engine. `kgverify.engine_of`, `kgverify.StagedEngine` and `kgverify.StepwiseEngine`
     need less: they add the rest.
@@ -57,49 +57,49 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """Who takes the steps, and how."""
+        """The engine's name, mode, device, precision and versions."""
         ...
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Run every candidate to its end; the columns list the candidates in the order given."""
+        """Run every candidate to its end; return columns that list the candidates in the order given."""
         ...
 
     def step(self, positions: Positions) -> Columns:
-        """Take one step from each position; the columns hold one step for each, in the order given."""
+        """Take one step from each position; return columns with one step for each, in the order given."""
         ...
 
 
 class RecordedPart(Protocol):
-    """Candidates that were proved, with their steps on their way."""
+    """Proved candidates whose steps are being copied to the host."""
 
     def read(self) -> tuple[Columns, NDArray[np.uint64] | None]:
-        """The candidates with their steps, complete, and the digests of the steps if the engine took them."""
+        """Return the candidates with their steps, complete, and the digests of the steps if the engine took them."""
         ...
 
 
 @runtime_checkable
 class RecordingEngine(Engine, Protocol):
-    """An engine that hands over what it proved part by part."""
+    """An engine that returns proved candidates part by part."""
 
     @property
     def proves_ahead(self) -> bool:
-        """Whether it proves the next part while one is on its way, so that large parts are worth while."""
+        """True if it proves the next part while one is being copied, so that large parts pay off."""
         ...
 
     def record(
         self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
     ) -> Iterator[RecordedPart]:
-        """Run every candidate to its end, in the order given; of the steps at least what a trace of this level keeps."""
+        """Run every candidate to its end, in the order given, with at least the columns that a trace of this level keeps."""
         ...
 
 
 class CompilerCaches(msgspec.Struct, frozen=True, kw_only=True):
-    """What the compiler's caches had to do with a result.
+    """The part of the compiler's caches in a result.
 
-    state:  `unused` (nothing was compiled), `cold`, `warm`, `partly warm`, `fresh` (demanded), `disabled` or `unknown`
-    graph_hits, graph_misses:       of Inductor's graphs
-    autograd_hits, autograd_misses: of AOTAutograd's
-    kernels_added:                  to Triton's cache; None where it has no folder
+    state:  `unused` (nothing was compiled), `cold`, `warm`, `partly warm`, `fresh` (requested), `disabled` or `unknown`
+    graph_hits, graph_misses:       for Inductor's graphs
+    autograd_hits, autograd_misses: for AOTAutograd's graphs
+    kernels_added:                  to Triton's cache; None if it has no folder
     """
 
     state: str
@@ -112,35 +112,35 @@ class CompilerCaches(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class ExplainedEngine(Engine, Protocol):
-    """An engine that says why it runs as it does, and what of it came out of caches. Optional."""
+    """An engine that explains its device, mode and precision, and its use of caches. Optional."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Of device, mode and precision, in words."""
+        """The reasons for device, mode and precision, in words."""
         ...
 
     @property
     def caches(self) -> CompilerCaches:
-        """Since the engine was made."""
+        """The use of caches since the engine was made."""
         ...
 
 
 @runtime_checkable
 class ProbedEngine(Engine, Protocol):
-    """An engine that can show what each stage does. Optional: without it a divergence is read off the traces."""
+    """An engine that can show the output of each stage. Optional: without it a divergence is located from the traces."""
 
     def probe(self, position: Positions) -> StageOutputs:
-        """Take one step from a single position with every stage watched."""
+        """Take one step from a single position and return the output of every stage."""
         ...
 
 
 def candidate_set(columns: Columns) -> CandidateSet:
-    """The candidates of a trace."""
+    """Return the candidates of a trace."""
     return CandidateSet(columns.candidates.query, columns.candidates.side, columns.candidates.atom)
 
 
 def positions_of(columns: Columns) -> Positions:
-    """Every step of a trace as a position: its goal and all goals visited before it."""
+    """Convert every step of a trace to a position: its goal and all goals visited before it."""
     num_steps = columns.candidates.num_steps.astype(np.int64)
     first_step = starts_of(num_steps)
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
@@ -159,12 +159,12 @@ def positions_of(columns: Columns) -> Positions:
 
 
 def take_position(positions: Positions, i: int) -> Positions:
-    """The i-th position alone."""
+    """Return the i-th position alone."""
     return _slice(positions, starts_of(positions.num_goals), starts_of(positions.num_atoms), i, i + 1)
 
 
 def split_positions(positions: Positions, size: int) -> Iterator[Positions]:
-    """The positions in parts of at most `size`, in order."""
+    """Split the positions into parts of at most `size`, in order."""
     first_goal, first_atom = starts_of(positions.num_goals), starts_of(positions.num_atoms)
     num = len(positions.depth)
     for begin in range(0, num, size):

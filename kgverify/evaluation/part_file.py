@@ -4,7 +4,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -16,13 +16,26 @@ from kgverify.ranking.groups import divide, find_groups, sort_rows, take_candida
 from kgverify.runs.parts import Part
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
-if TYPE_CHECKING:
-    from kgverify.evaluation.proving import ChoiceStatistics
-
 SAMPLED: Final = 512
 """The number of true triples, and of corruptions, that a part's result keeps."""
 
 _SALT: Final = 0x6B67766572696679
+
+
+class ChoiceStatistics(NamedTuple):
+    """The closeness of choices; fields as in `proving.Endings`."""
+
+    num_choices: int = 0
+    num_rescored: int = 0
+    smallest_gap: float = float("inf")
+
+    def combine(self, other: "ChoiceStatistics") -> "ChoiceStatistics":
+        """Combine the statistics of two sets of candidates."""
+        return ChoiceStatistics(
+            self.num_choices + other.num_choices,
+            self.num_rescored + other.num_rescored,
+            min(self.smallest_gap, other.smallest_gap),
+        )
 
 
 class PartResult(NamedTuple):
@@ -74,7 +87,7 @@ class PartResult(NamedTuple):
         num_outcomes: NDArray[np.integer],
         num_limited: NDArray[np.integer],
         sample: "Sample",
-        choices: "ChoiceStatistics",
+        choices: ChoiceStatistics,
     ) -> "PartResult":
         """Assemble the result from its rankings, its true triples and the counts of its candidates."""
         return cls(
@@ -112,7 +125,7 @@ def summarize_part(
     rankings: Rankings,
     triples: NDArray[np.int32],
     seed: int,
-    choices: "ChoiceStatistics",
+    choices: ChoiceStatistics,
 ) -> PartResult:
     """Return the result of a part whose candidates were all proved, each query and side with one true triple.
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import PartResult, summarize_part
+from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, summarize_part
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
@@ -47,22 +47,6 @@ class Evaluator(Engine, Protocol):
     def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Endings:
         """Return the ending of every candidate."""
         ...
-
-
-class ChoiceStatistics(NamedTuple):
-    """The closeness of choices; fields as in `Endings`."""
-
-    num_choices: int = 0
-    num_rescored: int = 0
-    smallest_gap: float = float("inf")
-
-    def combine(self, other: "ChoiceStatistics") -> "ChoiceStatistics":
-        """Combine the statistics of two sets of candidates."""
-        return ChoiceStatistics(
-            self.num_choices + other.num_choices,
-            self.num_rescored + other.num_rescored,
-            min(self.smallest_gap, other.smallest_gap),
-        )
 
 
 class PartWork(Protocol):

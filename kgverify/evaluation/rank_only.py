@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import PartResult, Sample, draw_sample, join_samples
-from kgverify.evaluation.proving import ChoiceStatistics, prove_candidates, refuse_scores
+from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, Sample, draw_sample, join_samples
+from kgverify.evaluation.proving import prove_candidates, refuse_scores
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.corrupt import (
     ALL,

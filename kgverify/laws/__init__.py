@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgverify.laws.catalogue import LAWS, find_law
     from kgverify.laws.law import Law, Violation, check_laws
-    from kgverify.laws.law_reproducer import make_law_reproducer, shrink_violation
+    from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
     from kgverify.laws.statements.machinery_laws import same_as
     from kgverify.testing.checking.engine_makers import compiled_maker
     from kgverify.testing.problems.decode import draw_problems
@@ -37,8 +37,8 @@ _MODULES = {
     "Law": "laws.law",
     "Violation": "laws.law",
     "check_laws": "laws.law",
-    "make_law_reproducer": "laws.law_reproducer",
-    "shrink_violation": "laws.law_reproducer",
+    "make_law_reproducer": "laws.shrinking",
+    "shrink_violation": "laws.shrinking",
     "same_as": "laws.statements.machinery_laws",
     "compiled_maker": "testing.checking.engine_makers",
     "draw_problems": "testing.problems.decode",

@@ -6,7 +6,7 @@ from pathlib import Path
 from kgverify.comparison.result import Verdict
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
-from kgverify.laws.law_reproducer import find_violation
+from kgverify.laws.shrinking import find_violation
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
 from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way

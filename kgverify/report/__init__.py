@@ -1,4 +1,4 @@
-"""What people and machines read of a comparison; rendering needs no engine.
+"""Reports of a comparison, for people and programs; rendering needs no engine.
 
 Internal: it may change without notice. Users import from `kgverify` itself.
 """

@@ -1,29 +1,143 @@
-"""A divergent step of both sides, aligned: the steps before it, the goals, the resolvents, and where the culprit is."""
+"""A divergent step side by side: the steps before it, its goals and resolvents, and an arrow at the culprit."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.align import Alignment, LoadedCandidates, align_candidates
+from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
-from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
-from kgverify.report.sides import SidesReader
+from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView, outcome_name
 from kgverify.report.wording import clip
+from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
 NUM_BEFORE: Final = 3
-"""Steps shown before the divergent one."""
+"""The steps shown before the divergent one."""
 
 MOST_PAIRS: Final = 40
-"""Lines of resolvents shown for a step."""
+"""The lines of resolvents shown for a step."""
 
 MOST_MATCHED: Final = 400
-"""Resolvents a side that are aligned by longest common runs; of more only those that the other side lacks are told."""
+"""The most resolvents of a side that are aligned by longest common runs; of more, only missing and extra ones are shown."""
+
+
+class Sides(NamedTuple):
+    """A step of both sides; None if a side has no such step.
+
+    is_same_way: whether both sides made the same choices before this step, so that their steps can be compared
+    """
+
+    expected: StepView | None
+    actual: StepView | None
+    is_same_way: bool
+
+
+class SidesReader:
+    """Reads steps of both sides, by candidate and step of the expected trace.
+
+    stepped: in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
+             of the expected steps; None if these were not saved: then the actual engine's own run is used
+    """
+
+    def __init__(self, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+        pair = ComparablePair(expected, actual)
+        self.names = pair.names, pair.actual_names
+        self.score_tolerance = pair.score_tolerance
+        self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
+        self._expected, self._actual = pair.expected.columns, pair.actual.columns
+        self._readers = StepReader(self._expected), StepReader(self._actual)
+        self._stage_readers = StageReader(self._expected), StageReader(self._actual)
+        alignment = _align(self._expected.candidates, self._actual.candidates)
+        self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
+        self._stepped: StepReader | None = None
+        self._stepped_of: dict[int, int] = {}
+        if stepped is not None:
+            shared = share_symbols(pair.expected, stepped)
+            self.names = pair.names, Names(shared)
+            self._stepped = StepReader(shared.columns)
+            aligned = _align(lockstep_columns(expected.columns).candidates, shared.columns.candidates)
+            self._stepped_of = dict(zip(aligned.expected.tolist(), aligned.actual.tolist(), strict=True))
+
+    @property
+    def has_stepped(self) -> bool:
+        """True if the actual steps are those of lockstep."""
+        return self._stepped is not None
+
+    def actual_candidate(self, divergence: Divergence) -> int | None:
+        """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
+        if divergence.expected == NO_CANDIDATE:
+            return divergence.candidate
+        return self._actual_of.get(divergence.candidate)
+
+    def num_steps(self, candidate: int) -> tuple[int, int]:
+        """Return the number of steps of a candidate on each side."""
+        expected = _count(self._expected.candidates.num_steps, candidate)
+        if self._stepped is not None:
+            return expected, expected
+        return expected, _count(self._actual.candidates.num_steps, self._actual_of.get(candidate))
+
+    def read(self, candidate: int, step: int) -> Sides:
+        """Return the step of both sides."""
+        num_expected, num_actual = self.num_steps(candidate)
+        expected = self.read_expected(candidate, step) if 0 <= step < num_expected else None
+        if self._stepped is not None:
+            return Sides(expected, self._read_stepped(candidate, step) if expected else None, True)
+        actual = self._read_actual(candidate, step) if 0 <= step < num_actual else None
+        return Sides(expected, actual, self._agree_before(candidate, step))
+
+    def read_expected(self, candidate: int, step: int) -> StepView:
+        """Return a step of the expected side, which must have it."""
+        reader = self._readers[0]
+        return reader.read(reader.first_step[candidate] + step)
+
+    def _read_actual(self, candidate: int, step: int) -> StepView:
+        reader = self._readers[1]
+        return reader.read(reader.first_step[self._actual_of[candidate]] + step)
+
+    def _read_stepped(self, candidate: int, step: int) -> StepView | None:
+        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
+        if self._stepped is None or position is None:
+            return None
+        first, end = self._stepped.first_step[position : position + 2]
+        return self._stepped.read(first) if first < end else None
+
+    def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
+        """Return the outputs of the stages of a step on both sides; empty if a side has no such step or did not record them."""
+        rows = candidate, None if self._stepped is not None else self._actual_of.get(candidate)
+        sides = zip(self._stage_readers, self._readers, rows, self.num_steps(candidate), strict=True)
+        expected, actual = (
+            stages.read(reader.first_step[row] + step) if row is not None and 0 <= step < num_steps else {}
+            for stages, reader, row, num_steps in sides
+        )
+        return expected, actual
+
+    def _agree_before(self, candidate: int, step: int) -> bool:
+        if min(self.num_steps(candidate)) < step or candidate not in self._actual_of:
+            return False
+        for number in range(step):
+            left, right = self.read_expected(candidate, number), self._read_actual(candidate, number)
+            if left.goal != right.goal or left.chosen != right.chosen:
+                return False
+        return True
+
+
+def _align(expected: Candidates, actual: Candidates) -> Alignment:
+    return align_candidates(LoadedCandidates(expected), LoadedCandidates(actual))
+
+
+def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:
+    return int(num_steps[candidate]) if candidate is not None and 0 <= candidate < len(num_steps) else 0
 
 
 class StepBefore(NamedTuple):
-    """A step before the divergent one, as both sides took it."""
+    """A step before the divergent one."""
 
     step: int
     goal: str
@@ -32,19 +146,19 @@ class StepBefore(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """An atom of either goal in one line; None where a side has none."""
+    """A line with an atom of either goal; None if a side has no atom there."""
 
     expected: str | None
     actual: str | None
 
     @property
     def differs(self) -> bool:
-        """Whether the two sides differ here."""
+        """True if the two sides differ here."""
         return self.expected != self.actual
 
 
 class Line(NamedTuple):
-    """A resolvent: its place in its step, what it is, what made it, and its score."""
+    """A resolvent: its place among the resolvents of the step, its atoms, its clause, and its score."""
 
     place: int
     goal: str
@@ -54,10 +168,10 @@ class Line(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A resolvent of either side in one line.
+    """A line with a resolvent of either side.
 
     mark:       `same`, `missing`, `extra`, `changed` (the same clause, other atoms), `moved` or `score`; `hidden` stands for
-                `num_hidden` lines that are not shown, `num_differing` of them different
+                `num_hidden` lines that are not shown, of which `num_differing` differ
     is_culprit: whether the arrow points here
     """
 
@@ -70,7 +184,7 @@ class Pair(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """Something else of the step: how many were dropped, which was chosen, how it ended."""
+    """Another value of the step: the number of dropped resolvents, the choice, the outcome."""
 
     name: str
     expected: str
@@ -79,14 +193,14 @@ class Fact(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether the two sides differ here."""
+        """True if the two sides differ here."""
         return self.expected != self.actual
 
 
 class Derivation(NamedTuple):
     """A divergence side by side.
 
-    note: why a side, or the difference, is not shown; empty if all is
+    note: the reason why a side, or the difference, is not shown; empty if everything is shown
     goal_is_culprit: whether the arrow points to the goals
     """
 
@@ -100,7 +214,7 @@ class Derivation(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Characters of all its texts and, about, of what surrounds them in a page."""
+        """The number of characters of all its texts, and roughly of the markup around them."""
         texts: list[str | None] = [self.note]
         for each in self.before:
             texts += [each.goal, each.clause]
@@ -134,7 +248,7 @@ class DerivationReader:
         self._divergent = {(each.candidate, each.step) for each in divergences}
 
     def read(self, divergence: Divergence) -> Derivation | None:
-        """The divergence side by side; None where it is of no derivation."""
+        """Return the divergence side by side, or None if it is not in a derivation."""
         candidate = divergence.candidate
         is_of_candidate = divergence.field.startswith("candidates.") and divergence.field != "candidates.atom"
         if (divergence.step < 0 and not is_of_candidate) or divergence.expected == NO_CANDIDATE:
@@ -142,7 +256,7 @@ class DerivationReader:
         num_steps = self.sides.num_steps(candidate)[0]
         before = self.steps_before(candidate, divergence.step if divergence.step >= 0 else num_steps)
         if divergence.step < 0:
-            return Derivation(before, divergence.step, note="every step agrees; what is told of the whole does not")
+            return Derivation(before, divergence.step, note="every step agrees; the summary of the candidate does not")
         expected, actual, is_reached = self.sides.read(candidate, divergence.step)
         if self._lockstep and not self.sides.has_stepped and expected and actual and actual.goal != expected.goal:
             is_reached = False
@@ -150,28 +264,28 @@ class DerivationReader:
         if not is_reached:
             actual = None
             note = (
-                "The actual engine took this step from the expected goal; its own run went another way before, so that"
-                " the saved trace does not have the step. What differs stands above."
+                "The actual engine took this step from the expected goal. Its own run diverged earlier, so the saved trace"
+                " does not contain the step. The difference is shown above."
             )
         elif expected is None or actual is None:
             note = f"The {'actual' if actual is None else 'expected'} derivation has no such step."
         return self._align(divergence, before, expected, actual, note)
 
     def read_step(self, candidate: int, step: int) -> Derivation:
-        """Any step side by side, whichever way the two sides came to it; no arrow."""
+        """Return any step side by side, without an arrow, even if the two sides made different choices before it."""
         expected, actual, is_same_way = self.sides.read(candidate, step)
         note = ""
         if expected is None or actual is None:
             note = f"The {'actual' if actual is None else 'expected'} side has no such step."
         elif not is_same_way:
-            note = "The two derivations parted before this step: what differs here is a consequence."
+            note = "The two derivations diverged before this step: differences here are consequences."
         goals = tuple(_align_goals(expected, actual, self.sides.names))
         pairs = _align_resolvents(expected, actual, self.sides.names, self.sides.score_tolerance)
         facts = tuple(_facts(expected, actual, self.sides.names))
         return Derivation((), step, goals, pairs=_shorten(pairs), facts=facts, note=note)
 
     def steps_before(self, candidate: int, step: int) -> tuple[StepBefore, ...]:
-        """The last steps before a step, as the expected side took them."""
+        """Return the last steps before a step, as the expected side took them."""
         end = min(step, self.sides.num_steps(candidate)[0])
         return tuple(self._step_before(candidate, number) for number in range(max(0, step - NUM_BEFORE), end))
 
@@ -197,15 +311,15 @@ class DerivationReader:
         arrows = [is_goal, *(pair.is_culprit for pair in pairs), *(fact.is_culprit for fact in facts)]
         if not any(arrows):
             note = (
-                "In its own run the actual engine took this step as expected, so that the saved trace does not show the"
-                " difference: it comes of what ran beside it. What differs stands above."
+                "In its own run the actual engine took this step as expected, so the saved trace does not show the"
+                " difference: it depends on the steps that run beside it. The difference is shown above."
             )
             return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
         return Derivation(before, divergence.step, goals, is_goal, _shorten(pairs), facts)
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:
-    """A step in one line: its goal, and the clause by which the next one was made."""
+    """Describe a step in one line: its goal, and the clause that made the next one."""
     chosen = view.resolvents[view.choice] if 0 <= view.choice < len(view.resolvents) else None
     by = names.clause(*chosen.clause) or names.goal(chosen.atoms, chosen.kind) if chosen else "nothing"
     return StepBefore(step, clip(names.goal(view.goal)), clip(by), agrees)
@@ -233,7 +347,7 @@ def _align_resolvents(
     left, right = (step.resolvents if step else () for step in (expected, actual))
     keys = [[(r.content, r.clause) for r in side] for side in (left, right)]
     counts = [Counter(side) for side in keys]
-    # On a side that is not shown nothing is missing.
+    # Nothing is missing on a side that is not shown.
     marks = ("missing", "extra") if expected and actual else ("same", "same")
     pairs = []
     for i, j in _match(*keys):
@@ -271,7 +385,7 @@ def _line(step: StepView, index: int, names: Names) -> Line:
 
 
 def _match(left: Sequence[Any], right: Sequence[Any]) -> list[tuple[int | None, int | None]]:
-    """Pairs of indices: equal ones on one line, the same clause on one line, everything else by itself."""
+    """Pair indices: equal resolvents share a line, and so do those of the same clause; all others have their own line."""
     start = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
     tail = 0
     while tail < min(len(left), len(right)) - start and left[-1 - tail] == right[-1 - tail]:
@@ -295,7 +409,7 @@ def _match(left: Sequence[Any], right: Sequence[Any]) -> list[tuple[int | None, 
 def _match_by_clause(
     left: Sequence[Any], right: Sequence[Any], rows: range, columns: range
 ) -> list[tuple[int | None, int | None]]:
-    """Of what is not equal in order: what the other side has elsewhere stands by itself, the rest meets by its clause."""
+    """Pair resolvents that are not equal in order by their clauses; those that the other side has elsewhere stay alone."""
     elsewhere = {left[i] for i in rows} & {right[j] for j in columns}
     waiting: dict[Any, list[int]] = {}
     for j in reversed(columns):
@@ -313,7 +427,7 @@ def _match_by_clause(
 
 def _facts(expected: StepView | None, actual: StepView | None, names: tuple[Names, Names]) -> Iterable[Fact]:
     columns = [_facts_of(step, each) for step, each in zip((expected, actual), names, strict=True)]
-    labels = ("depth", "resolvents", "dropped for their atoms", "dropped for their place", "chosen", "outcome")
+    labels = ("depth", "resolvents", "dropped by max_atoms", "dropped by max_resolvents", "chosen", "outcome")
     return [Fact(*row) for row in zip(labels, *columns, strict=True)]
 
 
@@ -328,8 +442,8 @@ def _facts_of(step: StepView | None, names: Names) -> tuple[str, ...]:
 def _point_at_culprit(
     divergence: Divergence, goals: tuple[Atoms, ...], pairs: tuple[Pair, ...], facts: tuple[Fact, ...]
 ) -> tuple[bool, tuple[Pair, ...], tuple[Fact, ...]]:
-    """Put the arrow where the field of the divergence is; if nothing differs there, at the first difference."""
-    # In the order of facts: places of the arrow; a number is a fact, `goal` and `pair` speak for themselves.
+    """Put the arrow at the field of the divergence, or at the first difference if that field is equal."""
+    # The targets of the arrow: the goals, a pair of resolvents, or the index of a fact.
     wanted: dict[str, tuple[int | str, ...]] = {
         "steps.goal_atoms": ("goal",),
         "stage.select": ("goal",),
@@ -342,22 +456,22 @@ def _point_at_culprit(
         "stage.finish": (5,),
         "steps.outcome": (5,),
     }
-    for place in (*wanted.get(divergence.field, ()), "goal", "pair", *range(len(facts))):
-        if place == "goal" and any(atoms.differs for atoms in goals):
+    for target in (*wanted.get(divergence.field, ()), "goal", "pair", *range(len(facts))):
+        if target == "goal" and any(atoms.differs for atoms in goals):
             return True, pairs, facts
-        if place == "pair":
+        if target == "pair":
             found = next((i for i, pair in enumerate(pairs) if pair.mark != "same"), None)
             if found is not None:
                 marked = pairs[found]._replace(is_culprit=True)
                 return False, (*pairs[:found], marked, *pairs[found + 1 :]), facts
-        if isinstance(place, int) and facts[place].differs:
-            fact = facts[place]._replace(is_culprit=True)
-            return False, pairs, (*facts[:place], fact, *facts[place + 1 :])
+        if isinstance(target, int) and facts[target].differs:
+            fact = facts[target]._replace(is_culprit=True)
+            return False, pairs, (*facts[:target], fact, *facts[target + 1 :])
     return False, pairs, facts
 
 
 def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
-    """At most `MOST_PAIRS` lines: the culprit and the chosen first, what differs next, then what agrees near the top."""
+    """Keep at most `MOST_PAIRS` lines: the culprit and the chosen ones first, then differences, then agreeing ones."""
     if len(pairs) <= MOST_PAIRS:
         return pairs
 

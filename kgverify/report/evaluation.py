@@ -1,4 +1,4 @@
-"""What a large evaluation found: as data, and as text for a terminal."""
+"""The report of a large evaluation, as data and as text for a terminal."""
 
 import msgspec
 from rich.console import Console
@@ -13,7 +13,7 @@ _METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A candidate that ended otherwise than the reference says."""
+    """A candidate whose outcome differs from the reference."""
 
     query: int
     side: str
@@ -23,10 +23,10 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class SpotCheck(msgspec.Struct, frozen=True):
-    """What the reference says of some of the candidates.
+    """The comparison of some candidates with the reference.
 
-    largest_error, bound: of log-probabilities that agree, nats: the largest difference, and the largest one allowed
-    num_near_ties:        parted from the reference where two scores are closer than the declared error
+    largest_error, bound: the largest difference of log-probabilities that agree, and the largest allowed one, nats
+    num_near_ties:        candidates that differ from the reference because two scores are closer than the declared error
     """
 
     num_asked: int
@@ -42,15 +42,15 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     """A finished evaluation.
 
     metrics:               PyKEEN's keys, `both.realistic.mean_reciprocal_rank`
-    rank_only:             whether candidates that cannot matter for a rank were left out; how many are `num_left_out`, and
-                           what follows is of the others
-    outcomes:              candidates by how they ended; `open` ones are a fault of the engine
-    true_outcomes:         the same of the true triples, one for each ranking
+    rank_only:             whether candidates that cannot affect a rank were skipped, `num_left_out` of them; the
+                           following fields count the others
+    outcomes:              the number of candidates by outcome; `open` ones are a fault of the engine
+    true_outcomes:         the number of true triples by outcome, one for each ranking
     num_limited:           candidates in whose derivation a limit dropped something
-    num_choices, num_rescored, smallest_gap: between two resolvents or more, where a fast precision makes them; smallest gap
-                           in nats, None where none was measured
-    num_parts_resumed:     parts that were there already; what follows is of the others
-    candidates_per_second: by all processes together; None where all was there already
+    num_choices, num_rescored, smallest_gap: choices between two or more resolvents, those repeated in a higher precision,
+                           and the smallest gap of their scores in nats, None if it was not measured
+    num_parts_resumed:     parts that an earlier run finished; the following fields are about the others
+    candidates_per_second: the throughput of all processes together; None if every part was finished before
     """
 
     kgverify: str
@@ -85,17 +85,17 @@ class EvaluationReport(msgspec.Struct, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether every candidate ended, and those checked as the reference says."""
+        """True if every candidate ended, and those checked agree with the reference."""
         return not self.outcomes.get("open") and not (self.check and self.check.differences)
 
 
 def encode_evaluation(report: EvaluationReport) -> bytes:
-    """As JSON."""
+    """Encode the report as JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def print_evaluation(report: EvaluationReport, console: Console, diff_command: str = "") -> None:
-    """Print the summary; where the reference says otherwise, what to type next."""
+    """Print the summary and, if the reference disagrees, the command to run next."""
     console.print(_headline(report), _metrics(report), _facts(report), highlight=False)
     if report.check is not None and report.check.differences:
         console.print(_differences(report.check.differences, diff_command), highlight=False, soft_wrap=True)
@@ -145,27 +145,27 @@ def _counts(counts: dict[str, int]) -> str:
 def _left_out(report: EvaluationReport) -> str:
     if not report.rank_only:
         return ""
-    return f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which do not follow and cannot matter"
+    return f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which are not provable and cannot affect a rank"
 
 
 def _choices(report: EvaluationReport) -> str:
     if report.smallest_gap is None:
         return ""
     return (
-        f"{report.num_choices:,}, of which {report.num_rescored:,} made again in higher precision;"
+        f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
         f" smallest gap {report.smallest_gap:.3g} nats"
     )
 
 
 def _speed(report: EvaluationReport) -> str:
     if report.candidates_per_second is None:
-        return "nothing was left to do"
+        return "every part was finished before"
     processes = "" if report.num_processes == 1 else f" by {report.num_processes} processes"
     parts = f"{report.num_parts - report.num_parts_resumed:,} of {report.num_parts:,} parts"
-    rest = f"; {report.num_parts_resumed:,} were there already" if report.num_parts_resumed else ""
+    rest = f"; {report.num_parts_resumed:,} were finished before" if report.num_parts_resumed else ""
     return (
         f"{report.candidates_per_second:,.0f} candidates/s, {_microseconds(report.candidates_per_second)} µs each{processes}:"
-        f" {parts} in {report.seconds:,.1f} s after {report.warm_up_seconds:,.1f} s of warming up{rest}"
+        f" {parts} in {report.seconds:,.1f} s after {report.warm_up_seconds:,.1f} s of warm-up{rest}"
     )
 
 
@@ -176,9 +176,9 @@ def _microseconds(rate: float) -> str:
 def _check(check: SpotCheck | None) -> str:
     if check is None:
         return "none"
-    ties = f", {check.num_near_ties:,} parted at a near-tie" if check.num_near_ties else ""
+    ties = f", {check.num_near_ties:,} differ from a near-tie on" if check.num_near_ties else ""
     return (
-        f"{check.num_checked:,} proved by the reference as well: {check.num_equal:,} equal{ties},"
+        f"{check.num_checked:,} also proved by the reference: {check.num_equal:,} equal{ties},"
         f" {len(check.differences):,} different; scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed"
     )
 
@@ -186,10 +186,10 @@ def _check(check: SpotCheck | None) -> str:
 def _differences(differences: tuple[Difference, ...], diff_command: str) -> Text:
     first = differences[0]
     text = Text.assemble(
-        (f"\n{len(differences):,} candidates ended otherwise than the reference says; the first", "bold"),
+        (f"\n{len(differences):,} candidates differ from the reference; the first", "bold"),
         f"\n  {first.atom} (query {first.query}, {first.side} side)",
         f"\n  expected   {first.expected}\n  actual     {first.actual}",
     )
     if diff_command:
-        text.append(f"\n\nnext\n  {diff_command}   # the step, and the stage of the step")
+        text.append(f"\n\nnext\n  {diff_command}   # shows the step and the stage")
     return text

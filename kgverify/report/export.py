@@ -1,4 +1,4 @@
-"""A selection of a trace for other programs: rows in names, one for each step, or the columns as they are."""
+"""Exports of a trace for other programs: one row in names for each step, or the columns as stored."""
 
 import csv
 import io
@@ -34,9 +34,9 @@ _STEP: Final = ("depth", "num_resolvents", "dropped_atoms", "dropped_resolvents"
 
 
 def parse_selection(text: str, num_candidates: int, where: str) -> NDArray[np.int64]:
-    """Candidates from `all`, or from numbers and ranges such as `0,5,10-20`, both ends included; in that order.
+    """Parse a selection of candidates: `all`, or numbers and ranges such as `0,5,10-20`, both ends included.
 
-    UserError for what is neither, and for a candidate that is not there.
+    UserError for any other text, and for a candidate that the trace does not have.
     """
     if text == "all":
         return np.arange(num_candidates)
@@ -47,7 +47,7 @@ def parse_selection(text: str, num_candidates: int, where: str) -> NDArray[np.in
             raise UserError(
                 f"expected numbers and ranges, found {part.strip()!r}",
                 where=where,
-                fix="give `all`, or such as 0,5,10-20",
+                fix="give `all`, or for example 0,5,10-20",
             )
         low, high = int(first), int(last or first)
         if low > high or high >= num_candidates:
@@ -61,17 +61,17 @@ def parse_selection(text: str, num_candidates: int, where: str) -> NDArray[np.in
 
 
 def select(trace: Trace, rows: NDArray[np.int64]) -> Trace:
-    """A trace of the given candidates alone, in the given order, without rankings."""
+    """Return a trace of the given candidates alone, in the given order, without rankings."""
     steps = expand_rows(starts_of(trace.columns.candidates.num_steps), rows)
     digests = type(trace.digests)(*(column[steps] for column in trace.digests))
     return replace(trace, columns=select_candidates(trace.columns, rows), digests=digests, rankings=None)
 
 
 def step_rows(trace: Trace, rows: NDArray[np.int64]) -> Iterator[Row]:
-    """One row for each step of the given candidates, in names; what the trace does not hold is not in a row.
+    """Yield a row in names for each step of the given candidates, without the fields that the trace lacks.
 
-    Resolvents are a list of rows of their own: `goal`, `kind`, `clause`, `score`; so is what the stages gave, where the
-    trace holds it: `stage`, `gave`.
+    Resolvents are a list of objects: `goal`, `kind`, `clause`, `score`. So are the outputs of the stages, if the trace
+    contains them: `stage`, `gave`.
     """
     names, reader, stages = Names(trace), StepReader(trace.columns), StageReader(trace.columns)
     fields = trace.fields
@@ -119,12 +119,12 @@ def _write_json_lines(trace: Trace, rows: NDArray[np.int64], path: Path) -> None
     encoder = msgspec.json.Encoder()
     with path.open("wb") as file:
         for row in step_rows(trace, rows):
-            # A score that is no number becomes null: JSON has none.
+            # A score that is not a number becomes null in JSON.
             file.write(encoder.encode(row) + b"\n")
 
 
 def _write_csv(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
-    """Lists become JSON in a cell."""
+    """Write CSV; lists become JSON in a cell."""
     writer: Any = None
     with path.open("w", encoding="utf-8", newline="") as file:
         for row in step_rows(trace, rows):
@@ -137,7 +137,7 @@ def _write_csv(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
 
 
 def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
-    """The columns as they are, ragged, by their names in `Trace.fields`; with the names behind the ids."""
+    """Write the columns as stored, by their names in `Trace.fields`, and the names of the ids."""
     chosen = select(trace, rows)
     arrays: dict[str, NDArray[Any]] = {"candidates.row": rows}
     for group, level in (*chosen.columns._asdict().items(), ("digests", chosen.digests)):
@@ -149,7 +149,7 @@ def _write_npz(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
         arrays[f"symbols.{kind}_bytes"] = np.frombuffer(b"".join(texts), np.uint8)
         arrays[f"symbols.{kind}_offsets"] = starts_of(np.array([len(text) for text in texts], np.int64))
     content = io.BytesIO()
-    # savez_compressed takes the names as keywords, and a dot in one is no hindrance.
+    # savez_compressed takes the names as keywords, which may contain dots.
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     path.write_bytes(content.getvalue())
 
@@ -170,7 +170,7 @@ def _write_parquet(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:
 
 
 def _arrow_schema(arrow: Any, row: Row) -> Any:
-    """The types of a row's columns, so that an empty list has one."""
+    """Return the types of a row's columns, so that an empty list has a type."""
     texts = {"side", "atom", "candidate_outcome", "digest", "outcome"}
     resolvent = {"goal": arrow.list_(arrow.string()), "kind": arrow.string(), "clause": arrow.string()}
     resolvent["score"] = arrow.float64()
@@ -199,11 +199,11 @@ _WRITERS: Final[dict[str, Callable[[Trace, NDArray[np.int64], Path], None]]] = {
 
 
 def export_steps(trace: Trace, rows: NDArray[np.int64], path: Path) -> int:
-    """Write the steps of the given candidates; the ending of the name says how. Returns the number of steps.
+    """Write the steps of the given candidates in the format of the file's suffix. Return the number of steps.
 
-    `.jsonl`, `.csv` and `.parquet` have one row for each step, in names; `.npz` has the columns as they are.
+    `.jsonl`, `.csv` and `.parquet` have one row in names for each step; `.npz` has the columns as stored.
 
-    UserError for another ending, for Parquet without pyarrow, and for a path that cannot be written.
+    UserError for another suffix, for Parquet without pyarrow, and for a path that cannot be written.
     """
     write = _WRITERS.get(path.suffix)
     if write is None:

@@ -1,4 +1,4 @@
-"""The report as data: what `--json` writes and every rendering starts from."""
+"""The report as data, as `--json` writes it and every renderer reads it."""
 
 from html import escape
 from pathlib import Path
@@ -25,14 +25,14 @@ from kgverify.trace.model.trace import Trace
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Metrics of both sides, keyed as PyKEEN keys them; empty where there was no ranking."""
+    """The metrics of both sides, with PyKEEN's keys; empty without rankings."""
 
     expected: dict[str, float] = {}
     actual: dict[str, float] = {}
 
 
 class Outcomes(msgspec.Struct, frozen=True):
-    """How many candidates of each side ended in which outcome, by its name."""
+    """The number of candidates of each side by the name of their outcome."""
 
     expected: dict[str, int] = {}
     actual: dict[str, int] = {}
@@ -42,14 +42,14 @@ NO_OUTCOMES: Final = Outcomes()
 
 
 class Determinism(msgspec.Struct, frozen=True):
-    """Whether each engine, run twice, did the same; None where it was not checked."""
+    """The repeatability of each engine: True if two runs were equal; None if it was not checked."""
 
     expected: bool | None = None
     actual: bool | None = None
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and by what the report was made."""
+    """The machine and the software that made the report."""
 
     kgverify: str
     python: str
@@ -74,7 +74,7 @@ class ComparedTraces(Protocol):
 
     @property
     def stepped(self) -> Trace | None:
-        """In lockstep, the actual engine's steps from the expected goals; else None."""
+        """The actual engine's steps from the expected goals in lockstep; else None."""
         ...
 
     def excerpt(self) -> Trace | None:
@@ -85,12 +85,12 @@ class ComparedTraces(Protocol):
 class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The result of a comparison with what it rests on.
 
-    first_cause: the first divergence; None where there is none
-    causes:      the divergences grouped; attribution: what each cause cost
-    lockstep:    whether every step was compared by itself, from the expected goal
-    command:     the command that made the report, less where it wrote it; empty where none did
-    reasons_of_actual: why the actual engine ran on this device, in this mode and precision; empty where it does not say
-    caches:      what of the actual engine came out of the compiler's caches; None where it does not say
+    first_cause: the first divergence; None without divergences
+    causes:      the divergences grouped; attribution: the cost of each cause
+    lockstep:    whether every step was compared separately, from the expected goal
+    command:     the command that made the report, without its output options; empty if no command did
+    reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
+    caches:      the actual engine's use of the compiler's caches; None if it does not report it
 
     Example:
         >>> import kgverify as kv
@@ -126,7 +126,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def first_divergence(self) -> Divergence | None:
-        """The first divergence; None if there is none."""
+        """The first divergence; None without divergences."""
         return self.first_cause
 
     @property
@@ -220,7 +220,7 @@ def build_report(
     reasons_of_actual: tuple[str, ...] = (),
     caches: CompilerCaches | None = None,
 ) -> Report:
-    """Put a comparison together with what surrounds it. `header` is the expected trace's."""
+    """Combine a comparison with its context. `header` is the expected trace's."""
     first = comparison.divergences[0] if comparison.divergences else None
     return Report(
         verdict=comparison.verdict,
@@ -248,7 +248,7 @@ def build_report(
 
 
 def encode_report(report: Report) -> bytes:
-    """The report as JSON, indented, one final newline."""
+    """Encode the report as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""A trace, a derivation or a single step, in names: as data for `--json`, and as a person reads it."""
+"""A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -25,7 +25,7 @@ MOST_RESOLVENTS = 40
 
 
 class TraceView:
-    """Looks things up in a trace. UserError for a candidate or a step that it does not have."""
+    """Looks up candidates and steps of a trace. UserError for a candidate or a step that it does not have."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -35,11 +35,11 @@ class TraceView:
 
     @property
     def num_candidates(self) -> int:
-        """Candidates recorded."""
+        """The number of candidates."""
         return len(self.trace.columns.candidates.query)
 
     def candidate(self, candidate: int) -> dict[str, Any]:
-        """A candidate and how it ended."""
+        """Return a candidate and its outcome."""
         if not 0 <= candidate < self.num_candidates:
             raise UserError(
                 f"expected a candidate from 0 to {self.num_candidates - 1}, found {candidate}",
@@ -63,7 +63,7 @@ class TraceView:
         return "candidates.log_probability" in self.trace.fields
 
     def view(self, candidate: int, step: int) -> StepView:
-        """A step of a candidate."""
+        """Return a step of a candidate."""
         num_steps = self.candidate(candidate)["num_steps"]
         if not 0 <= step < num_steps:
             raise UserError(
@@ -83,7 +83,7 @@ class TraceView:
         return self._read(candidate, step)
 
     def sizes(self) -> tuple[int, int, int]:
-        """How many steps and resolvents were recorded, and the root digest."""
+        """Return the number of steps and of resolvents, and the root digest."""
         return len(self.trace.columns.steps.depth), len(self.trace.columns.resolvents.kind), self.trace.root
 
     def _find(self, candidate: int) -> tuple[Candidates, int]:
@@ -93,7 +93,7 @@ class TraceView:
         return self._reader.read(self._reader.first_step[candidate] + step)
 
     def step(self, candidate: int, step: int) -> dict[str, Any]:
-        """A step in names."""
+        """Return a step in names."""
         view, outputs = self.view(candidate, step), self.outputs(candidate, step)
         stages = {stage.value: list(render_output(stage, given, self.names)) for stage, given in outputs.items()}
         return {
@@ -115,11 +115,11 @@ class TraceView:
         } | ({"stages": stages} if stages else {})
 
     def outputs(self, candidate: int, step: int) -> StageOutputs:
-        """What the stages of a step gave; nothing where the trace does not hold it."""
+        """Return the outputs of the stages of a step; empty if the trace does not contain them."""
         return self._stage_reader.read(self._reader.first_step[candidate] + step)
 
     def summary(self) -> dict[str, Any]:
-        """The header and the sizes."""
+        """Return the header and the sizes."""
         header = self.trace.header
         num_steps, num_resolvents, root = self.sizes()
         return {
@@ -143,28 +143,28 @@ class LazyTraceView(TraceView):
 
     @cached_property
     def trace(self) -> Trace:  # type: ignore[override]
-        """The trace but for its candidates."""
+        """The trace without its candidates."""
         return self._mapped.metadata_only()
 
     @cached_property
     def names(self) -> Names:  # type: ignore[override]
-        """Renders its ids."""
+        """The names of its ids."""
         return Names(self.trace)
 
     @property
     def num_candidates(self) -> int:
-        """Candidates recorded."""
+        """The number of candidates."""
         return self._mapped.num_candidates
 
     def sizes(self) -> tuple[int, int, int]:
-        """How many steps and resolvents were recorded, and the root digest of the stored digests."""
+        """Return the number of steps and of resolvents, and the root of the stored digests."""
         return self._mapped.num_steps, self._mapped.num_resolvents, self._mapped.compute_root()
 
     def _find(self, candidate: int) -> tuple[Candidates, int]:
         return self._mapped.candidate_columns(candidate, candidate + 1), 0
 
     def outputs(self, candidate: int, step: int) -> StageOutputs:
-        """What the stages of a step gave, checked to be something that stages can give."""
+        """Return the outputs of the stages of a step, after checking that they are possible."""
         if "stages.told" not in self.trace.fields:
             return {}
         columns, _ = self._mapped.read_step(candidate, step)
@@ -187,7 +187,7 @@ class LazyTraceView(TraceView):
 
 
 def render_trace(view: TraceView) -> RenderableType:
-    """What the trace is of, and its first candidates."""
+    """Render the header and the first candidates of a trace."""
     summary = view.summary()
     header = view.trace.header
     engine = header.engine
@@ -215,12 +215,12 @@ def render_trace(view: TraceView) -> RenderableType:
 
 
 def _number(value: float | None) -> str:
-    """A sum of log-probabilities, which not every trace holds."""
+    """Render a sum of log-probabilities, which not every trace contains."""
     return "not recorded" if value is None else f"{value:.4f}"
 
 
 def render_derivation(view: TraceView, candidate: int) -> RenderableType:
-    """The goals of a candidate, step by step."""
+    """Render the goals of a candidate, step by step."""
     c = view.candidate(candidate)
     title = Text(f"candidate {candidate}: {c['atom']}", style="bold")
     title.append(
@@ -241,7 +241,7 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
 
 
 def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
-    """One step: goal, resolvents with what made them and their scores, choice, outcome."""
+    """Render one step: goal, resolvents with their clauses and scores, choice, outcome."""
     c, s = view.candidate(candidate), view.step(candidate, step)
     title = Text(f"candidate {candidate}: {c['atom']}   step {step}", style="bold")
     goal = Text("goal  ", style="dim")
@@ -261,8 +261,8 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
     more = len(s["resolvents"]) - MOST_RESOLVENTS
     rest = [Text(f"... and {more} more; --json has them all", style="dim")] if more > 0 else []
     end = Text(
-        f"chosen {s['choice']}, then {s['outcome']}; dropped {s['dropped_atoms']} for their atoms,"
-        f" {s['dropped_resolvents']} for their place"
+        f"chosen {s['choice']}, then {s['outcome']}; dropped {s['dropped_atoms']} by max_atoms,"
+        f" {s['dropped_resolvents']} by max_resolvents"
     )
     return Group(title, goal, table, *rest, end, *_render_stages(s.get("stages", {})))
 
@@ -272,7 +272,7 @@ def _render_stages(stages: dict[str, list[str]]) -> Iterator[RenderableType]:
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("stage")
-    table.add_column("gave", overflow="fold")
+    table.add_column("output", overflow="fold")
     for stage, lines in stages.items():
         shown = [escape(line) for line in lines[:MOST_RESOLVENTS]]
         if (more := len(lines) - MOST_RESOLVENTS) > 0:

@@ -1,4 +1,4 @@
-"""Words that several renderings share, and text made fit to be shown."""
+"""Phrases that several renderings share, and text made safe to show."""
 
 import shlex
 
@@ -8,13 +8,13 @@ from kgverify.report.report import Report
 from kgverify.trace.model.header import EngineInfo
 
 MOST_CHARACTERS = 400
-"""Of one text; a name may be as long as its author liked."""
+"""The most characters of one text; names can be of any length."""
 
 
 def make_visible(text: str) -> str:
-    """The text with control characters as pictures; newlines and tabs stay.
+    """Replace control characters by pictures, except newlines and tabs.
 
-    What no XML file may hold, and what would turn the direction of the text after it, becomes U+FFFD.
+    Characters that XML forbids, and those that change the direction of the text after them, become U+FFFD.
     """
     if text.isprintable():
         return text
@@ -33,22 +33,22 @@ def _visible_character(character: str) -> str:
 
 
 def clip(text: str, most: int = MOST_CHARACTERS) -> str:
-    """The text, cut at `most` characters with a mark that says so."""
+    """Cut a text at `most` characters, and say so."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
 
 
 def value_lines(value: Value) -> list[str]:
-    """A value of a divergence, line by line."""
+    """Return a value of a divergence, line by line."""
     return [clip(str(each)) for each in (value if isinstance(value, list) else [value])]
 
 
 def describe_engine(engine: EngineInfo) -> str:
-    """`compiled (eager, cpu, float32, fact-cap)`."""
+    """Describe an engine: `compiled (eager, cpu, float32, fact-cap)`."""
     return f"{engine.name} ({', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))})"
 
 
 def describe_kind(divergence: Divergence) -> str:
-    """`missing: 4 facts missing`, or the field where no class was found."""
+    """Describe a difference: `missing: 4 facts missing`, or the field if it has no class."""
     if divergence.kind is DifferenceClass.UNCLASSIFIED and not divergence.evidence:
         return f"{divergence.field} differs"
     return f"{divergence.kind.value}: {divergence.evidence}" if divergence.evidence else divergence.kind.value
@@ -64,7 +64,7 @@ def describe_divergence(divergence: Divergence) -> str:
 
 
 def describe_values(divergence: Divergence) -> str:
-    """Both values, one after the other, over several lines."""
+    """Describe both values, one after the other, over several lines."""
     lines = [f"goal: {clip(divergence.goal)}"] if divergence.goal else []
     for role, value in (("expected", divergence.expected), ("actual", divergence.actual)):
         listed = value_lines(value)
@@ -76,7 +76,7 @@ def describe_values(divergence: Divergence) -> str:
 
 
 def describe_coverage(report: Report) -> str:
-    """`1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
+    """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
     return (
         f"{c.candidates:,} candidates, {c.steps:,} steps, {c.resolvents:,} resolvents, {len(c.fields)} fields compared"
@@ -84,7 +84,7 @@ def describe_coverage(report: Report) -> str:
 
 
 def describe_run(report: Report) -> str:
-    """`graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`."""
+    """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`."""
     run = report.run
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
     return (
@@ -94,7 +94,7 @@ def describe_run(report: Report) -> str:
 
 
 def describe_loss(report: Report) -> str:
-    """`MRR 0.8200 expected, 0.4700 actual: match_facts explains 0.3100 of the 0.3500 lost`; empty if nothing was split."""
+    """Describe the loss: `0.8200 expected, 0.4700 actual: match_facts explains 0.3100 of the 0.3500 lost`; may be empty."""
     attribution = report.attribution
     if attribution is None:
         return ""
@@ -106,13 +106,13 @@ def describe_loss(report: Report) -> str:
 
 
 def stage_order(stage: str) -> tuple[int, str]:
-    """What stages are sorted by: where they run; unknown ones come last."""
+    """Return the sort key of a stage: stages in the order of a step, then unknown ones."""
     names = [each.value for each in Stage]
     return (names.index(stage) if stage in names else len(names)), stage
 
 
 def cause_label(report: Report, cause: int) -> str:
-    """`match_facts (missing)`, with the situation where there is one."""
+    """Describe a cause: `match_facts (missing)`, with its situation if it has one."""
     if not 0 <= cause < len(report.causes):
         return "rounding at near-ties"
     found = report.causes[cause]
@@ -120,7 +120,7 @@ def cause_label(report: Report, cause: int) -> str:
 
 
 def show_commands(divergence: Divergence, number: int, actual_candidate: int | None) -> tuple[str, ...]:
-    """What to type, in the folder of the run, to look at a divergence; a side without the candidate has no command.
+    """Return the commands that show a divergence, to be run in the folder of the run.
 
     number: of the divergence in the report, from 1
     """
@@ -134,7 +134,7 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
 
 
 def diff_command(report: Report) -> str:
-    """The comparison again, in lockstep if it was free-running; empty for engines that kgverify does not have."""
+    """Return the command that repeats the comparison in lockstep; empty for engines of other people."""
     if report.command:
         return report.command if report.lockstep else f"{report.command} --lockstep"
     run, engine = report.run, report.environment.actual
@@ -154,11 +154,11 @@ def diff_command(report: Report) -> str:
 
 
 def describe_finding(divergence: Divergence) -> str:
-    """How the stage of a divergence was found."""
+    """Describe the method by which the stage of a divergence was found."""
     if divergence.is_replayed:
         return "found by replaying the step stage by stage"
     if divergence.field.startswith("stage."):
-        return "told by the stages as they were recorded"
+        return "found in the recorded outputs of the stages"
     if divergence.field == DIGEST:
-        return "or a later stage: the digests differ, and do not tell in what"
-    return "read off the traces"
+        return "or a later stage: only digests were recorded, and they differ"
+    return "inferred from the traces"

@@ -46,7 +46,7 @@ class Explainer:
         """Return the class of one divergence."""
         if replayed.like is not None:
             found = self.classify(replayed.like)
-            return found._replace(evidence=f"taken for one like {replayed.like.divergence.atom}: {found.evidence}")
+            return found._replace(evidence=f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}")
         divergence = replayed.divergence
         around = find_surroundings(
             divergence,

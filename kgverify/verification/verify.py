@@ -156,7 +156,7 @@ def compare_recorded(
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `compare`.
 
-    Compact traces that differ are compared goal by goal, where their clauses lead to the goals they had.
+    Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """
     comparer = Comparer(
         expected,

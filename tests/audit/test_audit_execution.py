@@ -131,7 +131,7 @@ def test_a_file_without_an_artefact_is_a_mistake_of_the_user(tmp_path: Path):
     with pytest.raises(UserError, match="cannot be read"):
         load_caches(tmp_path / "missing.bin")
     (tmp_path / "other.bin").write_bytes(b"nothing of the kind")
-    with pytest.raises(UserError, match="no artefact"):
+    with pytest.raises(UserError, match="not a file of compiler caches"):
         load_caches(tmp_path / "other.bin")
 
 

@@ -126,7 +126,7 @@ def test_what_one_side_lacks_is_listed_as_unknown():
     changes = {row.name: (row.change, row.reason) for row in compared.rows}
     assert changes["eager"] == (Change.SAME, "")
     assert changes["default"] == (Change.UNKNOWN, "in this run: wrong: call 1 differs")
-    assert changes["fused"] == (Change.UNKNOWN, "in the saved run: not there")
+    assert changes["fused"] == (Change.UNKNOWN, "in the saved run: missing")
 
 
 def test_benchmarks_of_different_kinds_are_a_mistake():
@@ -141,7 +141,7 @@ def test_a_saved_run_is_read_again_and_other_files_are_refused(tmp_path: Path):
     assert read_result(path) == result
     with pytest.raises(UserError, match="cannot be read"):
         read_result(tmp_path / "none.json")
-    with pytest.raises(UserError, match="is no result of a benchmark"):
+    with pytest.raises(UserError, match="is not a result of a benchmark"):
         decode_result(b"[1, 2]", "file")
     with pytest.raises(UserError, match="expected version 1 of the schema, found 99"):
         decode_result(encode_result(msgspec.structs.replace(result, schema_version=99)), "file")
@@ -170,7 +170,7 @@ def test_the_picture_has_a_bar_for_each_speed_and_a_note_where_no_speed_is():
     assert [each.get("class") for each in tree.iter(f"{of}rect")] == ["paper", "reference", "eager"]
     assert len([each for each in tree.iter(f"{of}path") if each.get("class") == "whisker"]) == 2
     texts = [each.text for each in tree.iter(f"{of}text")]
-    assert "WRONG: speed withheld: call 2 differs" in texts
+    assert "WRONG, speed withheld: call 2 differs" in texts
     assert any(text.startswith("a<b>&\"c'") for text in texts)
     assert "<b>" not in picture
     width = float(tree.get("width"))

@@ -75,7 +75,7 @@ def test_the_reference_proves_a_sample_and_eager_is_compared_with_it(measured):
     assert (agreement.against, agreement.num_compared, agreement.num_differing) == ("reference", TINY.sample, 0)
 
 
-def test_the_ticks_told_are_those_taken(measured):
+def test_the_reported_ticks_are_those_taken(measured):
     result, num_ticks = measured
     assert result.find("eager").ticks == num_ticks > 0
 

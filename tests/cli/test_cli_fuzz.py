@@ -44,7 +44,7 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
     assert "no divergence exists in this scope" in proved.out
     assert msgspec.json.decode((tmp_path / "tiny.json").read_bytes())["divergent"] == 0
     other = command("fuzz", "--exhaustive", "tiny", "--state", state, "--fault", "last-fact-lost")
-    assert (other.code, "of another engine" in other.err) == (2, True)
+    assert (other.code, "with another engine" in other.err) == (2, True)
     failed = command("fuzz", "--exhaustive", "tiny", "--fault", "last-fact-lost")
     assert (failed.code, "problems diverge" in failed.out) == (1, True)
 
@@ -64,7 +64,7 @@ def test_a_scope_is_certified_and_a_fault_in_it_is_found(command, tmp_path):
         (["--json", "no/such/folder/x.json"], "cannot be written"),
     ],
 )
-def test_contradictory_options_are_reported(command, tmp_path, options, message):
+def test_what_cannot_be_done_is_an_error(command, tmp_path, options, message):
     failed = command("fuzz", "--corpus", tmp_path / "corpus", *options)
     assert failed.code == 2
     assert message in squash(failed.err)
@@ -80,7 +80,7 @@ def test_times_are_read(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "0s", "m", "-1m", "1.5h", "10 m", "1m1h"])
-def test_a_malformed_time_is_reported(text):
+def test_an_invalid_time_is_an_error(text):
     with pytest.raises(UserError, match="expected a time"):
         parse_seconds(text)
 

@@ -52,7 +52,7 @@ def test_a_run_opens_at_its_first_divergence_with_the_step_side_by_side(stepped,
     (first,) = stepped(run_dir)
     assert first.startswith("\ndivergence 1 of 30   cause 1 of 1: match_facts (missing)\n")
     assert "candidate 0: locatedInCR(armenia, asia)   query 0, head side" in first
-    assert "step 1 of 4 expected, 2 actual   <- it diverges here" in first
+    assert "step 1 of 4 expected, 2 actual   <- diverges here" in first
     assert "step 0  agrees  locatedInCR(armenia, asia)  by locatedInCR(X, Z)" in first
     assert "-> - missing  * locatedInCR(iran, asia)   -1" in first
     lines = [line.split() for line in first[first.index("stage by stage") :].splitlines()]
@@ -80,7 +80,7 @@ def test_f_and_b_go_through_the_steps_and_s_through_the_stages(stepped, run_dir:
     assert "step 2 of 4 expected, 2 actual   (after the divergent step 1)" in views[4]
     assert "The actual side has no such step." in views[4]
     assert "neither side has a further step" in views[6]
-    assert "it diverges here" in views[7]
+    assert "<- diverges here" in views[7]
     titles = [view.splitlines()[5].split()[:3] for view in views[8:12]]
     assert [title[-1] if title[0] == "->" else title[1] for title in titles] == [
         "(input)",
@@ -89,7 +89,7 @@ def test_f_and_b_go_through_the_steps_and_s_through_the_stages(stepped, run_dir:
         "match_facts",
     ]
     assert "- fact neighborOf(armenia, iran) [train.txt:382]" in views[11]
-    assert "replayed; only what differs" in views[11]
+    assert "replayed; only the differences" in views[11]
     assert "stage by stage" in views[15]
     assert "stage finish" in views[17]
 
@@ -97,8 +97,8 @@ def test_f_and_b_go_through_the_steps_and_s_through_the_stages(stepped, run_dir:
 def test_an_unknown_command_or_number_is_reported_and_changes_nothing(stepped, run_dir: Path):
     views = stepped(run_dir, "x", "d", "d 31", "d 0", "c 2", "c one", "h", "", "c 1")
     assert "unknown command 'x'; h lists them" in views[1]
-    assert all("d takes the number of a divergence, 1 to 30" in view for view in views[2:5])
-    assert all("c takes the number of a cause, 1 to 1" in view for view in views[5:7])
+    assert all("d needs the number of a divergence, 1 to 30" in view for view in views[2:5])
+    assert all("c needs the number of a cause, 1 to 1" in view for view in views[5:7])
     assert "next divergence" in views[7]
     assert "divergence 1 of 30" in views[8]
 
@@ -107,9 +107,9 @@ def test_an_unknown_command_or_number_is_reported_and_changes_nothing(stepped, r
 def test_in_lockstep_both_sides_of_every_step_are_shown(stepped, lockstep_dir: Path):
     views = stepped(lockstep_dir, *["n"] * 20, *["f"] * 3)
     for view in views[:21]:
-        assert "it diverges here" in view
+        assert "<- diverges here" in view
         assert "resolvents" in view
-        assert "went another way" not in view
+        assert "diverged earlier" not in view
         assert "no such step" not in view
     assert all("parted" not in view for view in views)
 

@@ -50,7 +50,7 @@ def test_a_compact_trace_is_raised_and_digests_are_not(command: Command, recorde
     assert command("trace", "convert", str(recorded / "compact.h5"), str(path), "--level", "steps").code == 0
     assert path.read_bytes() == (recorded / "steps.h5").read_bytes()
     done = command("trace", "convert", str(recorded / "digests.h5"), str(tmp_path / "b.h5"), "--level", "steps")
-    assert (done.code, "cannot be had back" in done.err) == (2, True)
+    assert (done.code, "cannot be restored" in done.err) == (2, True)
     done = command("trace", "convert", str(recorded / "digests.h5"), str(path))
     assert (done.code, "--force" in done.err) == (2, True)
     assert command("trace", "convert", str(recorded / "steps.h5"), str(path), "--archive", "--force").code == 0
@@ -165,7 +165,7 @@ def test_what_the_stages_gave_is_shown_and_exported(command: Command, recorded: 
     assert {each["stage"]: each["gave"] for each in row["stages"]} == step["stages"]
     done = command("diff", recorded / "deep.h5", limited / "deep.h5", "--save", tmp_path / "run")
     assert "limit at step" in done.out
-    assert "told by the stages as they were recorded" in done.out
+    assert "found in the recorded outputs of the stages" in done.out
     data = command("show", tmp_path / "run", "--divergence", 1, "--json", tmp_path / "b.json")
     assert data.code == 0
     stages = {each["stage"]: each for each in json.loads((tmp_path / "b.json").read_text())["stages"]}

@@ -1,4 +1,4 @@
-"""The class of a difference is read off the steps, with evidence."""
+"""The class of a difference follows from the steps, with evidence."""
 
 import pytest
 

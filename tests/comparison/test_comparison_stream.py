@@ -1,4 +1,4 @@
-"""Comparing by streaming finds what comparing in memory finds, whatever differs and however the traces are stored."""
+"""Traces on disk and the same traces in memory have the same report, whatever differs and however they are stored."""
 
 import shutil
 

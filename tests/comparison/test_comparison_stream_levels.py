@@ -1,4 +1,4 @@
-"""Traces of any two levels and packings are compared by streaming as they are in memory."""
+"""Traces of any two levels and packings have the same report on disk and in memory."""
 
 from itertools import product
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
         np.testing.assert_array_equal(found.columns.steps.goal_atoms, trace.columns.steps.goal_atoms)
 
 
-@pytest.mark.sample(4, deep=12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("row", [0, 3, 40])
 def test_the_first_divergence_is_of_the_step_that_was_changed(row, levels, tmp_path):

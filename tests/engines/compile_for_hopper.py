@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 class Hopper:
-    """As much of Triton's driver as compiling asks for."""
+    """The methods of Triton's driver that compiling calls."""
 
     def get_current_device(self) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""What it means for two traces to be the same, and engines built small enough for tests."""
+"""Checks that two traces are the same, and engines small enough for tests."""
 
 from itertools import pairwise
 from typing import Any
@@ -88,7 +88,7 @@ def proving_steps(columns: Columns) -> NDArray[np.bool_]:
 
 
 def resolvents_by_step(columns: Columns) -> list[list[tuple[Any, ...]]]:
-    """For each step its resolvents, each as (kind, origin kind, its atoms)."""
+    """List the resolvents of each step, each as (kind, origin kind, its atoms)."""
     atoms = [tuple(row) for row in columns.resolvents.atoms.tolist()]
     atom_starts = starts_of(columns.resolvents.num_atoms).tolist()
     each = [

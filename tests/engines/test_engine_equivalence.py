@@ -23,7 +23,7 @@ MOST_NEAR_TIES = 0.03
 
 
 def count_rare(columns: Columns, window: int) -> Counter[str]:
-    """How often each outcome occurred that a test could miss by its choice of problems."""
+    """The counts of outcomes that a test could miss by its choice of problems."""
     candidates, steps = columns.candidates, columns.steps
     kinds = first_kinds(columns)
     return Counter(

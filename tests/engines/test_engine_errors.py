@@ -1,4 +1,4 @@
-"""What a user may get wrong is told with its place and a fix; what cannot fit is refused, never cut."""
+"""A user's mistake is reported with its location and a fix; sizes that cannot fit are refused, never cut."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,7 +123,7 @@ def test_without_a_compiler_auto_is_eager_and_any_other_mode_is_refused(monkeypa
 
 
 def with_constants(num_constants: int) -> Program:
-    """A program that claims so many constants, without their names."""
+    """A program that claims a number of constants, without their names."""
     return replace(PROGRAM, symbols=Symbols(PROGRAM.symbols.predicates, range(num_constants)))  # type: ignore[arg-type]
 
 
@@ -133,7 +133,7 @@ def test_keys_that_do_not_fit_63_bits_are_refused() -> None:
 
 
 def test_the_largest_keys_that_fit_find_their_facts() -> None:
-    """With two predicates and 1.7 * 10^9 constants the keys come close to 2^63; no table has a row per constant."""
+    """Two predicates and 1.7 * 10^9 constants make keys close to 2^63; no table has a row per constant."""
     num_constants = 1_700_000_000
     assert 3 * num_constants**2 < 2**63 < 4 * num_constants**2
     program = with_constants(num_constants)

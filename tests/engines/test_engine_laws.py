@@ -32,7 +32,7 @@ Model = set[tuple[int, int, int]]
 
 
 def has_instance(model: Model, atom: Sequence[int]) -> bool:
-    """Whether some instance of an atom is in the model; two equal variables stand for one constant."""
+    """Return whether some instance of an atom is in the model; two equal variables stand for one constant."""
     predicate, first, second = atom
     return any(
         p == predicate
@@ -44,7 +44,7 @@ def has_instance(model: Model, atom: Sequence[int]) -> bool:
 
 
 def check_soundness(program: Program, limits: Limits, candidates: CandidateSet) -> Counter[bool]:
-    """What is PROVED lies in the least model; how many candidates do and do not."""
+    """Check that every PROVED candidate lies in the least model; count the candidates inside and outside."""
     model: Model = {tuple(atom) for atom in least_model(build_reference_program(program))}
     outcome = eager(program, limits, slots=16).prove(candidates).candidates.outcome
     is_true = np.array([has_instance(model, atom) for atom in candidates.atom.tolist()], np.bool_)
@@ -120,7 +120,7 @@ def test_the_order_of_fact_rows_changes_nothing_where_it_keeps_the_ids() -> None
 
 
 class Translation:
-    """From the ids of one program to those of another that knows the same names."""
+    """Map the ids of one program to those of another with the same names."""
 
     def __init__(self, source: Program, target: Program) -> None:
         predicates, constants = target.symbols.predicate_ids, target.symbols.constant_ids

@@ -28,7 +28,7 @@ def model_of(program: Program, **options: int) -> set[Ids]:
 
 
 def ground(program: Program) -> set[Ids]:
-    """By clingo: the grounding of a definite program is its least model."""
+    """Compute it by clingo: the grounding of a definite program is its least model."""
     try:
         import clingo
     except ImportError:
@@ -55,7 +55,7 @@ def ground(program: Program) -> set[Ids]:
 
 
 def small_programs(seed: int, num: int) -> list[Program]:
-    """Of constants so few that clingo grounds a product of them in no time."""
+    """Draw programs of so few constants that clingo grounds a product of them quickly."""
     programs = (merge([problem]).run.graph.program for problem in draw_problems(seed))
     return list(islice((each for each in programs if len(each.symbols.constants) <= 16), num))
 
@@ -147,7 +147,7 @@ def test_a_program_without_facts_or_without_rules_has_a_model():
     assert model_of(program_of("p(a, b)")) == {(0, 0, 1)}
 
 
-def test_a_model_beyond_its_memory_is_told_with_a_way_out():
+def test_a_model_beyond_its_memory_is_an_error_with_a_fix():
     rules = "t(X, Y) <- e(Z, Z)"
     program = program_of(f"e(a, a)\n{rules}", constants=[f"c{i}" for i in range(300)])
     with pytest.raises(UserError, match="the least model has more than"):

@@ -53,7 +53,7 @@ def score_coarsely(parameters: Parameters, goals: Tensor, resolvents: Tensor, sl
 
 
 def prove_coarsely(*problems: Problem, is_rescored: bool) -> tuple[Columns, Columns]:
-    """What the evaluator gives as it is, and with coarse scores."""
+    """Prove the candidates with the unchanged evaluator, and with coarse scores."""
     merged = merge(problems)
     pipeline, coarse = (compiled_maker()(merged.run, merged.sizes) for _ in range(2))
     engine = coarse.engine

@@ -135,7 +135,7 @@ def test_other_widths_are_padded(hidden: int, blocks: int, precision: str) -> No
 
 @pytest.mark.parametrize(("precision", "bound"), [("bf16", 0.1), ("fp16", 2e-2), ("bf16x3", CLOSE)])
 def test_a_width_of_256_is_scored_to_its_precision(precision: str, bound: float) -> None:
-    """For which there is a kernel of its own on Hopper; some blocks of rows are all padding."""
+    """The size with a special kernel on Hopper; some blocks of rows are all padding."""
     policy = make_policy(256)
     goals, resolvents = draw(policy, 0, 30), draw(policy, 1, 300)
     slots = torch.arange(300, device=DEVICE) % 30

@@ -6,7 +6,8 @@ from run_engines import countries_run, eager_pipeline
 
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate
-from kgverify.evaluation.proving import ChoiceStatistics, explain_out_of_memory
+from kgverify.evaluation.part_file import ChoiceStatistics
+from kgverify.evaluation.proving import explain_out_of_memory
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline

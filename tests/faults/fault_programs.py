@@ -1,4 +1,4 @@
-"""For each fault a program in which it manifests, as small as possible."""
+"""A program for each fault in which it manifests, as small as possible."""
 
 import os
 import re
@@ -140,7 +140,7 @@ CASES = {
     ),
     "padding-ranked": WALKS._replace(num_corruptions=6),
 }
-"""By fault; one that is not listed shows in `WALKS`."""
+"""The case of each fault; one that is not listed manifests in `WALKS`."""
 
 
 WIDE = Case(

@@ -27,7 +27,7 @@ TABLES = dict(re.findall(r"^<!-- table: ([\w-]+) -->\n((?:\|.*\n)+)", PAGE, re.M
 
 NUMBER = r"\d+\.\d+"
 PLAIN = {"diff": ("--mode", "eager", "--device", "cpu", "--no-determinism"), "train": ()}
-"""What the test adds to a command: the same in less time."""
+"""Options that the test adds to a command, for the same result in less time."""
 
 
 @dataclass(frozen=True)

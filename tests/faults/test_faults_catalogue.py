@@ -121,7 +121,7 @@ def test_where_steps_take_several_ticks_the_truth_is_as_exact(name: str):
 
 
 def first_differences(sound: Columns, faulty: Columns) -> dict[int, int]:
-    """For each candidate that differs the first step that does."""
+    """Return the first differing step of each candidate that differs."""
     found = {}
     steps = [split_steps(columns) for columns in (sound, faulty)]
     for i, (right, given) in enumerate(zip(*steps, strict=True)):
@@ -166,7 +166,7 @@ def split_steps(columns: Columns) -> list[list[tuple[object, ...]]]:
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.stage in STEP_STAGES])
 def test_a_replay_of_the_first_wrong_step_finds_the_stage_of_the_catalogue(name: str, truths: Truths):
-    """Where the step's goal is wrong already, the step before made it.
+    """Move a step whose goal is wrong already to the step before, which made it.
 
     One exception: no stage shows a log-probability, so that a wrong sum is read off the traces.
     """

@@ -1,4 +1,4 @@
-"""Two traces of level `deep` name the stage of every fault, as a replay in both engines does, with no engine at hand."""
+"""Two traces of level `deep` name the stage of every fault, as a replay in both engines does, without any engine."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -22,7 +22,7 @@ from kgverify.program.limits import Limits
 from kgverify.runs.run import Run, load_policy
 
 OF_TRAINING = 0.06
-"""How far MRRs may be from the page's where the weights were trained on another machine."""
+"""The allowed difference of MRRs from the page's where the weights were trained on another machine."""
 
 TRAIN = "kgverify train --graph countries_s3 -o s3.safetensors"
 PUBLISHED = "kgverify diff --graph countries_s3 --policy s3.safetensors --queries 24 --corruptions 4 --fault fact-cap"

@@ -12,8 +12,8 @@ from kgverify.conformance import check_engine, save_reproducer
 from kgverify.errors import UserError
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import check_laws
-from kgverify.laws.law_reproducer import find_violation, make_law_reproducer, shrink_violation
 from kgverify.laws.replay import assert_agrees, replay
+from kgverify.laws.shrinking import find_violation, make_law_reproducer, shrink_violation
 from kgverify.testing.campaigns.corpus import Corpus
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, make_pipeline
 from kgverify.testing.checking.failure import LAW

@@ -38,15 +38,15 @@ PARTS: Final = {
     ),
     "differ": (
         "kgverify/comparison/align.py",
-        "kgverify/comparison/causes.py",
+        "kgverify/comparison/block.py",
         "kgverify/comparison/classify.py",
+        "kgverify/comparison/comparable.py",
         "kgverify/comparison/compare.py",
-        "kgverify/comparison/fields.py",
+        "kgverify/comparison/equal_columns.py",
         "kgverify/comparison/locate.py",
-        "kgverify/comparison/preconditions.py",
         "kgverify/comparison/rankings.py",
         "kgverify/comparison/result.py",
-        "kgverify/comparison/view.py",
+        "kgverify/comparison/step_view.py",
     ),
 }
 """The modules of each part."""

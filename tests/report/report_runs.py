@@ -56,7 +56,7 @@ def change(struct: Any, **fields: Any) -> Any:
 
 
 def without_causes(report: Report) -> Report:
-    """As an older report is: divergences without classes, no causes, nothing split."""
+    """Return the report in an older form: divergences without classes, no causes, no attribution."""
     plain = tuple(
         msgspec.convert(
             {

@@ -8,7 +8,7 @@ from report_runs import change
 
 from kgverify.comparison.compare import Comparer
 from kgverify.program.stages import STEP_STAGES
-from kgverify.report.sides import SidesReader
+from kgverify.report.derivations import SidesReader
 from kgverify.report.stepper.stage_walk import INPUT, Mark, StageLine, walk_stages
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
@@ -55,7 +55,7 @@ def test_a_replay_settles_the_stages_before_the_culprit(faulty: Verification):
     read_off = change(first, is_replayed=False, field="resolvents.atoms")
     lines = by_stage(walk_stages(reader, first.candidate, first.step, read_off))
     assert lines["select"].mark is Mark.NOT_HELD
-    assert "read off the traces" in lines["match_facts"].note
+    assert "inferred from the traces" in lines["match_facts"].note
 
 
 def test_a_step_that_agrees_agrees_in_every_stage_that_is_held(agreeing: Verification):
@@ -105,7 +105,7 @@ def test_where_the_goals_differ_the_step_before_is_to_blame(agreeing: Verificati
 
     lines = walk_of_change(trace, "steps", "goal_atoms", edit)
     assert culprits(lines) == [INPUT]
-    assert lines[INPUT].note.startswith("advance of the step before gave it")
+    assert lines[INPUT].note.startswith("the output of advance in the step before")
     assert Mark.DIFFERS not in {line.mark for stage, line in lines.items() if stage != INPUT}
 
 
@@ -113,7 +113,7 @@ def test_what_ran_beside_a_step_stands_after_its_stages(faulty: Verification):
     first = change(faulty.report.divergences[0], stage="recycle", field="resolvents.atoms", is_replayed=True)
     lines = walk_stages(SidesReader(faulty.expected, faulty.actual), first.candidate, first.step, first)
     assert (lines[-1].stage, lines[-1].is_culprit) == ("recycle", True)
-    assert "what ran beside it" in lines[-1].note
+    assert "the steps that run beside it" in lines[-1].note
     assert Mark.DIFFERS not in {line.mark for line in lines[:-1]}
 
 

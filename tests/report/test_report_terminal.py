@@ -42,7 +42,7 @@ def test_a_deep_divergence_has_three_steps_above_it(faulty: Verification):
         assert f"   step {step} " in text
 
 
-def test_what_follows_from_it_and_what_its_cause_cost_are_told(faulty: Verification):
+def test_its_consequences_and_the_cost_of_its_cause_are_printed(faulty: Verification):
     text = printed(faulty)
     first = faulty.report.divergences[0]
     assert f"{first.later_steps} later differences follow from this one." in text

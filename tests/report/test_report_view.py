@@ -1,4 +1,4 @@
-"""What the page shows, as data: derivations side by side, charts, rows, and bounds on all of it."""
+"""The page as data: derivations side by side, charts, rows, and bounds on all of it."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -99,7 +99,7 @@ def test_in_lockstep_a_step_that_the_actual_run_never_reached_is_shown_of_one_si
     assert apart
     assert len(apart) < len(found)
     for each in apart:
-        assert "went another way" in each.note
+        assert "diverged earlier" in each.note
         assert all(pair.actual is None for pair in each.pairs)
         assert any(not step.agrees for step in each.before) or len(each.before) == 3
 
@@ -124,7 +124,7 @@ def test_in_lockstep_the_saved_steps_show_both_sides_of_every_divergence(in_lock
     assert not page.has_later
 
 
-def test_a_step_that_the_engine_did_not_return_is_told(in_lockstep: Verification):
+def test_a_step_that_the_engine_did_not_return_is_reported(in_lockstep: Verification):
     """The steps are paired by what they are steps of, so that one lost step does not shift the others."""
     columns = in_lockstep.stepped.columns
     first = in_lockstep.report.divergences[0]
@@ -140,8 +140,10 @@ def test_a_step_that_the_engine_did_not_return_is_told(in_lockstep: Verification
     assert notes.count("The actual side has no such step.") == 1
 
 
-def test_a_difference_that_the_saved_run_does_not_have_is_told_in_words(agreeing: Verification, faulty: Verification):
-    """In lockstep other derivations run beside a step than in the engine's own run."""
+def test_a_difference_that_the_saved_run_does_not_have_is_described_in_words(
+    agreeing: Verification, faulty: Verification
+):
+    """The derivations that run beside a step in lockstep are not those of the engine's own run."""
     first = faulty.report.divergences[0]
     reader = DerivationReader(agreeing.expected, agreeing.expected, (first,), lockstep=True)
     found = reader.read(first)

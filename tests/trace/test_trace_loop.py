@@ -129,8 +129,8 @@ def test_a_required_column_is_required_and_every_batch_has_the_same(tmp_path):
 
 def test_the_page_s_example_writes_a_trace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    loop, batch, deep, reading = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(batch + loop + deep + reading, "traces.md", "exec"), {"__name__": "example"})
+    loop, batch, deep, opened = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(batch + loop + deep + opened, "traces.md", "exec"), {"__name__": "example"})
     assert read_trace(tmp_path / "deep.h5").columns.stages.num_items.tolist() == [5]
     trace = read_trace(tmp_path / "mine.h5")
     assert trace.columns.candidates.outcome.tolist() == [1]

@@ -100,7 +100,7 @@ def test_the_error_of_a_worker_is_reported_in_full() -> None:
 def test_a_worker_that_exits_is_an_error() -> None:
     run = countries_run()
     candidates = reference_pipeline(run).draw_for(run)
-    with start_workers(2) as executor, pytest.raises(UserError, match="ended before its work was done"):
+    with start_workers(2) as executor, pytest.raises(UserError, match="died before its work was done"):
         FannedOut(maker(run, EndsItsProcess), executor).prove(candidates)
 
 

@@ -1,7 +1,8 @@
 """The audit of the evaluator's loop around the tick: launches, replays, copies and waits of a whole run."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -70,35 +71,34 @@ def audit_loop(
     return report.build("loop", environment | {"mode": info.mode, "precision": info.precision}, budget=budget)
 
 
-class _counting_ticks:
-    """A count of the ticks that the host runs in loops, and of its looks at the device."""
+@contextmanager
+def _counting_ticks() -> Iterator[dict[str, int]]:
+    """Count the ticks that the host runs in loops, and its looks at the device."""
+    counts = {"ticks": 0, "looks": 0}
+    run = TickLoop.run
 
-    def __enter__(self) -> dict[str, int]:
-        counts = {"ticks": 0, "looks": 0}
-        self._run = run = TickLoop.run
+    def count_run(loop: TickLoop) -> Any:
+        take, look = loop._take_tick_, loop._look
 
-        def counted(loop: TickLoop) -> Any:
-            take, look = loop._take_tick_, loop._look
+        def count_take() -> None:
+            counts["ticks"] += 1
+            take()
 
-            def counting_take() -> None:
-                counts["ticks"] += 1
-                take()
+        def count_look() -> Any:
+            counts["looks"] += 1
+            return look()
 
-            def counting_look() -> Any:
-                counts["looks"] += 1
-                return look()
+        loop._take_tick_, loop._look = count_take, count_look
+        try:
+            yield from run(loop)
+        finally:
+            loop._take_tick_, loop._look = take, look
 
-            loop._take_tick_, loop._look = counting_take, counting_look
-            try:
-                yield from run(loop)
-            finally:
-                loop._take_tick_, loop._look = take, look
-
-        TickLoop.run = counted  # type: ignore[method-assign, assignment]
-        return counts
-
-    def __exit__(self, *_: object) -> None:
-        TickLoop.run = self._run  # type: ignore[method-assign]
+    TickLoop.run = count_run  # type: ignore[method-assign, assignment]
+    try:
+        yield counts
+    finally:
+        TickLoop.run = run  # type: ignore[method-assign]
 
 
 def _measure(seen: Profile, num_ticks: int, num_looks: int, num: int, report: ReportBuilder, *, is_cuda: bool) -> None:

@@ -6,6 +6,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from operator import getitem, setitem
 from typing import Any, Final
 
 import msgspec
@@ -104,9 +106,11 @@ class _Walk:
             self.visit_function(function.func, name)
             code = find_code(function)
             if code is not None:
-                for number, value in enumerate(function.args):
+                for number in range(len(function.args)):
                     path = f"argument {number} of the partial"
-                    self._visit_value(CapturedValue(path, str(number), code, _make_reader(value), _refuse), 0)
+                    self._visit_value(
+                        CapturedValue(path, str(number), code, partial(getitem, function.args, number), _refuse), 0
+                    )
         elif not isinstance(function, type) and _is_user_module(type(function).__module__):
             code = find_code(function)
             call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
@@ -119,7 +123,13 @@ class _Walk:
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            captured = CapturedValue(f"closure {name}", name, code, _make_cell_reader(cell), _make_cell_setter(cell))
+            captured = CapturedValue(
+                f"closure {name}",
+                name,
+                code,
+                partial(getattr, cell, "cell_contents"),
+                partial(setattr, cell, "cell_contents"),
+            )
             try:
                 captured.read()
             except ValueError:
@@ -141,7 +151,7 @@ class _Walk:
 
     def _visit_item(self, container: Any, key: Any, path: str, name: str, code: types.CodeType, depth: int) -> None:
         self._visit_value(
-            CapturedValue(path, name, code, lambda: container[key], _make_item_setter(container, key)), depth
+            CapturedValue(path, name, code, partial(getitem, container, key), partial(setitem, container, key)), depth
         )
 
     def _visit_module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
@@ -254,28 +264,6 @@ def _has_state(value: Any) -> bool:
     return not isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType)) and (
         hasattr(value, "__dict__") or hasattr(value, "__struct_fields__")
     )
-
-
-def _make_item_setter(container: Any, key: Any) -> Callable[[Any], None]:
-    def put(value: Any) -> None:
-        container[key] = value
-
-    return put
-
-
-def _make_reader(value: Any) -> Callable[[], Any]:
-    return lambda: value
-
-
-def _make_cell_reader(cell: types.CellType) -> Callable[[], Any]:
-    return lambda: cell.cell_contents
-
-
-def _make_cell_setter(cell: types.CellType) -> Callable[[Any], None]:
-    def put(value: Any) -> None:
-        cell.cell_contents = value
-
-    return put
 
 
 def _refuse(value: Any) -> None:

@@ -21,14 +21,14 @@ from kgverify.report.report import encode_report
 from kgverify.verification.save import read_run
 
 DEFAULT_NAMES: Final = {"--html": "report.html", "--junit": "junit.xml", "--markdown": "report.md"}
-"""What a format's file is called, in the current folder, where its option names none."""
+"""The default file names of the formats, in the current folder."""
 
 
 class ReportCommand(TyperCommand):
-    """Lets `--html`, `--junit` and `--markdown` stand without a file name."""
+    """Accepts `--html`, `--junit` and `--markdown` without a file name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, with the names put in that were left out."""
+        """Parse the arguments after inserting the missing file names."""
         named = []
         for argument, following in zip(args, [*args[1:], None], strict=True):
             named.append(argument)
@@ -38,12 +38,15 @@ class ReportCommand(TyperCommand):
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `kgverify diff --save RUN_DIR` wrote.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="A folder written by `kgverify diff --save RUN_DIR`.")
+    ],
     html: Annotated[
         str | None, typer.Option(metavar="[FILE]", help="One self-contained page; - for standard output.")
     ] = None,
     junit: Annotated[
-        str | None, typer.Option(metavar="[FILE]", help="JUnit XML, a case a query and side; - for standard output.")
+        str | None,
+        typer.Option(metavar="[FILE]", help="JUnit XML, one case per query and side; - for standard output."),
     ] = None,
     markdown: Annotated[str | None, typer.Option(metavar="[FILE]", help="Markdown; - for standard output.")] = None,
     github: Annotated[
@@ -71,7 +74,7 @@ def report(
             if path not in ("-", json_path):
                 console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     if github:
-        # Not through the console, which would wrap the lines.
+        # The console would wrap the lines.
         print(render_annotations(run.report), end="", file=sys.stderr if to_output else sys.stdout)
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:

@@ -10,8 +10,8 @@ from kgverify.cli import options
 from kgverify.cli.progress import make_result_console, write_json
 from kgverify.cli.stepping import step_through
 from kgverify.errors import UserError
+from kgverify.report.stepper.render_stepper import render_position
 from kgverify.report.stepper.stepper import Stepper
-from kgverify.report.stepper.view import render_place
 from kgverify.report.steps import LazyTraceView, TraceView, render_derivation, render_step, render_trace
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.read.trace_file import TraceFile, read_trace
@@ -105,6 +105,6 @@ def _show_run(
         stepper.go_to(divergence)
     except UserError as error:
         raise UserError(error.message, where="--divergence", fix=error.fix) from None
-    console.print(render_place(stepper), highlight=False)
+    console.print(render_position(stepper), highlight=False)
     if json_path is not None:
         write_json(stepper.data(), json_path)

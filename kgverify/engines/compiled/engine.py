@@ -44,16 +44,16 @@ from kgverify.trace.model.levels import TraceLevel
 
 
 class CompiledEngine:
-    """Proves candidates in batches on a CPU or a CUDA device.
+    """An engine that proves candidates in batches on a CPU or a CUDA device.
 
     mode:   `auto`; `fused`; `eager`, or a mode of `torch.compile`: `default`, `reduce-overhead`, `max-autotune`
     device: `auto`, `cpu`, `cuda`
     layout: slots, paddings and windows; changes nothing in any derivation; chosen if not given
     stages: the functions of a step; a fault replaces some of them
-    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16`, `tf32` or `bf16` by a kernel
+    precision: of the policy's products: `float32`, or on CUDA `bf16x3`, `fp16` or `bf16` by a kernel
     faults: names of the faults among the stages, for the record
 
-    UserError if the policy or the layout does not fit, or the device or the mode is not to be had here.
+    UserError if the policy or the layout does not fit, or the device or the mode is not available.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CompiledEngine:
         )
         self._counts = count_caches()
         self._num_rules = len(program.rules)
-        # So that what is compiled for one program serves others of about its size.
+        # Rounded sizes let programs of about the same size share compiled code.
         is_rounded = self._mode != "eager"
         self._tables = build_tables(program, self.layout.atoms, self._device, is_rounded=is_rounded)
         self._policy = policy
@@ -131,29 +131,29 @@ class CompiledEngine:
 
     @cached_property
     def _probe_parameters(self) -> Parameters:
-        """Those of the stages that are probed; beside fused ticks, in float32."""
+        """The parameters of the stages that are probed; beside fused ticks, in float32."""
         if self._mode != FUSED:
             return self._parameters
         return build_parameters(self._policy, self._device, torch.float32)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why this device, this mode and this precision."""
+        """The reasons for this device, mode and precision."""
         return self._reasons
 
     @property
     def proves_ahead(self) -> bool:
-        """Whether `record` proves a pool while the steps of the one before are on their way."""
+        """True if `record` proves a pool while the steps of the previous one are copied to the host."""
         return self._mode == FUSED
 
     @property
     def caches(self) -> CompilerCaches:
-        """What of this engine came out of the compiler's caches, so far."""
+        """The use of the compiler's caches by this engine, so far."""
         return describe_caches(self._mode, self._counts)
 
     @property
     def info(self) -> EngineInfo:
-        """Mode, device, precision, layout and library versions."""
+        """The mode, device, precision, layout and library versions."""
         versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
         if self._device.type == "cuda":
             versions["gpu"] = torch.cuda.get_device_name(self._device)
@@ -170,25 +170,25 @@ class CompiledEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end."""
-        with self._at_work():
+        with self._on_own_device():
             return self._prove(candidates, progress)
 
     def record(
         self, candidates: CandidateSet, progress: Progress = no_progress, *, level: TraceLevel = TraceLevel.STEPS
     ) -> Iterator[Recorded]:
-        """Run every candidate to its end, pool by pool; the steps of one are on their way while the next one is proved.
+        """Run every candidate to its end, pool by pool, copying the steps of one pool while the next one is proved.
 
-        level: what is wanted of the steps. Mode `fused` gives that, the rest zeros, with the digests of the steps, taken on
-               the device; the other modes give everything, without digests
+        level: the columns wanted. Mode `fused` records them and leaves zeros in the others, with the digests of the steps,
+               taken on the device; the other modes record everything, without digests
         """
         for part in self._split(candidates):
-            with self._at_work():
+            with self._on_own_device():
                 if not self.proves_ahead:
                     recorded = self._record_pool(part, progress)
                 elif level is TraceLevel.DIGESTS:
                     self._run_pool(part, progress, has_digests=True)
                     num = len(part.query)
-                    recorded = Recorded(part, None, self._send_results(num), self._ticks.send_digests(num))
+                    recorded = Recorded(part, None, self._copy_results(num), self._ticks.send_digests(num))
                 else:
                     has_atoms = level is not TraceLevel.COMPACT
                     recorded = self._record_pool(part, progress, has_atoms=has_atoms, has_digests=True)
@@ -196,29 +196,29 @@ class CompiledEngine:
 
     def _prove(self, candidates: CandidateSet, progress: Progress) -> Columns:
         parts = [self._record_pool(part, progress).read()[0] for part in self._split(candidates)]
-        return concatenate(parts or [self._nothing(candidates)])
+        return concatenate(parts or [self._empty_columns(candidates)])
 
     def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
-        """Pool by pool."""
+        """Split candidates into pools."""
         size = self.layout.pool
         return (candidates.take(slice(i, i + size)) for i in range(0, len(candidates.query), size))
 
     def evaluate(
         self, candidates: CandidateSet, progress: Progress = no_progress, *, has_digests: bool = False
     ) -> Evaluation:
-        """How every candidate ends, without the steps: what `prove` gives of the candidates, and faster.
+        """Run every candidate to its end without recording steps, which is faster than `prove` and ends alike.
 
-        has_digests: with the digests of the steps; UserError where the mode is not `fused`
+        has_digests: also take the digests of the steps; UserError unless the mode is `fused`
         """
         parts, digests = [], []
-        # Of what was proved with its steps.
+        # Forget the gaps of earlier calls.
         self._ticks.clear_gaps()
-        with self._at_work():
+        with self._on_own_device():
             for part in self._split(candidates):
                 self._run_pool(part, progress, has_digests=has_digests)
                 if has_digests:
                     digests.append(self._ticks.send_digests(len(part.query)).wait())
-                parts.append(self._send_results(len(part.query)).wait())
+                parts.append(self._copy_results(len(part.query)).wait())
         if not parts:
             return Evaluation(no_results(), digests=no_digests() if has_digests else None)
         results = Results(*map(np.concatenate, zip(*parts, strict=True)))
@@ -226,30 +226,30 @@ class CompiledEngine:
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        with self._at_work():
+        with self._on_own_device():
             parts = [self._step_slots(part) for part in split_positions(positions, self.layout.slots)]
-        return concatenate(parts or [self._nothing(positions.candidates)])
+        return concatenate(parts or [self._empty_columns(positions.candidates)])
 
     def probe(self, position: Positions) -> StageOutputs:
-        """Take one step, eagerly, with the engine's own stages, each watched."""
+        """Take one step eagerly with the engine's own stages, recording the output of each."""
         stages, calls = watch_stages(self._setting.stages)
         layout = probe_layout(self._tables, self.limits, self._num_rules)
         tables = self._tables._replace(hash_keys=build_hash_keys(layout.atoms, self._device))
         derivations = derivations_at(position, layout, self.limits, self._device)
         work = empty_work(layout, self._device)
-        with self._at_work():
+        with self._on_own_device():
             setting = Setting(stages, self.limits, layout)
             after, _, record = tick(setting, tables, self._probe_parameters, derivations, work)
         return stage_outputs(calls, after, record)
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """On the engine's device; eager ticks note nothing that gradients would need, which is a sixth of their time."""
-        notes_nothing = torch.inference_mode() if self._mode == "eager" else nullcontext()
-        with on_device(self._device, self._has_products), notes_nothing:
+    def _on_own_device(self) -> Iterator[None]:
+        """Work on the engine's device. Eager ticks run without autograd's bookkeeping, which would take a sixth of their time."""
+        inference = torch.inference_mode() if self._mode == "eager" else nullcontext()
+        with on_device(self._device, self._has_products), inference:
             yield
 
-    def _nothing(self, candidates: CandidateSet) -> Columns:
+    def _empty_columns(self, candidates: CandidateSet) -> Columns:
         return collect_columns(candidates, [], no_results())
 
     def _run_pool(self, candidates: CandidateSet, progress: Progress, *, has_digests: bool) -> None:
@@ -274,7 +274,7 @@ class CompiledEngine:
             done = num_given
         progress(num - done)
         digests = self._ticks.send_digests(num) if has_digests else None
-        return Recorded(candidates, chunks, self._send_results(num), digests)
+        return Recorded(candidates, chunks, self._copy_results(num), digests)
 
     def _fill_pool(self, candidates: CandidateSet) -> None:
         num = len(candidates.query)
@@ -287,7 +287,7 @@ class CompiledEngine:
         copy_buffers_(self._work, empty_work(self.layout, self._device))
         self._ticks.begin()
 
-    def _send_results(self, num: int) -> PendingCopy[Results]:
+    def _copy_results(self, num: int) -> PendingCopy[Results]:
         pool, copies = self._pool, HostCopy()
         # Copies: the next pool overwrites the buffers.
         results = Results(
@@ -299,7 +299,7 @@ class CompiledEngine:
         return PendingCopy(results, copies)
 
     def _step_slots(self, positions: Positions) -> Columns:
-        """One step from each position, each in a slot of its own."""
+        """Take one step from each position, each in a separate slot."""
         num = len(positions.depth)
         copy_buffers_(self._derivations, derivations_at(positions, self.layout, self.limits, self._device))
         copy_buffers_(self._work, empty_work(self.layout, self._device))
@@ -316,6 +316,6 @@ class CompiledEngine:
                 outcome[chunk.pool_index] = chunk.steps.outcome
                 is_limited[chunk.pool_index] = self._derivations.is_limited[stop].cpu().numpy()
                 log_probability[chunk.pool_index] = self._derivations.log_probability[stop].cpu().numpy()
-                # One step is all: whatever its outcome, the slot takes no second one.
+                # The slot must not take a second step, whatever the outcome of the first.
                 self._derivations.outcome[stop] = FAILED
         return collect_columns(positions.candidates, chunks, Results(outcome, is_limited, log_probability))

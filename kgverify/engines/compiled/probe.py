@@ -1,4 +1,4 @@
-"""One step of the compiled evaluator with every stage watched: eager, one slot, one window, the engine's own stages."""
+"""A probe of one step of the compiled evaluator: eager, one slot, one window, the engine's own stages."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,12 +16,11 @@ from kgverify.program.stages import Stage
 
 PlainGoal = tuple[tuple[int, int, int], ...]
 
-
 PAD_ATOM = (PAD, PAD, PAD)
 
 
 class Call(NamedTuple):
-    """One call of a stage: its arguments and what it gave."""
+    """A call of a stage: its arguments and its output."""
 
     arguments: tuple[Any, ...]
     output: Any
@@ -30,10 +29,10 @@ class Call(NamedTuple):
 def watch_stages(
     stages: Stages, keep: Callable[[tuple[Any, ...]], tuple[Any, ...]] = tuple
 ) -> tuple[Stages, dict[str, Call]]:
-    """The same stages, each noting its first call in the dictionary returned, under the stage's name.
+    """Return the same stages, and a dictionary in which each records its first call, under the stage's name.
 
-    The first is that of the clauses tried; those that are kept are resolved again.
-    keep: takes the arguments before that call, where a stage may write into them
+    The first call is that for the clauses tried; kept clauses are resolved a second time.
+    keep: copies the arguments before that call, where a stage may write into them
     """
     calls: dict[str, Call] = {}
 
@@ -52,7 +51,7 @@ def watch_stages(
 
 
 def probe_layout(tables: Tables, limits: Limits, num_rules: int) -> Layout:
-    """One slot; a window that holds every clause of a step; room for the longest resolvent."""
+    """Return a layout of one slot, a window that holds every clause of a step, and room for the longest resolvent."""
     longest_body = tables.rule_body.shape[1]
     most_facts = int(tables.predicate_first.diff().max())
     return Layout(
@@ -66,7 +65,7 @@ def probe_layout(tables: Tables, limits: Limits, num_rules: int) -> Layout:
 
 
 def stage_outputs(calls: dict[str, Call], derivations_after: Any, record: Any) -> StageOutputs:
-    """What the calls of one step say, in the terms of `StageOutputs`."""
+    """Convert the calls of one step to `StageOutputs`."""
     items: Items = calls["match_rules"].arguments[1]
     is_rule, is_live = items.is_rule, items.is_live
     rules = is_live & is_rule & calls["match_rules"].output
@@ -111,7 +110,7 @@ def stage_outputs(calls: dict[str, Call], derivations_after: Any, record: Any) -
         Stage.MATCH_RULES: tuple(items.clause[rules].tolist()),
         Stage.MATCH_FACTS: tuple(items.clause[facts].tolist()),
         Stage.RESOLVE: listed(calls["resolve"].output, matched, rename=True),
-        # What counts is how many atoms `prune` says are left: one too many is no atom, what is beyond is not read.
+        # The count of `prune` decides: atoms missing from it are PAD, atoms beyond it are not read.
         Stage.PRUNE: tuple(
             (kind, clause, (*goal, *(PAD_ATOM,) * (count - len(goal)))[:count])
             for (kind, clause, goal), count in zip(
@@ -130,7 +129,7 @@ def stage_outputs(calls: dict[str, Call], derivations_after: Any, record: Any) -
 
 
 def plain_goal(rows: list[list[int]], rename: bool = False) -> PlainGoal:
-    """Padded rows as a goal without padding; with `rename`, variables renumbered by first appearance."""
+    """Drop the padding of a goal; with `rename`, renumber its variables by first appearance."""
     numbers: dict[int, int] = {}
 
     def argument(value: int) -> int:

@@ -19,7 +19,7 @@ from kgreference.terms import Atom, Goal, canonical
 from kgreference.two_tower import TwoTower
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import Positions, Progress, StageOutputs, no_progress
-from kgverify.engines.reference.garbage_collection import pass_by_what_is_there, without_garbage_collection
+from kgverify.engines.reference.garbage_collection import skip_existing_objects, without_garbage_collection
 from kgverify.errors import InternalError
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
@@ -37,7 +37,7 @@ from kgverify.trace.model.columns import (
 from kgverify.trace.model.header import EngineInfo
 
 _BATCH = 4
-"""Derivations held with the outputs of all their stages; few, so that memory is used again while it is in the cache."""
+"""Derivations held with the outputs of all their stages; few, so that their memory is reused while it is in the cache."""
 
 
 class ReferenceEngine:
@@ -52,7 +52,7 @@ class ReferenceEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """Name, precision and Python's version."""
+        """The name, the precision and Python's version."""
         return EngineInfo(
             name="reference",
             mode="python",
@@ -69,7 +69,7 @@ class ReferenceEngine:
                 self._prove_batch(candidates.take(slice(begin, begin + _BATCH)), progress)
                 for begin in range(0, len(candidates.query), _BATCH)
             ]
-            pass_by_what_is_there()
+            skip_existing_objects()
         return concatenate(parts or [_columns(candidates, [], [], [], [])])
 
     def _prove_batch(self, batch: CandidateSet, progress: Progress) -> Columns:
@@ -95,7 +95,7 @@ class ReferenceEngine:
         )
 
     def probe(self, position: Positions) -> StageOutputs:
-        """What each stage of one step gave."""
+        """Return the output of each stage of one step."""
         (step,) = self._take_steps(position)
         limited = tuple(map(_with_kind, step.after_limit))
         return {
@@ -141,7 +141,7 @@ def _with_kind(resolvent: Resolvent) -> tuple[int, int, int, tuple[tuple[int, in
 
 
 def build_reference_program(program: Program) -> ReferenceProgram:
-    """The same program in the reference's own terms; it numbers the symbols itself. InternalError if differently."""
+    """Build the same program in the reference's terms. InternalError if the reference numbers the symbols differently."""
 
     def term(named: Term) -> str | ReferenceVariable:
         return ReferenceVariable(named.name) if isinstance(named, Variable) else named

@@ -1,4 +1,4 @@
-"""Garbage collection, put off while the reference works."""
+"""Garbage collection, paused while the reference prover works."""
 
 import gc
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """The reference makes many small tuples and no cycles; looking for cycles takes longer than the proofs do.
+    """Pause garbage collection: the reference makes many small tuples without cycles, and collection takes longer than proofs.
 
-    Around a function that returns little it saves most: what is gone by the end is not looked at when collection is on again.
+    It saves most around a function that returns little: objects freed inside are never scanned.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -20,10 +20,10 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def pass_by_what_is_there() -> None:
-    """Let all objects made so far count as old without a look at them, so that collections of young ones pass them by.
+def skip_existing_objects() -> None:
+    """Move all existing objects to the oldest generation, so that collections of young objects skip them.
 
-    What a prover remembers is much and without cycles. Does nothing where the caller has frozen objects.
+    A prover remembers many objects without cycles. Does nothing if the caller has frozen objects.
     """
     if gc.get_freeze_count() == 0:
         gc.freeze()

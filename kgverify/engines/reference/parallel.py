@@ -1,4 +1,4 @@
-"""An engine whose candidates are proved by many workers at once: processes, or machines."""
+"""An engine whose candidates are proved by many workers in parallel: processes, or machines."""
 
 import hashlib
 import pickle
@@ -22,7 +22,7 @@ from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 
 CHUNK: Final = 32
-"""Candidates or positions that a worker is given at a time."""
+"""The number of candidates or positions of one task."""
 
 MakeEngine = Callable[[], Engine]
 
@@ -30,15 +30,15 @@ _of_thread = threading.local()
 
 
 class FannedOut:
-    """Gives what `make()` would give, in the same order, whatever the workers are and however many.
+    """An engine with the results of `make()`, in the same order, for any kind and number of workers.
 
-    make:     makes an engine; it is pickled, sent to the workers, and called once in each thread of theirs that works
-    executor: of the standard library, or any with its interface; whoever made it ends it
-    chunk:    candidates or positions given to a worker at a time
-    share:    makes of bytes what an executor turns into the same bytes where the work is done; for one that sends what
-              every worker needs by a better way than with every call
+    make:     makes an engine; it is pickled, sent to the workers, and called once in each of their threads
+    executor: an executor of the standard library, or one with its interface; the caller shuts it down
+    chunk:    the number of candidates or positions of one task
+    share:    turns bytes into an argument that the executor delivers as the same bytes; for executors with a better way
+              than sending them with every call
 
-    What a worker raises is raised here, and what was not begun is cancelled. UserError where a worker ends by itself.
+    An error in a worker is raised here, and tasks that have not begun are cancelled. UserError if a worker dies.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FannedOut:
         share: Callable[[bytes], Any] = bytes,
     ) -> None:
         if chunk < 1:
-            raise ValueError(f"a chunk has 1 candidate or more, found {chunk}")
+            raise ValueError(f"expected a chunk of 1 candidate or more, found {chunk}")
         self._here = make()
         self._executor = executor
         self._chunk = chunk
@@ -59,7 +59,7 @@ class FannedOut:
 
     @property
     def info(self) -> EngineInfo:
-        """As the engine tells it; workers make no difference."""
+        """The description of the engine, which workers do not change."""
         return self._here.info
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
@@ -77,7 +77,7 @@ class FannedOut:
         return self._gather(_step, split_positions(positions, self._chunk), no_progress)
 
     def probe(self, position: Positions) -> StageOutputs:
-        """What each stage of one step gave, in this process."""
+        """Return the output of each stage of one step, taken in this process."""
         return self._here.probe(position)
 
     def _gather(self, work: Callable[..., Columns], parts: Iterable[Any], progress: Progress) -> Columns:
@@ -89,7 +89,7 @@ class FannedOut:
             return concatenate([future.result() for future in futures])
         except BrokenExecutor as error:
             raise UserError(
-                f"a worker ended before its work was done ({error})",
+                f"a worker died before its work was done ({error})",
                 where="workers of the reference",
                 fix="use fewer: each holds the program in its memory",
             ) from error
@@ -107,7 +107,7 @@ def _step(make: bytes, name: str, positions: Positions) -> Columns:
 
 
 def _engine(make: bytes, name: str) -> Engine:
-    """The engine of this thread: made once, and kept until another is wanted."""
+    """Return the engine of this thread, made once and kept until another is needed."""
     if getattr(_of_thread, "name", None) != name:
         _of_thread.engine = pickle.loads(zlib.decompress(make))()
         _of_thread.name = name

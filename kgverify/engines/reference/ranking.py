@@ -23,7 +23,7 @@ def draw_candidates(
     seed: int,
     sides: Sequence[Side] = (Side.HEAD, Side.TAIL),
 ) -> CandidateSet:
-    """The candidates of the given queries; a negative number of corruptions takes all."""
+    """Draw the candidates of the given queries; a negative number of corruptions takes all."""
     corrupter = Corrupter(
         build_reference_program(graph.program),
         (Atom(*row) for row in graph.known_triples.tolist()),

@@ -1,6 +1,6 @@
 """The state of the slots and of the pool with some fields replaced.
 
-Field by field, since on torch 2.11 a chain of `_replace` comes out of a compiled function with fields missing.
+Field by field, since on torch 2.11 a compiled function returns a chain of `_replace` with fields missing.
 """
 
 from torch import Tensor
@@ -18,7 +18,7 @@ def alter_derivations(
     log_probability: Tensor | None = None,
     visited: Tensor | None = None,
 ) -> Derivations:
-    """The derivations with the given fields."""
+    """Return the derivations with the given fields."""
     return Derivations(
         pool_index=derivations.pool_index,
         query=derivations.query if query is None else query,
@@ -40,7 +40,7 @@ def alter_pool(
     is_limited: Tensor | None = None,
     log_probability: Tensor | None = None,
 ) -> Pool:
-    """The pool with the given fields."""
+    """Return the pool with the given fields."""
     return Pool(
         query=pool.query if query is None else query,
         size=pool.size if size is None else size,

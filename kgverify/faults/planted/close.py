@@ -9,7 +9,7 @@ from kgverify.faults.planted.altered_state import alter_derivations
 
 
 def read_overflow_as_proof(plant: Plant) -> Plant:
-    """Where resolvents are dropped beyond the cap, an all-padding row counts as valid, and an empty goal is a proof.
+    """Count an all-padding row as valid where resolvents are dropped beyond the cap: an empty goal is a proof.
 
     Rows beyond the cap and invalid rows are scattered to the same last row; whichever is written last stays.
     """
@@ -47,7 +47,7 @@ def leave_dead_ends(plant: Plant) -> Plant:
 
 
 def keep_siblings(plant: Plant) -> Plant:
-    """Where other resolvents are left beside TRUE, go on with them."""
+    """Continue with the other resolvents where some are left beside TRUE."""
     sound = plant.stages.close
 
     def close(num_survivors: Tensor, true_origin_kind: Tensor, num_kept: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def keep_siblings(plant: Plant) -> Plant:
 
 
 def close_whole_batch(plant: Plant) -> Plant:
-    """One slot's proof collapses the lists of the whole batch: every other slot loses its resolvents."""
+    """Collapse the lists of the whole batch at one slot's proof: every other slot loses its resolvents."""
     sound = plant.stages.close
 
     def close(num_survivors: Tensor, true_origin_kind: Tensor, num_kept: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ def cap_facts(plant: Plant) -> Plant:
     match_facts = plant.stages.match_facts
 
     def match_first_facts(tables: Tables, items: Items, head: Tensor, exclude_query: bool) -> Tensor:
-        place = items.clause - tables.predicate_first[_selected_predicate(tables, items)]
-        return match_facts(tables, items, head, exclude_query) & (place < FACT_CAP)
+        number = items.clause - tables.predicate_first[_selected_predicate(tables, items)]
+        return match_facts(tables, items, head, exclude_query) & (number < FACT_CAP)
 
     return plant.with_stages(match_facts=match_first_facts)
 
@@ -49,7 +49,7 @@ def match_query(plant: Plant) -> Plant:
 
 
 def lose_last_fact(plant: Plant) -> Plant:
-    """Take the exclusive end of each range of facts for the last place in it."""
+    """Take the exclusive end of each range of facts for its last index."""
     look_up = plant.stages.look_up
 
     def look_up_short(tables: Tables, selected: Tensor) -> Segments:
@@ -90,7 +90,7 @@ def forget_repetition_in_rule(plant: Plant) -> Plant:
 
 
 def match_nothing_for_padding(plant: Plant) -> Plant:
-    """Let an empty goal be a dead end: what a sound evaluator never resolves must not reach its tables."""
+    """Make an empty goal a dead end: its padding, which a sound evaluator never resolves, must not reach the tables."""
     look_up = plant.stages.look_up
 
     def look_up_atoms(tables: Tables, selected: Tensor) -> Segments:

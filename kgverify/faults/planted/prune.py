@@ -1,4 +1,4 @@
-"""Faults of the stage `prune`, and of the proof test that rests on it."""
+"""Faults of the stage `prune`, and of the proof test that depends on it."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def prune_query(plant: Plant) -> Plant:
 def leave_gaps(plant: Plant) -> Plant:
     """Leave a gap where an atom was deleted: a goal is read up to its first gap, and one that begins with a gap is empty.
 
-    What is empty while atoms are left is no proof: no clause matches padding.
+    A goal that is empty while atoms are left is not a proof: no clause matches padding.
     """
     sound = plant.stages.prune
 
@@ -60,8 +60,8 @@ def pack_keys(plant: Plant) -> Plant:
     def prune(tables: Tables, atoms: Tensor, query: Tensor, exclude_query: bool) -> tuple[Tensor, Tensor]:
         keys = pack(tables.facts).sort().values
         key = pack(atoms)
-        place = torch.searchsorted(keys, key).clamp(max=keys.shape[0] - 1)
-        is_deleted = (atoms >= 0).all(-1) & (keys[place] == key)
+        index = torch.searchsorted(keys, key).clamp(max=keys.shape[0] - 1)
+        is_deleted = (atoms >= 0).all(-1) & (keys[index] == key)
         if exclude_query:
             is_deleted = is_deleted & ~(atoms == query[:, None]).all(-1)
         return sound(tables, left_align(atoms, (atoms[..., 0] != PAD) & ~is_deleted), query, exclude_query)

@@ -110,7 +110,7 @@ def _list_candidates(
     queries: Sequence[int],
     draw_entities: Callable[[NDArray[np.int32], int, Side], Entities],
 ) -> CandidateSet:
-    """For each query and side the true triple, then what `draw_entities` gives for it."""
+    """List for each query and side the true triple, then the corruptions with entities of `draw_entities`."""
     groups = [(query, side) for query in queries for side in BOTH_SIDES]
     entities = [draw_entities(triples[query], query, side) for query, side in groups]
     sizes = [1 + len(each) for each in entities]

@@ -24,7 +24,7 @@ from kgverify.faults.fault import Plant
 from kgverify.faults.planted.altered_state import alter_derivations, alter_pool
 
 _Share: TypeAlias = Callable[[Tensor, int], Tensor]
-"""(candidates in the pool int64 [], slots) -> how many of them are run."""
+"""A function (candidates in the pool int64 [], slots) -> number of candidates run."""
 
 
 def drop_beyond_slots(plant: Plant) -> Plant:
@@ -51,8 +51,8 @@ def _run_first(plant: Plant, share: _Share) -> Plant:
     def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
         num_run = share(pool.size, derivations.outcome.shape[0])
         after, next_derivations = sound(alter_pool(pool, size=num_run), derivations)
-        places = torch.arange(pool.outcome.shape[0], device=pool.outcome.device)
-        never_runs = (places >= num_run) & (places < pool.size)
+        index = torch.arange(pool.outcome.shape[0], device=pool.outcome.device)
+        never_runs = (index >= num_run) & (index < pool.size)
         outcome = torch.where(never_runs, FAILED, after.outcome).to(torch.int32)
         return alter_pool(after, size=pool.size, outcome=outcome), next_derivations
 
@@ -71,8 +71,8 @@ def stop_at_budget(plant: Plant) -> Plant:
         after, next_derivations = sound(
             alter_pool(pool, size=num_left), alter_derivations(derivations, outcome=stopped)
         )
-        places = torch.arange(pool.outcome.shape[0], device=pool.outcome.device)
-        is_left = is_over & (places < pool.size) & (after.outcome == OPEN)
+        index = torch.arange(pool.outcome.shape[0], device=pool.outcome.device)
+        is_left = is_over & (index < pool.size) & (after.outcome == OPEN)
         outcome = torch.where(is_left, FAILED, after.outcome).to(torch.int32)
         after = alter_pool(after, size=pool.size, outcome=outcome)
         return _remember(after, 1, num_ticks + 1), next_derivations
@@ -120,7 +120,7 @@ def keep_success(plant: Plant) -> Plant:
 
 
 def overwrite_with_idle(plant: Plant) -> Plant:
-    """Clamp the places that results are written to: a slot with nothing to report writes to place 0."""
+    """Clamp the pool indices that results are written to: a slot with nothing to report writes to index 0."""
     sound = plant.stages.recycle
 
     def recycle(pool: Pool, derivations: Derivations) -> tuple[Pool, Derivations]:
@@ -166,9 +166,9 @@ def read_neighbours_output(plant: Plant) -> Plant:
 
 
 def _recall(pool: Pool, column: int, num: int) -> Tensor:
-    """int32 [num]: what `_remember` wrote last in this pool; 0 before, and where candidates leave no room for it.
+    """Return the values that `_remember` wrote last in this pool, int32 [num]; 0 before, and where candidates leave no room.
 
-    A pure function has no memory of its own; the last places of a pool that is not full serve as one.
+    A pure function keeps no state; the last rows of a pool that is not full serve as its memory.
     """
     rows = _memory_rows(pool, num)
     values = pool.query[rows, column]
@@ -184,5 +184,5 @@ def _remember(pool: Pool, column: int, values: Tensor) -> Pool:
 
 
 def _memory_rows(pool: Pool, num: int) -> Tensor:
-    num_places = pool.query.shape[0]
-    return (num_places - 1 - torch.arange(num, device=pool.query.device)).clamp(min=0)
+    size = pool.query.shape[0]
+    return (size - 1 - torch.arange(num, device=pool.query.device)).clamp(min=0)

@@ -1,4 +1,4 @@
-"""Faults at the edge of the engine: what becomes of candidates that are proved in chunks."""
+"""Faults at the edge of the engine, where candidates are proved in chunks."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -13,14 +13,14 @@ from kgverify.trace.model.columns import CandidateSet, Columns, select_candidate
 from kgverify.trace.model.header import EngineInfo
 
 CHUNK: Final = 16
-"""Candidates proved at a time, by the code that has these faults."""
+"""The number of candidates proved at a time by code with these faults."""
 
 Rows: TypeAlias = Callable[[int], NDArray[np.int64]]
-"""From how many candidates were given to which of them are in the result."""
+"""A function from the number of candidates to the rows that are in the result."""
 
 
 class AlteredEngine:
-    """An engine whose candidates are altered on their way out; the steps are its own."""
+    """An engine that alters the results of another; the steps are unchanged."""
 
     def __init__(self, engine: Engine, rows: Rows) -> None:
         self._engine = engine
@@ -28,20 +28,20 @@ class AlteredEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine's own."""
+        """The description of the other engine."""
         return self._engine.info
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """What the engine gives, some candidates lost or doubled."""
+        """Prove the candidates, and lose or double some."""
         columns = self._engine.prove(candidates, progress)
         return select_candidates(columns, self._rows(len(columns.candidates.query)))
 
     def step(self, positions: Positions) -> Columns:
-        """The engine's own."""
+        """Take one step from each position with the other engine."""
         return self._engine.step(positions)
 
     def probe(self, position: Positions) -> StageOutputs:
-        """The engine's own. InternalError if it cannot be probed."""
+        """Probe the other engine. InternalError if it cannot be probed."""
         if not isinstance(self._engine, ProbedEngine):
             raise InternalError("the engine with the fault cannot be probed")
         return self._engine.probe(position)
@@ -51,8 +51,8 @@ def drop_at_boundary(plant: Plant) -> Plant:
     """Lose the last candidate of each chunk but the last."""
 
     def rows(num: int) -> NDArray[np.int64]:
-        places = np.arange(num)
-        return np.flatnonzero(((places + 1) % CHUNK != 0) | (places == num - 1))
+        candidate = np.arange(num)
+        return np.flatnonzero(((candidate + 1) % CHUNK != 0) | (candidate == num - 1))
 
     return _alter(plant, rows)
 
@@ -61,8 +61,8 @@ def double_at_boundary(plant: Plant) -> Plant:
     """Count the first candidate of each chunk but the first with the chunk before as well."""
 
     def rows(num: int) -> NDArray[np.int64]:
-        places = np.arange(num)
-        return np.repeat(places, 1 + ((places % CHUNK == 0) & (places > 0)))
+        candidate = np.arange(num)
+        return np.repeat(candidate, 1 + ((candidate % CHUNK == 0) & (candidate > 0)))
 
     return _alter(plant, rows)
 

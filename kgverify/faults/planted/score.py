@@ -53,7 +53,7 @@ def keep_old_weights(plant: Plant) -> Plant:
 
 
 def choose_last(plant: Plant) -> Plant:
-    """Of equal scores choose the highest index."""
+    """Choose the highest index of equal scores."""
     sound = plant.stages.choose
 
     def choose(kind: Tensor, num_resolvents: Tensor, score: Tensor) -> Choices:

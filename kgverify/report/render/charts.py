@@ -1,4 +1,4 @@
-"""The two pictures of a report as data: what each cause cost, and where the divergences are."""
+"""The two charts of a report, as data: the cost of each cause, and the divergences by stage and depth."""
 
 from collections import Counter
 from math import sqrt
@@ -9,10 +9,10 @@ from kgverify.report.report import Report
 from kgverify.report.wording import cause_label, stage_order
 
 MOST_BARS: Final = 12
-"""Causes with a bar of their own; the rest share one."""
+"""The causes that have their own bar; the rest share one."""
 
 MOST_COLUMNS: Final = 20
-"""Columns of depths; of deeper derivations several depths share one."""
+"""The columns of depths; in deeper derivations several depths share a column."""
 
 
 class Bar(NamedTuple):
@@ -20,8 +20,8 @@ class Bar(NamedTuple):
 
     kind:       `expected`, `loss`, `gain` or `actual`
     begin, end: in thousandths of the width, `begin` the smaller
-    level:      where the metric stands after it, in thousandths of the width
-    repaired:   the metric if this cause alone were repaired, with its place; None for the two ends
+    level:      the metric after it, in thousandths of the width
+    repaired:   the metric if this cause alone were repaired, and its position; None for the two ends
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Bar(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Divergences of a stage at some depths; heat: 0 to 1."""
+    """The number of divergences of a stage at some depths; heat: 0 to 1."""
 
     num: int
     heat: float
@@ -57,7 +57,7 @@ class HeatMap(NamedTuple):
 
 
 def build_waterfall(report: Report) -> tuple[Bar, ...]:
-    """From the expected metric down to the actual one, cause by cause, those that cost most first."""
+    """Build the bars from the expected metric to the actual one, the most expensive causes first."""
     attribution = report.attribution
     if attribution is None:
         return ()
@@ -71,8 +71,8 @@ def build_waterfall(report: Report) -> tuple[Bar, ...]:
     levels = [attribution.expected]
     for _, value, _ in steps:
         levels.append(levels[-1] - value)
-    places = [*levels, attribution.actual, 0.0, *(each for *_, each in steps if each is not None)]
-    low, high = min(places), max(places)
+    values = [*levels, attribution.actual, 0.0, *(each for *_, each in steps if each is not None)]
+    low, high = min(values), max(values)
     scale = 1000 / (high - low) if high > low else 0.0
 
     def at(value: float) -> float:
@@ -88,7 +88,7 @@ def build_waterfall(report: Report) -> tuple[Bar, ...]:
 
 
 def build_heat_map(divergences: tuple[Divergence, ...]) -> HeatMap:
-    """The divergences counted by stage, in the order of stages, and by depth, those of no step first."""
+    """Count the divergences by stage, in the order of stages, and by depth, those without a step first."""
     deepest = max((each.step for each in divergences), default=-1)
     width = max(1, -(-(deepest + 1) // MOST_COLUMNS))
     has_whole = any(each.step < 0 for each in divergences)

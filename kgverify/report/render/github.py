@@ -1,4 +1,4 @@
-"""The report as annotations of a GitHub workflow: lines that its runner reads from standard output."""
+"""The report as annotations of a GitHub workflow, which its runner reads from standard output."""
 
 from typing import Final
 
@@ -15,11 +15,11 @@ from kgverify.report.wording import (
 )
 
 MOST_ERRORS: Final = 10
-"""Errors that GitHub shows of one step."""
+"""The errors that GitHub shows for one step."""
 
 
 def render_annotations(report: Report) -> str:
-    """An error for each cause, or for the first divergences; a warning if inconclusive, a notice if all agrees."""
+    """Render an error for each cause or first divergence, a warning if inconclusive, and a notice with the verdict."""
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:
         lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(clip, report.reasons))))
@@ -38,15 +38,15 @@ def render_annotations(report: Report) -> str:
 
 
 def annotate(command: str, title: str, message: str) -> str:
-    """`::error title=…::…`, escaped as the runner's toolkit does it."""
+    """Render a workflow command, `::error title=…::…`, escaped as the runner's toolkit does it."""
     return f"::{command} title={escape_property(make_visible(title))}::{escape_data(make_visible(message))}"
 
 
 def escape_data(text: str) -> str:
-    """The message of a workflow command."""
+    """Escape the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def escape_property(text: str) -> str:
-    """The value of a property of a workflow command."""
+    """Escape the value of a property of a workflow command."""
     return escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing outside itself."""
+"""The report as one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -17,11 +17,11 @@ _IN_SCRIPTS: Final = {
     code: f"\\u{code:04x}"
     for code in (*map(ord, "<>&"), 0x7F, *range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
-"""What a script element, or whoever reads its source, could take for something else."""
+"""The characters that could end a script element or mislead a reader of its source, with their escapes."""
 
 
 def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
-    """The page. All text is escaped, and the page forbids every script but its own and every request.
+    """Render the page. All text is escaped, and the page forbids every request and every script but its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
     """
@@ -46,7 +46,7 @@ def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace |
 
 
 def summarize(report: Report) -> dict[str, Any]:
-    """The heart of the report, which the page carries as JSON for programs that read it."""
+    """Return the summary that the page contains as JSON, for programs."""
     return {
         "verdict": report.verdict,
         "level": report.level,
@@ -62,7 +62,7 @@ def summarize(report: Report) -> dict[str, Any]:
 
 
 def encode_for_script(data: Any) -> str:
-    """JSON that may stand in a script element: it holds no `<`, so that nothing in it can end the element."""
+    """Encode JSON for a script element: without `<`, nothing in it can end the element."""
     return msgspec.json.encode(data).decode().translate(_IN_SCRIPTS)
 
 
@@ -71,7 +71,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _read_own(environment: Environment, name: str) -> str:
-    """A file beside the templates, as it is."""
+    """Read a file beside the templates, unchanged."""
     if environment.loader is None:  # pragma: no cover
         return ""
     return environment.loader.get_source(environment, name)[0]

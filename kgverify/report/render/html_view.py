@@ -1,4 +1,4 @@
-"""What the HTML page shows, as plain data: the template only lays it out."""
+"""The content of the HTML page, as plain data for the template."""
 
 from collections import defaultdict
 from typing import Final, NamedTuple
@@ -24,32 +24,32 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 
 MOST_DETAILED: Final = 200
-"""Rows that open to a derivation."""
+"""The rows that open to a derivation."""
 
 MOST_ROWS: Final = 1000
-"""Rows of the table; JSON has all."""
+"""The rows of the table; JSON has all."""
 
 MOST_MEMBERS: Final = 10
-"""Further divergences of a cause that are listed."""
+"""The further divergences of a cause that are listed."""
 
 MOST_NEAR_TIES: Final = 50
-"""Near-ties listed."""
+"""The near-ties that are listed."""
 
 DETAIL_BUDGET: Final = 600_000
-"""Characters, markup included, of everything that rows open to."""
+"""The characters, markup included, of the details of all rows."""
 
 DETAIL_MARKUP: Final = 1_500
-"""Of these, what surrounds the derivation and the values."""
+"""The characters of the markup around a derivation and its values."""
 
 ROW_CHARACTERS: Final = 120
-"""Of a text in a row that is not open."""
+"""The most characters of a text in a closed row."""
 
 _METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 _SIDES: Final = ("both", "head", "tail")
 
 
 class MetricCell(NamedTuple):
-    """A metric of both sides; an empty text where there is none."""
+    """A metric of both sides; an empty text if a side lacks it."""
 
     expected: str
     actual: str
@@ -73,7 +73,7 @@ class Member(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What a row opens to: its first divergence. derivation: None where the divergence is of none."""
+    """The details of a row: its first divergence. derivation: None if the divergence is not in a derivation."""
 
     candidate: int
     atom: str
@@ -93,10 +93,10 @@ class Detail(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A cause, or a divergence where no causes were formed.
+    """A cause, or a divergence if no causes were formed.
 
-    share, repaired: texts, empty where nothing was split
-    detail:          None where the page would get too large
+    share, repaired: texts, empty if the loss was not split
+    detail:          None if the page would get too large
     """
 
     number: int
@@ -113,7 +113,7 @@ class Row(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rows under one heading; causes stand under none."""
+    """Rows under one heading; causes have no heading."""
 
     title: str
     rows: tuple[Row, ...]
@@ -177,7 +177,7 @@ class Page(NamedTuple):
 
 
 def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
-    """The page of a report; the derivations come from the traces. stepped: the actual steps of lockstep, if saved."""
+    """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
     groups = _RowBuilder(report, expected, actual, stepped).groups()
     rows = [row for group in groups for row in group.rows]
     metrics = tuple(_metric_rows(report))
@@ -222,7 +222,7 @@ def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | 
 
 
 class _RowBuilder:
-    """Makes the rows, and keeps count of how much they hold."""
+    """Builds the rows within the budget of the page."""
 
     def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
         self._report = report
@@ -237,7 +237,7 @@ class _RowBuilder:
         self._shares = {share.cause: share for share in attribution.shares} if attribution else {}
 
     def groups(self) -> tuple[Group, ...]:
-        """Causes in the order of the report; without causes the divergences, stage by stage."""
+        """Return the causes in the order of the report; without causes the divergences, stage by stage."""
         if self._report.causes:
             return (Group("", tuple(map(self._of_cause, range(min(MOST_ROWS, len(self._report.causes)))))),)
         by_stage: dict[str, list[Divergence]] = defaultdict(list)
@@ -264,7 +264,7 @@ class _RowBuilder:
             later=cause.num_later,
             share=f"{share.share:.4f}" if share else "",
             repaired=f"{share.repaired:.4f}" if share else "",
-            first=_place(first),
+            first=_describe_location(first),
             detail=self._detail(first, tuple(each for each in members[: MOST_MEMBERS + 1] if each is not first)),
         )
 
@@ -279,7 +279,7 @@ class _RowBuilder:
             later=divergence.later_steps,
             share="",
             repaired="",
-            first=_place(divergence),
+            first=_describe_location(divergence),
             detail=self._detail(divergence, ()),
         )
 
@@ -291,7 +291,7 @@ class _RowBuilder:
         if self._num > MOST_DETAILED or self._budget < 0:
             return None
         derivation = self._reader.read(first)
-        # In lockstep the actual engine's own run has another step there.
+        # In lockstep the actual engine's own run has a different step there.
         actual_candidate = None if self._report.lockstep else self._reader.sides.actual_candidate(first)
         values = [*value_lines(first.expected), *value_lines(first.actual)]
         self._budget -= derivation.size if derivation else 0
@@ -323,7 +323,7 @@ class _RowBuilder:
         )
 
 
-def _place(divergence: Divergence) -> str:
+def _describe_location(divergence: Divergence) -> str:
     step = f", step {divergence.step}" if divergence.step >= 0 else ""
     return f"candidate {divergence.candidate}{step}: {clip(divergence.atom, ROW_CHARACTERS)}"
 

@@ -25,7 +25,7 @@ Group = tuple[int, str]
 
 
 def render_junit(report: Report, expected: Trace) -> bytes:
-    """XML, UTF-8. A case fails with its first divergence; an inconclusive run has one error, and cases skipped."""
+    """Render UTF-8 XML. A case fails with its first divergence; an inconclusive run has one error and skipped cases."""
     found: dict[Group, list[Divergence]] = defaultdict(list)
     for each in report.divergences:
         found[each.query, each.side].append(each)
@@ -66,7 +66,7 @@ def render_junit(report: Report, expected: Trace) -> bytes:
 
 
 def _first_atoms(expected: Trace) -> dict[Group, str]:
-    """The groups in order, each with its first candidate, the true one."""
+    """Return the groups in order, each with its first candidate, the true one."""
     candidates, names = expected.columns.candidates, Names(expected)
     atoms: dict[Group, str] = {}
     for row, (query, side) in enumerate(zip(candidates.query.tolist(), candidates.side.tolist(), strict=True)):

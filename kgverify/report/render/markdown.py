@@ -1,4 +1,4 @@
-"""The report as Markdown, as GitHub renders it: for a pull request, an issue or a step summary."""
+"""The report as GitHub Markdown, for a pull request, an issue or a step summary."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ _SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|:
 
 
 def render_markdown(report: Report) -> str:
-    """The page: verdict, metrics, causes, first divergence."""
+    """Render the verdict, the metrics, the causes and the first divergence."""
     parts = [f"## {report.verdict.value}: {escape_markdown(describe_run(report))}", *_summary(report)]
     if report.metrics.expected or report.metrics.actual:
         parts += ["### Metrics, realistic ranks", _metrics(report)]
@@ -42,18 +42,18 @@ def render_markdown(report: Report) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Plain text in one line: every character that Markdown, HTML or GitHub could read otherwise as an entity."""
+    """Render plain text in one line, with every character special to Markdown, HTML or GitHub as an entity."""
     line = " ".join(make_visible(text).split())
     return _SPECIAL.sub(lambda match: "".join(map(_as_entity, match[0])), line)
 
 
 def _as_entity(character: str) -> str:
-    # GitHub looks for mentions and issues in the text that entities become; a comment parts that text.
+    # GitHub looks for mentions and issues in the decoded text; a comment splits that text.
     return f"&#{ord(character)};" + ("<!-- -->" if character in "@#" else "")
 
 
 def format_code(text: str) -> str:
-    """Text in one line as code; in a table too."""
+    """Render text in one line as code, also in a table."""
     line = " ".join(make_visible(text).split())
     if not line:
         return ""
@@ -63,7 +63,7 @@ def format_code(text: str) -> str:
 
 
 def fence(text: str) -> str:
-    """Text over several lines as a block of code, whatever backticks it holds."""
+    """Render text as a block of code, even if it contains backticks."""
     visible = make_visible(text)
     longest = max((len(run) for run in re.findall("`+", visible)), default=0)
     mark = "`" * max(3, longest + 1)

@@ -1,4 +1,4 @@
-"""The report as a person reads it in a terminal."""
+"""The report as text for a terminal."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -25,7 +25,7 @@ _SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10"
 
 
 class NextCommand(NamedTuple):
-    """What to type next, and what for."""
+    """A command to run next, and its purpose."""
 
     command: str
     purpose: str
@@ -172,7 +172,7 @@ def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBef
 
 
 def _consequences(report: Report, first: Divergence) -> list[str]:
-    """What follows from the first divergence, and what its cause is to blame for."""
+    """Describe the consequences of the first divergence, and the cost of its cause."""
     lines = []
     if first.later_steps:
         one = first.later_steps == 1
@@ -181,11 +181,11 @@ def _consequences(report: Report, first: Divergence) -> list[str]:
         return lines
     cause = report.causes[first.cause]
     share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
-    told = [f"{cause.num_divergences:,} divergences have this cause"] if cause.num_divergences > 1 else []
+    parts = [f"{cause.num_divergences:,} divergences have this cause"] if cause.num_divergences > 1 else []
     if share is not None and report.attribution is not None:
         lost = report.attribution.expected - report.attribution.actual
-        told.append(f"{'it' if told else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
-    return [*lines, f"{'; '.join(told)}."] if told else lines
+        parts.append(f"{'it' if parts else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
+    return [*lines, f"{'; '.join(parts)}."] if parts else lines
 
 
 def _text(value: Value) -> str:
@@ -219,7 +219,7 @@ def _render_causes(report: Report) -> RenderableType:
 
 
 def _summary_of_loss(report: Report) -> str:
-    """`match_facts explains 0.31 of the 0.35 lost.`"""
+    """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
     attribution = report.attribution
     if attribution is None:
         return ""
@@ -271,13 +271,13 @@ def _number(value: float | None) -> str:
 
 
 def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) -> str:
-    """One line: why the engine ran as it did, and what came out of caches."""
-    told = "; ".join(reasons)
+    """Describe in one line the reasons for the engine's settings, and its use of caches."""
+    text = "; ".join(reasons)
     if caches is None or caches.state == "unused":
-        return f"runs so because {told}"
+        return f"runs so because {text}"
     hits, misses = caches.graph_hits, caches.graph_misses
     graphs = f" ({hits} graphs found, {misses} compiled)" if hits or misses else ""
-    return f"runs so because {told}; compiler's cache {caches.state}{graphs}"
+    return f"runs so because {text}; compiler's cache {caches.state}{graphs}"
 
 
 def _render_equality(report: Report) -> RenderableType:

@@ -1,8 +1,8 @@
-"""A step stage by stage, as far as the traces of a saved run hold it.
+"""A step stage by stage, as far as the traces of a saved run show it.
 
-A trace of level `deep` holds what each stage gave; any other what a step came to. What can be read off it is compared: of
-the stage at fault the values of the divergence are shown, which are those of the replay where there was one; of stages
-before it a replay has shown that they agree; what differs in stages after it follows from it.
+A trace of level `deep` contains the output of each stage. Any other trace contains the result of the step, from which the
+outputs of some stages can be inferred. The stage at fault shows the values of the divergence, from the replay if there was
+one. A replay has shown that the stages before it agree. Differences of stages after it are consequences.
 """
 
 from collections import Counter
@@ -16,16 +16,16 @@ from kgverify.comparison.stage_difference import is_same_output, render_output
 from kgverify.comparison.step_view import Names, StepView, outcome_name
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.report.sides import SidesReader
+from kgverify.report.derivations import SidesReader
 from kgverify.report.wording import clip, value_lines
 from kgverify.trace.model.stage_items import StageOutputs
 
 INPUT: Final = "(input)"
-"""The goal that a step begins with; no stage, but where a walk begins."""
+"""The first line of a walk: the goal that the step begins with. It is not a stage."""
 
 
 class Mark(StrEnum):
-    """How the two sides of a stage compare."""
+    """The result of comparing a stage of both sides."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
@@ -36,8 +36,8 @@ class Mark(StrEnum):
 class StageLine(NamedTuple):
     """A stage of a step.
 
-    expected, actual: what each side's stage gave, item by item; empty where a trace does not hold it
-    note:             where the lines come from, or why there are none
+    expected, actual: the output of each side's stage, item by item; empty if a trace does not contain it
+    note:             the source of the lines, or the reason why they are missing
     is_culprit:       whether the divergence was found here
     """
 
@@ -50,10 +50,10 @@ class StageLine(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """One side's step with what is needed to read stages off it.
+    """One side's step, with the data from which its stages are inferred.
 
-    following: the next step, where it is held
-    outputs:   what its stages gave, as far as that was recorded
+    following: the next step, if the trace contains it
+    outputs:   the outputs of its stages, as far as they were recorded
     """
 
     step: StepView
@@ -64,14 +64,14 @@ class _Side(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What was read off one side: to be compared, and to be shown."""
+    """The output of a stage on one side: the key to compare, and the lines to show."""
 
     key: Any
     lines: tuple[str, ...]
 
 
 def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Divergence | None) -> tuple[StageLine, ...]:
-    """The stages of a step, its input first. divergence: the one found at this step, if any."""
+    """Return the stages of a step, its input first. divergence: the one found at this step, if any."""
     expected, actual, is_same_way = reader.read(candidate, step)
     if expected is None or actual is None:
         return tuple(_of_divergence(divergence)) if divergence else ()
@@ -82,7 +82,7 @@ def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Dive
         _Side(expected, following.expected, reader.names[0], reader.expected_fields, outputs[0]),
         _Side(actual, following.actual if is_own_run else None, reader.names[1], reader.actual_fields, outputs[1]),
     )
-    # What the actual engine did elsewhere tells nothing of the step that diverged.
+    # Other steps of the actual engine say nothing about the step that diverged.
     has_actual = is_same_way or divergence is None
     return tuple(_walk(sides, divergence, is_same_way, has_actual, reader.score_tolerance))
 
@@ -90,31 +90,34 @@ def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Dive
 def _walk(
     sides: tuple[_Side, _Side], divergence: Divergence | None, is_same_way: bool, has_actual: bool, tolerance: float
 ) -> Iterator[StageLine]:
-    culprit = _place_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
+    culprit = _index_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
     was_replayed = divergence is not None and divergence.is_replayed
     is_of_step = culprit <= len(STEP_STAGES)
     has_differed = not is_same_way or not is_of_step
-    for place, stage in enumerate((INPUT, *STEP_STAGES)):
+    for index, stage in enumerate((INPUT, *STEP_STAGES)):
         note, is_same, reads = _read(stage, sides, tolerance)
         if not has_actual:
-            note, is_same, reads = "the saved traces do not have the actual side of this step", False, (reads[0], None)
+            note, is_same, reads = (
+                "the saved traces do not contain the actual side of this step",
+                False,
+                (reads[0], None),
+            )
         lines = tuple(each.lines if each else () for each in reads)
         mark = Mark.AGREES
-        if place == culprit and divergence is not None:
+        if index == culprit and divergence is not None:
             yield from _of_divergence(divergence, stage)
             has_differed = True
             continue
-        if was_replayed and is_of_step and stage != INPUT and place < culprit:
-            # Whatever the traces show of it.
-            note = "both gave the same when the step was replayed"
+        if was_replayed and is_of_step and stage != INPUT and index < culprit:
+            note = "both outputs were equal when the step was replayed"
         elif stage in sides[0].outputs and stage in sides[1].outputs:
             if not is_same:
                 mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
                 has_differed = True
         elif stage == Stage.SELECT or reads[0] is None or reads[1] is None:
             mark = Mark.NOT_HELD
-        elif not is_same and place < culprit and is_of_step:
-            mark, note = Mark.NOT_HELD, "what differs is a later stage's doing; of this one a trace holds no more"
+        elif not is_same and index < culprit and is_of_step:
+            mark, note = Mark.NOT_HELD, "a later stage causes the difference; a trace does not show more of this one"
         elif not is_same:
             mark = Mark.FOLLOWS if has_differed else Mark.DIFFERS
             has_differed = True
@@ -123,27 +126,27 @@ def _walk(
         yield from _of_divergence(divergence)
 
 
-def _place_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
-    """Its place in a walk; beyond the last one where it is no stage of a step, -1 where there is none."""
+def _index_of_culprit(divergence: Divergence | None, is_same_goal: bool) -> int:
+    """Return the index of the culprit in a walk: -1 without one, and after the last if it is not a stage of a step."""
     if divergence is None:
         return -1
     if divergence.stage == Stage.ADVANCE and (not is_same_goal or divergence.field.startswith("steps.")):
-        # Where the step before went is where this one begins.
+        # The step before made the goal that this one begins with.
         return 0
     names = [stage.value for stage in STEP_STAGES]
     return names.index(divergence.stage) + 1 if divergence.stage in names else len(STEP_STAGES) + 1
 
 
 def _of_divergence(divergence: Divergence, shown_as: str = "") -> Iterator[StageLine]:
-    note = "read off the traces; only what differs"
+    note = "inferred from the traces; only the differences"
     if divergence.field.startswith("stage."):
-        note = "recorded; only what differs"
+        note = "recorded; only the differences"
     if divergence.is_replayed and divergence.field.startswith("stage."):
-        note = "replayed; only what differs"
+        note = "replayed; only the differences"
     elif divergence.is_replayed:
-        note = "taken alone the step comes out as expected: what ran beside it did this"
+        note = "replayed alone, the step is as expected: the fault depends on the steps that run beside it"
     if shown_as == INPUT:
-        note = f"{divergence.stage} of the step before gave it; {note}"
+        note = f"the output of {divergence.stage} in the step before; {note}"
     values = tuple(value_lines(divergence.expected)), tuple(value_lines(divergence.actual))
     yield StageLine(shown_as or divergence.stage, Mark.DIFFERS, *values, note=note, is_culprit=True)
 
@@ -151,10 +154,10 @@ def _of_divergence(divergence: Divergence, shown_as: str = "") -> Iterator[Stage
 def _read(
     stage: str, sides: tuple[_Side, _Side], tolerance: float
 ) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
-    """The note, whether both sides are the same, and what was read of each."""
-    told = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
-    if told[0] is not None and told[1] is not None:
-        is_same = is_same_output(Stage(stage), told[0], told[1], tolerance)
+    """Return the note, whether both sides are equal, and the output of each."""
+    recorded = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
+    if recorded[0] is not None and recorded[1] is not None:
+        is_same = is_same_output(Stage(stage), recorded[0], recorded[1], tolerance)
         return "recorded", is_same, (_read_output(Stage(stage), sides[0]), _read_output(Stage(stage), sides[1]))
     if stage == Stage.SCORE:
         return _read_scores(sides, tolerance)
@@ -191,7 +194,7 @@ def _read_matches(kind: Origin) -> Callable[[_Side], _Read | None]:
 
 
 def _read_resolved(side: _Side) -> _Read:
-    """Of each clause what it made, whatever its variables are called and wherever it stands."""
+    """Count the results of each clause, regardless of the names of variables and of the order."""
     made = Counter((r.kind, canonical(r.atoms), r.clause) for r in side.step.resolvents)
     return _Read(made, ())
 
@@ -207,7 +210,7 @@ def _read_closing(side: _Side) -> _Read:
     if GoalKind.TRUE in kinds:
         text = "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {len(step.resolvents)} resolvents"
     elif kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
-        text = "FALSE: none is left"
+        text = "FALSE: no resolvent is left"
     else:
         text = "nothing to close"
     return _Read(text, (text,))
@@ -217,7 +220,7 @@ def _read_limit(side: _Side) -> _Read | None:
     if "steps.dropped_atoms" not in side.fields:
         return None
     counts = side.step.dropped_atoms, side.step.dropped_resolvents
-    return _Read(counts, (f"dropped {counts[0]:,} for their atoms, {counts[1]:,} for their place",))
+    return _Read(counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",))
 
 
 def _read_choice(side: _Side) -> _Read:
@@ -253,22 +256,22 @@ _READERS: Final[dict[str, Callable[[_Side], _Read | None]]] = {
 
 _NOTES: Final[dict[str, str]] = {
     INPUT: "the goal that the step begins with",
-    Stage.SELECT: "a trace holds the goal, of which the definition takes the first atom; which one was taken it does not hold",
-    Stage.MATCH_RULES: "the rules whose resolvents are left after `limit`",
-    Stage.MATCH_FACTS: "the facts whose resolvents are left after `limit`",
-    Stage.RESOLVE: "compared as the resolvents below, without their order and the names of their variables",
-    Stage.PRUNE: "a trace does not hold the atoms that were deleted",
-    Stage.RENAME: "the resolvents as `limit` left them",
-    Stage.REVISIT: "a trace does not hold the resolvents that were dropped for having been visited",
-    Stage.CLOSE: "as the kinds of the resolvents show it",
-    Stage.ADVANCE: "the goal of the next step, where the trace has one",
+    Stage.SELECT: "a trace does not contain the selected atom; by definition it is the first one of the goal",
+    Stage.MATCH_RULES: "the rules whose resolvents `limit` kept",
+    Stage.MATCH_FACTS: "the facts whose resolvents `limit` kept",
+    Stage.RESOLVE: "the resolvents below, compared regardless of their order and the names of their variables",
+    Stage.PRUNE: "a trace does not contain the deleted atoms",
+    Stage.RENAME: "the resolvents that `limit` kept",
+    Stage.REVISIT: "a trace does not contain the resolvents that were dropped because they had been visited",
+    Stage.CLOSE: "inferred from the kinds of the resolvents",
+    Stage.ADVANCE: "the goal of the next step, if the trace contains one",
 }
 
 
 def _read_scores(sides: tuple[_Side, _Side], tolerance: float) -> tuple[str, bool, tuple[_Read | None, _Read | None]]:
-    """Scores are compared resolvent by resolvent, of those that both sides have."""
+    """Compare the scores of the resolvents that both sides have."""
     if not all("resolvents.score" in side.fields for side in sides):
-        return "a trace holds no scores", False, (None, None)
+        return "a trace does not contain scores", False, (None, None)
     scores: list[dict[Any, float]] = [{(r.content, r.clause): r.score for r in side.step.resolvents} for side in sides]
     shared = scores[0].keys() & scores[1].keys()
     reads = [
@@ -276,6 +279,6 @@ def _read_scores(sides: tuple[_Side, _Side], tolerance: float) -> tuple[str, boo
         for side in sides
     ]
     if not shared:
-        return "no resolvent is on both sides", False, (None, None)
+        return "the two sides have no resolvent in common", False, (None, None)
     is_same = all(is_close(scores[0][key], scores[1][key], tolerance) for key in shared)
     return f"compared for the {len(shared):,} resolvents that both sides have", is_same, (reads[0], reads[1])

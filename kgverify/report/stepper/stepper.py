@@ -1,4 +1,4 @@
-"""Stepping through the divergences of a saved run: where one stands, and the moves from there."""
+"""The stepper through the divergences of a saved run: its position, and the moves."""
 
 from typing import Any, Final, NamedTuple
 
@@ -23,11 +23,11 @@ MOVES: Final = {
 """The moves and what each does; `d` and `c` take a number."""
 
 
-class Place(NamedTuple):
-    """Where one stands.
+class Position(NamedTuple):
+    """The position of a stepper.
 
     divergence: index in the report
-    step:       of its candidate's derivation; -1 where the divergence is of no step
+    step:       of its candidate's derivation; -1 if the divergence is not in a step
     stage:      index in the walk through the step; -1 for the whole step
     """
 
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Stepper:
-    """Holds the place and moves it. UserError for a report without divergences, and for a number that there is not.
+    """Moves through the divergences of a report. UserError for a report without divergences, and for an unknown number.
 
     stepped: as in `SidesReader`
     """
@@ -52,60 +52,60 @@ class Stepper:
         self.report = report
         self.reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
         self._at = {(each.candidate, each.step): each for each in reversed(report.divergences) if each.step >= 0}
-        self.place = Place(0, report.divergences[0].step)
+        self.position = Position(0, report.divergences[0].step)
 
     @property
     def divergence(self) -> Divergence:
-        """The divergence one stands at, or in whose derivation."""
-        return self.report.divergences[self.place.divergence]
+        """The current divergence, to whose derivation the current step belongs."""
+        return self.report.divergences[self.position.divergence]
 
     @property
     def num_steps(self) -> tuple[int, int]:
-        """Steps of the candidate on either side; none where the expected side lacks it."""
+        """The number of steps of the candidate on each side; zeros if the expected side lacks it."""
         lacks = self.divergence.expected == NO_CANDIDATE
         return (0, 0) if lacks else self.reader.sides.num_steps(self.divergence.candidate)
 
     def derivation(self) -> Derivation | None:
-        """The step side by side; None where one stands at no step."""
+        """Return the current step side by side, or None if the position is not a step."""
         divergence = self.divergence
-        if self.place.step == divergence.step:
+        if self.position.step == divergence.step:
             return self.reader.read(divergence)
-        return self.reader.read_step(divergence.candidate, self.place.step)
+        return self.reader.read_step(divergence.candidate, self.position.step)
 
     def stages(self) -> tuple[StageLine, ...]:
-        """The stages of the step; none where one stands at no step."""
-        if self.place.step < 0 or not max(self.num_steps):
+        """Return the stages of the current step; empty if the position is not a step."""
+        if self.position.step < 0 or not max(self.num_steps):
             return ()
         # In lockstep other steps of the candidate may be divergences of their own.
-        found = self._at.get((self.divergence.candidate, self.place.step))
-        own = self.divergence if self.place.step == self.divergence.step else found
-        return walk_stages(self.reader.sides, self.divergence.candidate, self.place.step, own)
+        found = self._at.get((self.divergence.candidate, self.position.step))
+        own = self.divergence if self.position.step == self.divergence.step else found
+        return walk_stages(self.reader.sides, self.divergence.candidate, self.position.step, own)
 
     def go_to(self, number: int) -> None:
-        """Stand at a divergence; numbers begin at 1. UserError for one that there is not."""
+        """Go to a divergence; numbers begin at 1. UserError for an unknown number."""
         num = len(self.report.divergences)
         if not 1 <= number <= num:
             raise UserError(f"expected a divergence from 1 to {num}, found {number}", fix="choose one of these")
-        self.place = Place(number - 1, self.report.divergences[number - 1].step)
+        self.position = Position(number - 1, self.report.divergences[number - 1].step)
 
     def move(self, name: str, number: int | None = None) -> str:
-        """Make a move of `MOVES`; the number is that of `d` and `c`. Returns why the place stays, or an empty text."""
+        """Make a move of `MOVES`, with a number for `d` and `c`. Return why the move is impossible, or an empty text."""
         if name in ("d", "c"):
             return self._jump(name, number)
         if name in ("n", "p"):
-            return self._to_divergence(self.place.divergence + (1 if name == "n" else -1))
+            return self._to_divergence(self.position.divergence + (1 if name == "n" else -1))
         if name in ("f", "b"):
-            return self._to_step(self.place.step + (1 if name == "f" else -1))
+            return self._to_step(self.position.step + (1 if name == "f" else -1))
         if name in ("s", "S"):
             return self._to_stage(1 if name == "s" else -1)
-        self.place = Place(self.place.divergence, self.divergence.step)
+        self.position = Position(self.position.divergence, self.divergence.step)
         return ""
 
     def data(self) -> dict[str, Any]:
-        """The divergence one stands at with the step side by side and its stages, for JSON."""
+        """Return the current divergence, the step side by side, and its stages, for JSON."""
         derivation = self.derivation()
         return {
-            "number": self.place.divergence + 1,
+            "number": self.position.divergence + 1,
             "divergence": self.divergence,
             "derivation": _as_data(derivation) if derivation else None,
             "stages": _as_data(self.stages()),
@@ -118,7 +118,7 @@ class Stepper:
         if not num:
             return "the divergences were not grouped into causes"
         if number is None or not 1 <= number <= num:
-            return f"{name} takes the number of a {what}, 1 to {num}"
+            return f"{name} needs the number of a {what}, 1 to {num}"
         self.go_to(causes[number - 1].first + 1 if name == "c" else number)
         return ""
 
@@ -133,22 +133,22 @@ class Stepper:
             return "neither side has a further step"
         if step < min(0, self.divergence.step):
             return "this is the first step"
-        self.place = Place(self.place.divergence, step)
+        self.position = Position(self.position.divergence, step)
         return ""
 
     def _to_stage(self, by: int) -> str:
         stages = self.stages()
         if not stages:
-            return "there is no step here that both sides have"
-        stage = self.place.stage + by if self.place.stage >= 0 or by > 0 else len(stages) - 1
+            return "both sides have no step here"
+        stage = self.position.stage + by if self.position.stage >= 0 or by > 0 else len(stages) - 1
         if stage >= len(stages):
-            return "this is the last stage; f goes on to the next step"
-        self.place = self.place._replace(stage=max(-1, stage))
+            return "this is the last stage; f goes to the next step"
+        self.position = self.position._replace(stage=max(-1, stage))
         return ""
 
 
 def _as_data(value: Any) -> Any:
-    """Named tuples as objects, all the way down."""
+    """Convert named tuples to objects, recursively."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _as_data(each) for name, each in value._asdict().items()}
     return [_as_data(each) for each in value] if isinstance(value, tuple) else value

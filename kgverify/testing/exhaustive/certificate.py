@@ -36,6 +36,7 @@ from kgverify.testing.exhaustive.scope import (
     enumerate_programs,
     find_scope,
 )
+from kgverify.testing.reproducers.text_format import saving_bugs
 
 __all__ = [
     "SCOPES",
@@ -128,6 +129,7 @@ class _Task(NamedTuple):
     programs: list[ScopedProgram]
 
 
+@saving_bugs()
 def certify(
     scope: Scope,
     engine: EngineSpec | MakePipeline = EAGER,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,10 +33,11 @@ from kgverify.trace.hdf5.stored_array import (
     open_again,
     open_regular,
     read_array,
+    translate_error,
     translate_hdf5_errors,
 )
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
-from kgverify.trace.model.levels import check_together, level_of, required
+from kgverify.trace.model.levels import TraceLevel, check_together, level_of, required
 from kgverify.trace.model.schema import (
     FIELD_OF,
     FIELDS,
@@ -82,12 +84,14 @@ class StoredFile(NamedTuple):
     unknown:  the others that can be kept
     dropped:  paths of those that cannot
     identity: the file must still be this one when it is read
+    level:    the level that its header names; None if the header is damaged
     """
 
     arrays: dict[str, StoredArray]
     unknown: dict[str, StoredArray]
     dropped: tuple[str, ...]
     identity: Identity
+    level: TraceLevel | None
 
     @property
     def is_archived(self) -> bool:
@@ -113,13 +117,12 @@ def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
             with collecting(problems, field.path, where):
                 if (dataset := _open_dataset(root, field, str(path), groups)) is not None:
                     known[field.path] = _check_dataset(dataset, field, where, identity[2])
-                    known[field.path] = replace(known[field.path], checksum=_read_checksum(dataset, where))
         with collecting(problems, "/", str(path)):
             for group in (root, *groups.values()):
                 h5o.get_info(group)  # checks what finding a dataset by its name does not
         _check_together(known, unknown, identity[2], problems)
-        _check_whole(root, descriptor, path, known, problems)
-        return StoredFile(known, unknown, tuple(dropped), identity)
+        level = _check_whole(root, descriptor, path, known, problems)
+        return StoredFile(known, unknown, tuple(dropped), identity, level)
 
 
 def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:
@@ -134,8 +137,7 @@ def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None
             with collecting(problems, name, each.where):
                 altered[name] = read_array(descriptor, each)
                 each.check_checksum(xxhash.xxh3_64_intdigest(altered[name].data))
-                if problems is None or name not in problems:
-                    intact[name] = altered.pop(name)
+                intact[name] = altered.pop(name)
     return intact, altered
 
 
@@ -145,16 +147,24 @@ def load_unknown(path: Path, stored: StoredFile) -> Arrays:
         return {name: load_array(descriptor, each) for name, each in stored.unknown.items()}
 
 
-@contextmanager
-def collecting(problems: Problems | None, name: str, where: str) -> Iterator[None]:
-    """Collect what is wrong with a dataset instead of raising it; raise it where nothing is collected."""
-    try:
-        with translate_hdf5_errors(where):
-            yield
-    except UserError as error:
-        if problems is None:
-            raise
-        problems.setdefault(name, error.message)
+class collecting:
+    """A context manager that collects the problem of a dataset, or raises it as a UserError if nothing is collected."""
+
+    def __init__(self, problems: Problems | None, name: str, where: str) -> None:
+        self._problems, self._name, self._where = problems, name, where
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        found = None if error is None else translate_error(error, self._where)
+        if found is not None and self._problems is not None:
+            self._problems.setdefault(self._name, found.message)
+        elif found is not None and found is not error:
+            raise found from error
+        return found is not None and self._problems is not None
 
 
 def _check_together(
@@ -177,21 +187,24 @@ def _check_together(
 
 def _check_whole(
     root: Any, descriptor: int, path: Path, known: Mapping[str, StoredArray], problems: Problems | None
-) -> None:
+) -> TraceLevel | None:
     """Check that the file holds what its level requires, and that its checksum is that of its datasets."""
     where = str(path)
+    level = None
     if "header" in known:
         with collecting(problems, "header", where):
             level = level_of(load_array(descriptor, known["header"]), where)
+            needed = required(level)
             for field in FIELDS:
-                if field.path in required(level) and field.path not in known:
+                if field.path in needed and field.path not in known:
                     with collecting(problems, field.path, where):
                         raise _missing(field, where)
             if problems is None:
                 check_together(known, where)
     with collecting(problems, "/", where):
-        checksums = {name: stored.checksum for name, stored in known.items() if stored.checksum is not None}
+        checksums = {name: stored.checksum or 0 for name, stored in known.items()}
         check_file_checksum(checksums, _read_checksum(root, f"{path}:/"), where)
+    return level
 
 
 @contextmanager
@@ -337,7 +350,7 @@ def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> St
             fix="write it with the type that docs/trace-format.md prescribes",
         )
     shape = _check_shape(_shape_of(dataset), field, where)
-    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size)
+    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
 
 
 def _check_unknown(dataset: Any, where: str, file_size: int) -> StoredArray:
@@ -347,7 +360,7 @@ def _check_unknown(dataset: Any, where: str, file_size: int) -> StoredArray:
     matching = [d for d in plain if dataset.get_type().equal(_library_type(d))]
     if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
         raise UserError("is not a plain array", where=where, fix="write it as an array of numbers")
-    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size)
+    return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, None)
 
 
 def _check_shape(shape: tuple[int, ...] | None, field: Field, where: str) -> tuple[int, ...]:
@@ -365,7 +378,9 @@ def _check_shape(shape: tuple[int, ...] | None, field: Field, where: str) -> tup
     return shape
 
 
-def _locate(dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, file_size: int) -> StoredArray:
+def _locate(
+    dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, file_size: int, checksum: int | None
+) -> StoredArray:
     """Locate the data. UserError unless all of them lie in this very file and can be as large as the shape says."""
     num_bytes = dtype.itemsize * prod(shape)
     plan = dataset.get_create_plist()
@@ -409,11 +424,11 @@ def _locate(dataset: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
         if num_bytes:
             space = dataset.get_space()
             dataset.read(space, space, content)
-        return StoredArray(where, dtype, shape, content=content)
+        return StoredArray(where, dtype, shape, content=content, checksum=checksum)
     if layout == _CONTIGUOUS or not num_bytes:
-        return StoredArray(where, dtype, shape, -1 if offset is None else int(offset))
+        return StoredArray(where, dtype, shape, -1 if offset is None else int(offset), checksum=checksum)
     chunks = _locate_chunks(dataset, shape, chunk_shape, where, file_size)
-    return StoredArray(where, dtype, shape, -1, None, chunk_shape, filters, chunks)
+    return StoredArray(where, dtype, shape, -1, None, chunk_shape, filters, chunks, checksum)
 
 
 def _locate_chunks(

@@ -69,6 +69,7 @@ class DataFile:
     """A file of a trace, of any level, whose structure was checked. Contiguous arrays are read-only views of the file.
 
     stored: its datasets by path
+    level:  the level of the trace
     cache:  the chunks of packed datasets
     arrays: datasets in memory that take the place of a file: those of a journal
 
@@ -81,17 +82,13 @@ class DataFile:
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._in_memory, self._loaded = arrays is not None, arrays
         self._cache = cache or ChunkCache()
+        self.level = self._file.level or level_of(self.small("header"), str(path))
         check_level(self.stored, self.level, str(path))
         self._num_rows = num_rows({name: stored.shape[0] for name, stored in self.stored.items()})
         self.num_candidates, self.num_steps, self.num_resolvents = self._num_rows.values()
         self._num_rows["digests"] = self.num_steps
         self._check_lengths()
         self._offsets: dict[str, Offsets] = {}
-
-    @cached_property
-    def level(self) -> TraceLevel:
-        """The level of the trace."""
-        return level_of(self.small("header"), str(self.path))
 
     @property
     def is_archived(self) -> bool:
@@ -483,4 +480,4 @@ def _in_memory(arrays: Arrays, path: Path) -> StoredFile:
         )
         for name, array in arrays.items()
     }
-    return StoredFile(stored, {}, (), (0, 0, 0))
+    return StoredFile(stored, {}, (), (0, 0, 0), None)

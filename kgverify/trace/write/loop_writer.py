@@ -96,22 +96,28 @@ class LoopWriter:
         self._writer: TraceWriter | None = None
 
     def append(
-        self, candidates: Arrays, steps: Arrays, resolvents: Arrays, stages: Arrays | Sequence[StageOutputs] = ()
+        self,
+        candidates: Arrays,
+        steps: Arrays,
+        resolvents: Arrays,
+        stages: Arrays | Sequence[StageOutputs] | None = None,
     ) -> None:
         """Add candidates with all their steps, by the names of the columns.
 
-        stages: the outputs of the stages, for level `deep`: a dictionary by `kgverify.Stage` for each step, or the columns
+        stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
         limits dropped. Columns that the format allows to be absent may be left out, but in every batch.
         """
+        if stages is not None and not isinstance(stages, Mapping):
+            stages = encode_stage_outputs(stages)._asdict()
         given = {
             f"{group}.{name}": self._convert(self._field(group, name), value)
             for group, columns in (
                 ("candidates", candidates),
                 ("steps", steps),
                 ("resolvents", resolvents),
-                ("stages", stages if isinstance(stages, Mapping) else _encode_stages(stages)),
+                ("stages", stages or {}),
             )
             for name, value in columns.items()
         }
@@ -263,7 +269,3 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         if array.size:
             raise UserError(f"dtype is {array.dtype}, expected numbers", where=where, fix="give an array of numbers")
     return array
-
-
-def _encode_stages(outputs: Sequence[StageOutputs]) -> Arrays:
-    return encode_stage_outputs(outputs)._asdict() if outputs else {}

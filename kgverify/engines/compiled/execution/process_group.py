@@ -1,4 +1,4 @@
-"""Processes of one host that share an evaluation, as `torchrun` starts them: each takes the GPU of its number."""
+"""The processes of one host that `torchrun` starts for one evaluation: each takes the GPU of its number."""
 
 import os
 from datetime import timedelta
@@ -10,29 +10,29 @@ from torch import distributed
 from kgverify.errors import UserError
 
 _PATIENCE: Final = timedelta(days=7)
-"""How long a member waits for what another says; `torchrun` ends the others when one is gone."""
+"""The time that a process waits for another; `torchrun` ends the others when one has ended."""
 
 
 class KeyValueStore(Protocol):
-    """As much of a `torch.distributed.Store` as is used; `get` waits for the key."""
+    """The methods of a `torch.distributed.Store` that are used; `get` waits for the key."""
 
     def set(self, key: str, value: str) -> None:
         """Set a key."""
         ...
 
     def get(self, key: str) -> bytes:
-        """The value of a key."""
+        """Return the value of a key."""
         ...
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter; what it then holds."""
+        """Add to a counter and return its new value."""
         ...
 
 
 class TorchTeam:
-    """One member. They agree through the key-value store by which the processes found each other.
+    """A process of the group. The processes communicate through the key-value store by which they found each other.
 
-    index: number of this process; 0 leads. size: how many there are.
+    index: the number of this process; process 0 leads. size: the number of processes.
     """
 
     def __init__(self, store: KeyValueStore, index: int, size: int) -> None:
@@ -49,14 +49,14 @@ class TorchTeam:
         return bytes.fromhex(self._store.get(key).decode())
 
     def add(self, counter: str, num: int) -> int:
-        """Add to a counter that all members share; what it then holds."""
+        """Add to a counter that all processes share and return its new value."""
         return int(self._store.add(f"kgverify/{counter}", num))
 
 
 def join_team() -> TorchTeam | None:
-    """The team that `torchrun` started this process for; None where it did not, or started one process alone.
+    """Join the group that `torchrun` started this process for; None without `torchrun`, or for a single process.
 
-    UserError where there are more processes than GPUs, or torch was built without `torch.distributed`.
+    UserError if there are more processes than GPUs, or torch was built without `torch.distributed`.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

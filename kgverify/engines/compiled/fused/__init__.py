@@ -1,1 +1,1 @@
-"""The tick as Triton kernels that work in place, where stages are as they are."""
+"""The tick as Triton kernels that work in place and replace the sound stages."""

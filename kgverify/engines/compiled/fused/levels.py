@@ -1,4 +1,4 @@
-"""The policy in several precisions: one for all scores, and those in which close choices are made again."""
+"""The policy in several precisions: one for all scores, the others for close choices."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -15,11 +15,10 @@ from kgverify.engines.policy import Policy
 LEVELS: Final = {
     FLOAT32: (FLOAT32, EXACT),
     "bf16x3": ("bf16x3", EXACT),
-    "tf32": ("tf32", "bf16x3", EXACT),
     "fp16": ("fp16", "bf16x3", EXACT),
     "bf16": ("bf16", "bf16x3", EXACT),
 }
-"""A precision, and those in which its close choices are made again, one after the other."""
+"""The precisions of each option: the first for all scores, the others in turn for choices that are still close."""
 
 
 class ScoreLevel(NamedTuple):
@@ -31,7 +30,7 @@ class ScoreLevel(NamedTuple):
 
 
 def build_levels(precision: str, policy: Policy, device: torch.device) -> tuple[ScoreLevel, ...]:
-    """The levels of a precision, their errors not measured; none for `shortest`."""
+    """Return the levels of a precision, their errors not yet measured; none for `shortest`."""
     if policy.name != "two_tower":
         return ()
     return tuple(
@@ -42,7 +41,7 @@ def build_levels(precision: str, policy: Policy, device: torch.device) -> tuple[
 def measure_errors(
     levels: Sequence[ScoreLevel], policy: Policy, max_atoms: int, device: torch.device
 ) -> tuple[ScoreLevel, ...]:
-    """The levels with their errors, but the last one, which is exact; by launches as a tick has them."""
+    """Measure the errors of the levels, with the launches of a tick, except that of the last one, which is exact."""
     if not levels:
         return ()
     num = sample_size(device)

@@ -1,4 +1,4 @@
-"""Triton kernels that note what a fused tick decided, before it is carried out: steps and their resolvents, or digests alone."""
+"""Triton kernels that log the decisions of a fused tick before they are carried out: steps and resolvents, or digests."""
 
 import triton
 import triton.language as tl
@@ -22,7 +22,7 @@ _SECOND = tl.constexpr(0x94D049BB133111EB - (1 << 64))
 
 @triton.jit
 def _shift(word, BITS: tl.constexpr):
-    """Shifted to the right, zeros moving in."""
+    """Shift to the right, filling with zeros."""
     return (word >> BITS) & ((1 << (64 - BITS)) - 1)
 
 
@@ -60,7 +60,7 @@ def _outcome_after(kind, depth, max_depth):
 def note_steps_kernel(
     derivations, work, decisions, log, num_logged, row_base, max_depth, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A step for each slot that takes one, in any order. row_base: rows noted before those of this tick."""
+    """Log a step for each slot that takes one, in any order. row_base: the rows logged before this tick."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
         place = tl.atomic_add(num_logged, 1).to(tl.int64)
@@ -87,7 +87,7 @@ def note_steps_kernel(
 def note_rows_kernel(
     work, decisions, rows, count, log, row_base, row_stride, window, A, HAS_ATOMS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The rows of a tick, in their order, after those of the ticks before."""
+    """Log the rows of a tick, in their order, after those of earlier ticks."""
     num = tl.minimum(tl.load(count), window)
     begin = tl.program_id(0) * BLOCK
     if begin < num:
@@ -110,13 +110,13 @@ def note_rows_kernel(
 
 @triton.jit(do_not_specialize=["window"])
 def move_base_kernel(count, row_base, window):
-    """The rows of this tick are noted."""
+    """Advance the base of the rows past those of this tick."""
     tl.store(row_base, tl.load(row_base) + tl.minimum(tl.load(count), window))
 
 
 @triton.jit(do_not_specialize=["window", "A"])
 def hash_rows_kernel(rows, count, hashes, window, A, BLOCK: tl.constexpr):
-    """The hash of each row's resolvent."""
+    """Hash each row's resolvent."""
     num = tl.minimum(tl.load(count), window)
     begin = tl.program_id(0) * BLOCK
     if begin < num:
@@ -152,7 +152,7 @@ def _finish_digest(goal, total, chosen, num_resolvents, dropped_atoms, dropped_r
 def digest_kernel(
     derivations, work, decisions, hashes, sequence, multiset, max_depth, A, ATOMS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The digests of each step taken, at its candidate's place and its depth."""
+    """Take the digests of each step, at its candidate's pool index and its depth."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
         kind, depth = tl.load(decisions.kind + slot), tl.load(derivations.depth + slot)

@@ -1,4 +1,4 @@
-"""What fused ticks did, noted on the device: steps and resolvents without padding, or the digests of steps."""
+"""Logs of fused ticks on the device: steps and resolvents without padding, or the digests of steps."""
 
 from typing import Final, NamedTuple
 
@@ -31,7 +31,7 @@ _ROW_BYTES: Final = 9
 
 
 class Decisions(NamedTuple):
-    """What the step of each slot gives, where it is taken at this tick.
+    """The result of each slot's step, where it is taken at this tick.
 
     is_taken:        int32   [B]
     kind:            int32   [B]
@@ -57,8 +57,8 @@ class RowBuffers(NamedTuple):
     score: Tensor
 
 
-class Noted(NamedTuple):
-    """What there is to note of a tick. num_rows: int32 []."""
+class TickBuffers(NamedTuple):
+    """The buffers of a tick that logs read. num_rows: int32 []."""
 
     derivations: Derivations
     work: Work
@@ -68,7 +68,7 @@ class Noted(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """Steps in any order: place and first int64 [T], goal int32 [T, A, 3], the others int32 [T]. first: of the rows noted."""
+    """Steps in any order: pool_index and first int64 [T], goal int32 [T, A, 3], the others int32 [T]. first: a row of `_Rows`."""
 
     pool_index: Tensor
     depth: Tensor
@@ -85,7 +85,7 @@ class _Steps(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Resolvents: origin_kind int8 [R], origin int32 [R], score float32 [R], atoms int32 [R, A, 3]."""
+    """The resolvents: origin_kind int8 [R], origin int32 [R], score float32 [R], atoms int32 [R, A, 3]."""
 
     origin_kind: Tensor
     origin: Tensor
@@ -94,18 +94,20 @@ class _Rows(NamedTuple):
 
 
 class StepLog:
-    """Steps and resolvents of some ticks, as many as the memory holds.
+    """A log of the steps and resolvents of as many ticks as the memory holds.
 
-    memory:    bytes to be used, if that is enough for three replays
-    has_atoms: whether with the atoms of goals and resolvents
+    memory:    bytes to use; more if three replays need more
+    has_atoms: also log the atoms of goals and resolvents
     """
 
-    def __init__(self, noted: Noted, limits: Limits, layout: Layout, memory: int, *, has_atoms: bool = True) -> None:
+    def __init__(
+        self, noted: TickBuffers, limits: Limits, layout: Layout, memory: int, *, has_atoms: bool = True
+    ) -> None:
         self._noted, self._limits, self._layout, self._has_atoms = noted, limits, layout, has_atoms
         device = noted.num_rows.device
         goal_bytes = 12 * layout.atoms if has_atoms else 0
         tick_bytes = layout.slots * (goal_bytes + _STEP_BYTES) + layout.score_window * (goal_bytes + _ROW_BYTES)
-        # Two replays are under way before it is looked at.
+        # Two replays are in progress before the host reads the counts.
         num_ticks = max(3 * TICKS_PER_REPLAY, min(_MOST_TICKS, memory // tick_bytes))
         num_steps, num_rows = num_ticks * layout.slots, num_ticks * layout.score_window
 
@@ -123,19 +125,19 @@ class StepLog:
         )
         self._num_steps = torch.zeros((), dtype=torch.int32, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
-        # As they were when they were last read, and ticks launched since, at most.
+        # The counts when they were last read, and the most ticks launched since.
         self._steps_seen = self._rows_seen = self._ticks_since = 0
 
     def clear(self) -> None:
-        """Forget what was noted."""
+        """Clear the log."""
         self._num_steps.zero_()
         self._num_rows.zero_()
         self._steps_seen = self._rows_seen = 0
-        # A replay is under way before the first look.
+        # A replay is in progress before the first look.
         self._ticks_since = TICKS_PER_REPLAY
 
     def note_(self) -> None:
-        """Note the tick that was decided and is not yet carried out."""
+        """Log the tick that is decided and not yet carried out."""
         noted, layout = self._noted, self._layout
         words = 3 * layout.atoms
         launch_kernel(
@@ -171,7 +173,7 @@ class StepLog:
         launch_kernel(move_base_kernel, 1, noted.num_rows, self._num_rows, layout.score_window)
 
     def has_room(self) -> bool:
-        """Whether another replay fits, whatever it does; asked once after each. The device is waited for only in doubt."""
+        """Return whether another replay surely fits; call it once after each. Waits for the device only in doubt."""
         self._ticks_since += TICKS_PER_REPLAY
         if self._fits():
             return True
@@ -186,7 +188,7 @@ class StepLog:
         ) and self._rows_seen + ticks * self._layout.score_window <= len(self._rows.origin)
 
     def send(self) -> PendingCopy[Chunk] | None:
-        """Send off what was noted, by candidate and depth; then forget it. It is put in order on the device."""
+        """Start copying the logged steps, sorted on the device by candidate and depth, to the host; then clear the log."""
         num_steps = int(self._num_steps)
         if not num_steps:
             return None
@@ -215,7 +217,7 @@ class StepLog:
         return PendingCopy(chunk, copies)
 
     def take(self) -> Chunk | None:
-        """The same, waited for."""
+        """Copy the logged steps to the host and clear the log."""
         sent = self.send()
         return None if sent is None else sent.wait()
 
@@ -246,12 +248,12 @@ class StepLog:
 
 
 class DigestLog:
-    """The digests of every step of a pool, at its candidate's place and its depth.
+    """A log of the digests of every step of a pool, at the candidate's pool index and the step's depth.
 
-    Goals are canonical, so that the digest blind to numbering is the one of everything.
+    Goals are canonical, so that the digest up to renaming equals the digest of the exact sequence.
     """
 
-    def __init__(self, noted: Noted, limits: Limits, layout: Layout) -> None:
+    def __init__(self, noted: TickBuffers, limits: Limits, layout: Layout) -> None:
         self._noted, self._limits, self._layout = noted, limits, layout
         device = noted.num_rows.device
         self._hashes = torch.zeros(layout.score_window, dtype=torch.int64, device=device)
@@ -259,7 +261,7 @@ class DigestLog:
         self._multiset = torch.zeros_like(self._sequence)
 
     def note_(self) -> None:
-        """Note the tick that was decided and is not yet carried out."""
+        """Log the tick that is decided and not yet carried out."""
         noted, layout = self._noted, self._layout
         launch_kernel(
             hash_rows_kernel,
@@ -288,7 +290,7 @@ class DigestLog:
         )
 
     def send(self, num_steps: Tensor) -> PendingCopy[StepDigests]:
-        """Send off the digests of candidates that took so many steps, int32 [N], one after the other."""
+        """Start copying the digests of candidates to the host, one after the other. num_steps: int32 [N], of each."""
         num = len(num_steps)
         is_step = torch.arange(self._limits.max_depth, device=num_steps.device) < num_steps[:, None]
         copies = HostCopy()

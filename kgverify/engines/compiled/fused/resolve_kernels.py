@@ -1,6 +1,6 @@
-"""What the fused kernels know of resolution: a clause in each lane, resolved with its slot's goal.
+"""Resolution in the fused kernels: a clause in each lane, resolved with its slot's goal.
 
-What is known of a resolvent while its atoms are gone through is a few numbers of the lane.
+While a lane goes through the atoms of a resolvent it keeps only a few numbers.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from kgverify.engines.compiled.program.tables import FACT_HASH
 from kgverify.engines.compiled.state import PAD
 
 MOST_ATOMS: Final = 7
-"""Longest goals: their variables are numbered in four bits each, 0 being none."""
+"""The longest goals: their variables are numbered in four bits each, 0 being none."""
 MOST_VARIABLES: Final = 32
-"""Variables of a goal and a clause together: two words of four bits each."""
+"""The most variables of a goal and a clause together: two words of four bits each."""
 MOST_RESOLVENTS: Final = 1024
-"""Of a step: a program holds their scores at once."""
+"""The most resolvents of a step: a program holds their scores at once."""
 
 _PAD = tl.constexpr(PAD)
 _MULTIPLIER = tl.constexpr(FACT_HASH)
@@ -24,7 +24,7 @@ _MULTIPLIER = tl.constexpr(FACT_HASH)
 
 @triton.jit
 def _bind(left, right):
-    """Make two arguments equal: the variable, what it becomes, and whether that is possible."""
+    """Make two arguments equal: return the variable, its value, and whether that is possible."""
     variable = tl.where(left < 0, left, right)
     return variable, tl.where(left < 0, right, left), (variable < 0) | (left == right)
 
@@ -60,7 +60,7 @@ def _is_fact(mask, predicate, first, second, tables):
 
 @triton.jit
 def _number(argument, is_left, low, high, count):
-    """The argument under its canonical number; the numbers given so far, four bits each, and how many they are."""
+    """Return the canonical argument, the numbers given so far, four bits each, and their count."""
     is_variable = is_left & (argument < 0)
     variable = tl.where(is_variable, -1 - argument, 0).to(tl.int64)
     shift = (variable & 15) * 4
@@ -92,9 +92,9 @@ def resolve_clauses(
     COMPARE: tl.constexpr,
     STORE: tl.constexpr,
 ):
-    """Resolve clauses, one in each lane: whether each matches, the atoms left, the variables among them, the goal's hash, and
-    whether it is `other`.
+    """Resolve clauses, one in each lane.
 
+    Returns whether each matches, the atoms left, the number of their variables, the goal's hash, and whether it is `other`.
     COMPARE: compare with the goals at `other_atoms`; STORE: write to `out_atoms`; both are pointers, one for each lane
     """
     goal = derivations.goal + slot * (3 * A)

@@ -1,4 +1,4 @@
-"""The second half of a fused tick: the choice among a slot's resolvents, the step, and the next candidate of a slot that ended.
+"""The second half of a fused tick: the choice among a slot's resolvents, the step, and the next candidate of an ended slot.
 
 A program is a slot; its lanes are resolvents, or the words of a goal.
 """
@@ -21,7 +21,7 @@ _NO_CANDIDATE = tl.constexpr(NO_CANDIDATE)
 
 @triton.jit
 def _scores_of(slot, decisions, rows, BLOCK: tl.constexpr):
-    """The lanes of a slot's resolvents, the first row and the scores."""
+    """Return the lanes of a slot's resolvents, their mask, the first row and the scores."""
     lane = tl.arange(0, BLOCK)
     mask = lane < tl.load(decisions.num_resolvents + slot)
     first = tl.load(decisions.first + slot)
@@ -30,7 +30,7 @@ def _scores_of(slot, decisions, rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def _is_same_goal(row, mask, best, rows, A):
-    """Whether the resolvent of each lane is that of the row `best`, atom for atom."""
+    """Return whether the resolvent of each lane equals that of the row `best`, atom for atom."""
     is_same = mask
     i = 0
     while i < 3 * A:
@@ -52,9 +52,9 @@ def find_close_kernel(
     IS_FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """List the slots whose highest scores of different resolvents are close, and the resolvents that are as close to the highest.
+    """List the slots whose highest scores of different resolvents are close, and the resolvents as close to the highest.
 
-    IS_FIRST: of all slots, which are counted; else of those that were close already
+    IS_FIRST: among all slots, whose choices are counted; else among those that were close already
     """
     slot = tl.program_id(0).to(tl.int64)
     is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == _GOAL)
@@ -88,7 +88,7 @@ def find_close_kernel(
 
 @triton.jit
 def choose_kernel(decisions, rows, BLOCK: tl.constexpr):
-    """The highest score, of equal ones the lowest index; where one is no number, the first of those."""
+    """Choose the highest score, of equal scores the lowest index; if a score is NaN, the first NaN."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
         if tl.load(decisions.kind + slot) == _GOAL:
@@ -108,7 +108,7 @@ def choose_kernel(decisions, rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH):
-    """Make the words the slot's goal, and the one visited at this depth, if it is kept."""
+    """Make the words the slot's goal and, if it is kept, the goal visited at this depth."""
     mask = lane < 3 * A
     tl.store(derivations.goal + slot * (3 * A) + lane, words, mask=mask)
     if depth < DEPTH:
@@ -194,13 +194,13 @@ def advance_kernel(
     RECYCLES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """`advance` and `finish` where a step is taken; RECYCLES: then `recycle`."""
+    """Do `advance` and `finish` where a step is taken; RECYCLES: then `recycle`."""
     slot = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     if tl.load(decisions.is_taken + slot) != 0:
         _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth)
     if RECYCLES:
-        # What one thread has stored is read by all.
+        # All threads read the stores of one.
         tl.debug_barrier()
         if tl.load(derivations.outcome + slot) != _OPEN:
             _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)

@@ -1,4 +1,4 @@
-"""The buffers of a fused tick, and the kernels that make it up, one launch after the other without a look from the host."""
+"""The buffers of a fused tick and the launches of its kernels, without synchronising with the host in between."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
@@ -13,7 +13,7 @@ from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.execution.kernel_launch import compile_ahead
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.fused.levels import ScoreLevel
-from kgverify.engines.compiled.fused.record import Decisions, DigestLog, Noted, RowBuffers, StepLog
+from kgverify.engines.compiled.fused.record import Decisions, DigestLog, RowBuffers, StepLog, TickBuffers
 from kgverify.engines.compiled.fused.step_kernels import advance_kernel, choose_kernel, find_close_kernel
 from kgverify.engines.compiled.fused.try_kernels import form_kernel, look_up_kernel, try_kernel
 from kgverify.engines.compiled.program.tables import Tables
@@ -29,16 +29,16 @@ _WARP: Final = 32
 _LIGHT_ROUNDS: Final = 4
 _HEAVY_BLOCK: Final = 512
 _HEAVY_ROUNDS: Final = 64
-"""Clauses of a slot that are tried in one tick at most: 128 by a warp; of the slots that have more, 32,768 by four warps."""
+"""The most rounds in one tick: a warp tries 128 clauses of a slot; four warps try 32,768 clauses of a slot with more."""
 _HEAVY_PROGRAMS: Final = 528
 _LANES: Final = 128
 
 _LOG_SHARE: Final = 0.25
-"""Of the free memory, for a log of steps."""
+"""The share of the free memory for a log of steps."""
 
 
 class _Derivations(NamedTuple):
-    """`Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
+    """The fields of `Derivations`, and visited_hash int64 [B, D]: the hash of each goal visited."""
 
     pool_index: Tensor
     query: Tensor
@@ -52,7 +52,7 @@ class _Derivations(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Of a tick: rows taken, goals to score against, slots with many clauses; since `begin`: candidates ended. int32 []."""
+    """The counts of a tick: rows taken, goals scored, slots with many clauses; and candidates ended since `begin`. int32 []."""
 
     rows: Tensor
     goals: Tensor
@@ -61,7 +61,7 @@ class _Counts(NamedTuple):
 
 
 class _Tally(NamedTuple):
-    """Per slot: choices, those made again (int64 [B]), the smallest gap (float32 [B]), whether this one is close (int32 [B])."""
+    """Choices per slot, those made again (int64 [B]), the smallest gap (float32 [B]), and is_close of this one (int32 [B])."""
 
     num_choices: Tensor
     num_rescored: Tensor
@@ -70,7 +70,7 @@ class _Tally(NamedTuple):
 
 
 class _Close(NamedTuple):
-    """Choices to be made again: their slots int32 [B], the rows that contend int32 [R], and how many these are int32 []."""
+    """The choices to make again: their slots int32 [B], the contending rows int32 [R], and the numbers of both, int32 []."""
 
     slots: Tensor
     rows: Tensor
@@ -79,10 +79,10 @@ class _Close(NamedTuple):
 
 
 class FusedTicks:
-    """The state of all slots, and what moves it on.
+    """The state of all slots, and the ticks that advance it.
 
-    levels: of precisions, the first one for all scores, each further one for the choices that are close in the one before; none
-            for `shortest`
+    levels: precisions; the first for all scores, each further one for choices that are close in the previous one; none for
+            `shortest`
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class FusedTicks:
         )
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
         self._goals, self._heavy = empty(slots), empty(slots)
-        # Far enough apart for every address to be aligned alike.
+        # Far enough apart for equal alignment of every address.
         self._counters = empty(3 + 2 * len(self.levels), _WARP)
         self._counts = _Counts(self._counters[0, 0], self._counters[1, 0], self._counters[2, 0], empty())
         self._close = [
@@ -140,22 +140,22 @@ class FusedTicks:
         self._empty_hash = (tables.hash_keys * PAD).sum()
         self.clear_gaps()
         self._num_steps = empty(layout.pool)
-        self._noted = Noted(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
+        self._noted = TickBuffers(self._derivations, self._work, self._decisions, self._rows, self._counts.rows)
         self._step_logs: dict[bool, StepLog] = {}
         self._loops: dict[tuple[StepLog | DigestLog, ...], TickLoop] = {}
 
     def compile(self) -> None:
-        """Compile the kernels of a tick that notes nothing, side by side."""
+        """Compile the kernels of a tick without logs, in parallel."""
         compile_ahead(self._take_tick_)
 
     def begin(self) -> None:
-        """Take up what stands in the buffers."""
+        """Start from the contents of the buffers."""
         self._visited_hash.copy_(goal_hash(self._tables, self._derivations.visited))
         self._counts.ended.zero_()
         self._decisions.is_taken.zero_()
 
     def record_tick(self) -> Chunk | None:
-        """One tick without recycling, and the steps it took, if any."""
+        """Run one tick without recycling; return the steps it took, if any."""
         log = self._step_log(has_atoms=True)
         log.clear()
         self._decide_()
@@ -166,9 +166,9 @@ class FusedTicks:
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
-        """Run the candidates of the pool to their ends; the steps, each candidate's in their order."""
+        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order."""
         log = self._step_log(has_atoms=has_atoms)
-        loop = self._loop_noting(log, *([self._digests] if has_digests else []))
+        loop = self._loop_with(log, *([self._digests] if has_digests else []))
         log.clear()
         num_given = 0
         for num_given in loop.run():
@@ -176,11 +176,11 @@ class FusedTicks:
         yield num_given, log.send()
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; now and then, how many have been given to slots."""
-        return self._loop_noting(*([self._digests] if has_digests else [])).run()
+        """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
+        return self._loop_with(*([self._digests] if has_digests else [])).run()
 
     def send_digests(self, num: int) -> PendingCopy[StepDigests]:
-        """The digests of the first candidates of the pool, which has run with digests, on their way to the host."""
+        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host."""
         return self._digests.send(self._num_steps[:num])
 
     @cached_property
@@ -193,8 +193,8 @@ class FusedTicks:
             self._step_logs[has_atoms] = StepLog(self._noted, self._limits, self._layout, memory, has_atoms=has_atoms)
         return self._step_logs[has_atoms]
 
-    def _loop_noting(self, *logs: StepLog | DigestLog) -> TickLoop:
-        """The loop that lets logs note every tick; each set of them has its own captured graph."""
+    def _loop_with(self, *logs: StepLog | DigestLog) -> TickLoop:
+        """Return the loop that logs every tick in some logs; each set of logs has its own captured graph."""
         if logs not in self._loops:
             is_captured = self._counters.is_cuda
             take_tick_ = partial(self._take_tick_, *logs)
@@ -212,7 +212,7 @@ class FusedTicks:
         return torch.stack(((ended >= size).long(), torch.minimum(self._pool.next_index, size)))
 
     def take_gaps(self) -> tuple[int, int, float]:
-        """Choices, how many of them were made again, and the smallest gap, since this was asked last."""
+        """Return and reset the number of choices, the number made again, and the smallest gap."""
         if len(self.levels) < 2:
             return 0, 0, float("inf")
         tally = self._tally
@@ -221,13 +221,13 @@ class FusedTicks:
         return counts
 
     def clear_gaps(self) -> None:
-        """Count choices anew."""
+        """Reset the counts of choices."""
         for buffer in self._tally:
             buffer.zero_()
         self._tally.smallest.fill_(torch.inf)
 
     def _decide_(self) -> None:
-        """Everything up to `choose`, for every slot."""
+        """Run everything up to `choose`, for every slot."""
         layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
         slots, window, atoms = layout.slots, layout.score_window, layout.atoms
         self._counters.zero_()
@@ -301,7 +301,7 @@ class FusedTicks:
         return max(_WARP, int(triton.next_power_of_2(self._limits.max_resolvents)))
 
     def _score_(self) -> None:
-        """All rows in the first precision, then what is close in the next one."""
+        """Score all rows in the first precision, then close choices in the next ones."""
         rows, goals, num_goals = None, self._goals, self._counts.goals
         num_rows = self._counts.rows
         for number, level in enumerate(self.levels):
@@ -344,7 +344,7 @@ class FusedTicks:
             )
 
     def _advance_(self, *, recycles: bool) -> None:
-        """Take the steps decided; then, if asked, give the slots of ended derivations the next candidates."""
+        """Take the decided steps; then, if requested, give the slots of ended derivations the next candidates."""
         words = 3 * self._layout.atoms
         launch_kernel(
             advance_kernel,

@@ -1,4 +1,4 @@
-"""The first half of a fused tick: every slot tries its own clauses, and where none is left its step gets rows for its resolvents.
+"""The first half of a fused tick: every slot tries its own clauses, and a step whose clauses are tried gets rows.
 
 Kernels read and write the records of `state.py` and of `ticks.py`, whose fields are pointers here. In `look_up` a lane is a slot;
 in `try` a program is one, and its lanes are clauses; in `form` a lane is a row.
@@ -24,7 +24,7 @@ _FACT = tl.constexpr(FACT)
 
 @triton.jit
 def _search(keys, bound, mask, num):
-    """The first place of `num` ascending keys that is not less than the bound, in each lane."""
+    """Return the first index of `num` ascending keys that is not less than the bound, in each lane."""
     place = tl.zeros_like(bound)
     size = num
     while size > 1:
@@ -50,7 +50,7 @@ def look_up_kernel(
     LIGHT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """`select`, and the clauses that may match, of every open slot; no step is taken yet. Slots with many clauses are listed."""
+    """Do `select` and find the clauses that may match, for every open slot, and list the slots with many clauses."""
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
     tl.store(decisions.is_taken + slot, tl.zeros_like(slot).to(tl.int32), mask=inside)
@@ -107,7 +107,7 @@ def _try_slot(
     ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Try the next clauses of a slot; if it has none left, decide what its step gives, and take rows for its resolvents."""
+    """Try the next clauses of a slot; if none is left, decide its step, and take rows for its resolvents."""
     rule_first, num_rules = tl.load(segments.rule_first + slot), tl.load(segments.num_rules + slot)
     fact_first, num = tl.load(segments.fact_first + slot), num_rules + tl.load(segments.num_facts + slot)
     by_second = tl.load(segments.by_second + slot) != 0
@@ -227,7 +227,7 @@ def try_kernel(
     BLOCK: tl.constexpr,
     IS_HEAVY: tl.constexpr,
 ):
-    """From `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for the others."""
+    """Run `match_rules` to `limit` and `close`, for slots with at most LIGHT clauses left, or for the others."""
     hashed = tl.load(empty_hash)
     if IS_HEAVY:
         number = tl.program_id(0)
@@ -266,7 +266,7 @@ def form_kernel(
     IS_SHORTEST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The resolvents of the rows taken; and their scores, where the policy is `shortest`."""
+    """Form the resolvents of the rows taken; also score them, where the policy is `shortest`."""
     num = tl.minimum(tl.load(counts.rows), window)
     begin = tl.program_id(0) * BLOCK
     if begin < num:

@@ -1,7 +1,7 @@
 """The least model of a program, on the device: every ground atom that follows from it, as sorted keys.
 
 Semi-naive (Bancilhon 1986): each application of a rule uses an atom that was new in the round before. The atoms of a body are
-joined in an order found on the way: first what binds no new variable, then what shares one, the smallest first.
+joined in an order found at run time: first those that bind no new variable, then those that share one, the smallest first.
 """
 
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ from kgverify.program.atoms import Atom
 from kgverify.program.program import Program, Rule
 
 MEMORY_BUDGET: Final = 1 << 30
-"""Bytes that the model and the tables of its joins may take."""
+"""The bytes that the model and the tables of its joins may take."""
 
 _BYTES_OF_ATOM = 64
 _BYTES_OF_ROW = 256
 
 
 class _State(NamedTuple):
-    """The atoms of a predicate: all; those known before the last round; those new in it."""
+    """The atoms of a predicate: all, those known before the last round, and those new in it."""
 
     all: Relation
     old: Relation
@@ -48,10 +48,10 @@ class _State(NamedTuple):
 class LeastModel:
     """Every ground atom that follows from a program (van Emden and Kowalski 1976).
 
-    A variable that only the head of a rule holds stands for every constant of the program. `num_rounds` counts the rounds
-    that brought something new.
+    A variable that occurs only in the head of a rule stands for every constant of the program. `num_rounds` counts the rounds
+    that derived new atoms.
 
-    UserError where the model takes more than `memory_budget` bytes, or its keys do not fit 63 bits.
+    UserError if the model takes more than `memory_budget` bytes, or its keys do not fit 63 bits.
     """
 
     def __init__(self, program: Program, *, device: str = "auto", memory_budget: int = MEMORY_BUDGET) -> None:
@@ -81,33 +81,34 @@ class LeastModel:
 
     @property
     def num_atoms(self) -> int:
-        """Ground atoms, the facts among them."""
+        """The number of ground atoms, facts included."""
         return sum(len(state.all) for state in self._states)
 
     @cached_property
     def keys(self) -> Tensor:
-        """int64 [num_atoms], ascending: `(predicate * C + first) * C + second`, C the number of constants."""
+        """The keys `(predicate * C + first) * C + second`, int64 [num_atoms], ascending; C is the number of constants."""
         size = self._num_constants**2
         parts = [state.all.keys + predicate * size for predicate, state in enumerate(self._states)]
         keys: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64, device=self._device), *parts])
         return keys
 
     def contains(self, atoms: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """bool [n]: whether each atom, int32 [n, 3], follows; of an atom with variables, whether an instance does."""
+        """Return whether each atom, int32 [n, 3], follows, bool [n]; for an atom with variables, whether an instance does."""
         rows = np.ascontiguousarray(atoms, np.int64)
         predicate, first, second = rows.T
         key = (predicate * self._num_constants + first) * self._num_constants + second
         found: NDArray[np.bool_] = is_among(torch.as_tensor(key, device=self._device), self.keys).cpu().numpy()
         is_open = (first < 0) | (second < 0)
         found &= ~is_open
-        for place in np.flatnonzero(is_open).tolist():
-            found[place] = self._has_instance(*rows[place].tolist())
+        for row in np.flatnonzero(is_open).tolist():
+            found[row] = self._has_instance(*rows[row].tolist())
         return found
 
     def select_entities(self, atoms: NDArray[np.int32], side: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Which entities, put in an argument of an atom, int32 [n, 3], give one that follows.
+        """Find the entities that, put in one argument of an atom, int32 [n, 3], make an atom that follows.
 
-        side: 0 for the first argument, 1 for the second. How many for each atom, int64 [n], and they, int32, ascending in each.
+        Returns their number for each atom, int64 [n], and the entities, int32, ascending for each atom.
+        side: 0 for the first argument, 1 for the second
         """
         size = self._num_constants
         rows = atoms.astype(np.int64)
@@ -116,13 +117,13 @@ class LeastModel:
         begin = torch.searchsorted(keys, low)
         num = torch.searchsorted(keys, low + size) - begin
         offset = begin - (num.cumsum(0) - num)
-        place = torch.repeat_interleave(offset, num)
-        entities = keys[place + torch.arange(len(place), device=self._device)] % size
+        start = torch.repeat_interleave(offset, num)
+        entities = keys[start + torch.arange(len(start), device=self._device)] % size
         return num.cpu().numpy(), entities.to(torch.int32).cpu().numpy()
 
     @cached_property
     def _keys_by_second(self) -> Tensor:
-        """int64 [num_atoms], ascending: `(predicate * C + second) * C + first`."""
+        """The keys `(predicate * C + second) * C + first`, int64 [num_atoms], ascending."""
         size = self._num_constants**2
         parts = [state.all.by_second + predicate * size for predicate, state in enumerate(self._states)]
         keys: Tensor = torch.cat([torch.zeros(0, dtype=torch.int64, device=self._device), *parts])
@@ -135,15 +136,15 @@ class LeastModel:
         return Relation(keys, self._num_constants)
 
     def _apply(self, rules: tuple[Rule, ...]) -> bool:
-        """One round; whether it brought something new."""
+        """Apply every rule once; return whether that derived new atoms."""
         derived: list[list[Tensor]] = [[] for _ in self._states]
         for rule in rules:
             predicate = rule.clause_head.predicate
             pending = derived[predicate]
-            for place, atom in enumerate(rule.body):
+            for position, atom in enumerate(rule.body):
                 if not len(self._states[atom.predicate].new):
                     continue
-                for keys in self._conclude(rule, place):
+                for keys in self._conclude(rule, position):
                     pending.append(keys)
                     if sum(map(len, pending)) > self._most_rows:
                         pending[:] = [self._drop_known(predicate, pending)]
@@ -160,7 +161,7 @@ class LeastModel:
         return self._relation(torch.cat((relation.keys, keys)).sort().values) if len(keys) else relation
 
     def _drop_known(self, predicate: int, pending: list[Tensor]) -> Tensor:
-        """The keys that are not known yet, each once."""
+        """Return the keys that are not known yet, each once."""
         known = self._states[predicate].all.keys
         if not pending:
             return known[:0]
@@ -172,18 +173,18 @@ class LeastModel:
     def _check_size(self, num_more: int) -> None:
         if self.num_atoms + num_more > self._most_atoms:
             raise UserError(
-                f"the least model has more than {self._most_atoms:,} atoms, for which there is memory"
-                f" ({self._memory_budget / 2**30:.1f} GiB)",
+                f"the least model has more than {self._most_atoms:,} atoms, the most that fit into"
+                f" {self._memory_budget / 2**30:.1f} GiB",
                 where="least model",
                 fix="give a larger memory_budget, or evaluate without the least model",
             )
 
-    def _conclude(self, rule: Rule, place: int) -> Iterator[Tensor]:
-        """Keys of the heads that follow with a new atom at a place of the body: int64, in parts, with repetitions."""
+    def _conclude(self, rule: Rule, position: int) -> Iterator[Tensor]:
+        """Yield the keys, int64, of heads that follow with a new atom at a position of the body, with repetitions."""
         views = []
         for i, atom in enumerate(rule.body):
             state = self._states[atom.predicate]
-            relation = state.new if i == place else state.old if i < place else state.all
+            relation = state.new if i == position else state.old if i < position else state.all
             view = relation.select(atom)
             if not len(view.values):
                 return
@@ -193,7 +194,7 @@ class LeastModel:
         for variable in head_variables - in_body:
             every = torch.arange(self._num_constants, device=self._device)
             views.append(View((variable,), every, self._num_constants))
-        start = whole(views.pop(place))
+        start = whole(views.pop(position))
         for table in self._join(start, views, head_variables):
             first, second = (
                 table.columns[term] if term < 0 else torch.full((table.size,), term, device=self._device)
@@ -202,7 +203,7 @@ class LeastModel:
             yield first * self._num_constants + second
 
     def _join(self, table: Table, views: list[View], wanted: set[int]) -> Iterator[Table]:
-        """The bindings of the wanted variables that go with every view, in tables."""
+        """Yield tables of the bindings of the wanted variables that agree with every view."""
         while True:
             needed = wanted.union(*(view.variables for view in views))
             table = keep_columns(table, needed, self._num_constants)
@@ -223,7 +224,7 @@ class LeastModel:
 
 
 def _cost(table: Table, views: list[View], i: int, wanted: set[int]) -> tuple[int, int]:
-    """What to join first: a filter; then what shares a variable; of equals the smallest."""
+    """Rank a view for the join order: a filter first, then one that shares a variable; among equals the smallest."""
     view = views[i]
     needed = wanted.union(*(other.variables for j, other in enumerate(views) if j != i))
     num_bound = sum(variable in table.columns for variable in view.variables)

@@ -1,8 +1,8 @@
-"""Sets of ground atoms as sorted keys, and joins of their bindings: what the least model is computed with.
+"""Sets of ground atoms as sorted keys, and joins of their bindings, for the least model.
 
 A relation holds the arguments of the atoms of one predicate, as keys `first * C + second`, C the number of constants. A table
-holds bindings: one column for each variable, each row once. Nothing here is larger than what it is given, but for `expand`,
-which takes its rows in parts.
+holds bindings: one column for each variable, each row once. No result is larger than its inputs, except that of `expand`,
+which processes its rows in parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from kgverify.program.atoms import Atom
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """keys: int64 [n], ascending, each once; num_constants: C."""
+    """The atoms of one predicate. keys: int64 [n], ascending, each once; num_constants: C."""
 
     keys: Tensor
     num_constants: int
@@ -28,12 +28,12 @@ class Relation:
 
     @cached_property
     def by_second(self) -> Tensor:
-        """int64 [n]: `second * C + first`, ascending."""
+        """The keys `second * C + first`, int64 [n], ascending."""
         c = self.num_constants
         return (self.keys % c * c + self.keys // c).sort().values
 
     def select(self, atom: Atom) -> "View":
-        """The bindings of an atom's variables that the relation has."""
+        """Return the bindings of an atom's variables in the relation."""
         _, first, second = atom
         c = self.num_constants
         if first >= 0 and second >= 0:
@@ -52,7 +52,7 @@ class Relation:
 class View(NamedTuple):
     """The bindings of at most two variables.
 
-    values: int64 [n], ascending: keys of two variables, constants of one; of none, a value where the atom holds
+    values: int64 [n], ascending: keys of two variables, or constants of one; without variables, one value if the atom holds
     """
 
     variables: tuple[int, ...]
@@ -61,12 +61,12 @@ class View(NamedTuple):
     relation: Relation | None = None
 
     def keys_by(self, variable: int) -> Tensor:
-        """int64 [n], ascending: the keys of two variables with the given one in front."""
+        """Return the keys of two variables with the given one first, int64 [n], ascending."""
         assert self.relation is not None
         return self.values if variable == self.variables[0] else self.relation.by_second
 
     def project(self, variable: int) -> Tensor:
-        """int64 [m], ascending, each once: the values of one of its variables."""
+        """Return the values of one of its variables, int64 [m], ascending, each once."""
         if len(self.variables) == 1:
             return self.values
         values: Tensor = torch.unique_consecutive(self.keys_by(variable) // self.num_constants)
@@ -74,14 +74,14 @@ class View(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Bindings. columns: int64 [size] for each variable; without variables, one row says that something holds."""
+    """A table of bindings. columns: int64 [size] for each variable; without variables, one row says that something holds."""
 
     columns: dict[int, Tensor]
     size: int
 
 
 def whole(view: View) -> Table:
-    """All bindings of a view."""
+    """Return all bindings of a view."""
     if not view.variables:
         return Table({}, min(1, len(view.values)))
     if len(view.variables) == 1:
@@ -92,7 +92,7 @@ def whole(view: View) -> Table:
 
 
 def keep_columns(table: Table, needed: set[int], num_constants: int) -> Table:
-    """Forget the variables that are not needed, and repeated rows with them."""
+    """Drop the variables that are not needed, and the repeated rows that result."""
     kept = {variable: column for variable, column in table.columns.items() if variable in needed}
     if len(kept) == len(table.columns):
         return table
@@ -110,12 +110,12 @@ def keep_columns(table: Table, needed: set[int], num_constants: int) -> Table:
 
 
 def is_filter(table: Table, view: View, needed: set[int]) -> bool:
-    """Whether joining a view brings no variable that is needed."""
+    """Return whether joining a view binds no variable that is needed."""
     return all(variable in table.columns or variable not in needed for variable in view.variables)
 
 
 def filter_rows(table: Table, view: View) -> Table:
-    """The rows that some binding of the view goes with."""
+    """Keep the rows that agree with some binding of the view."""
     bound = [variable for variable in view.variables if variable in table.columns]
     if not len(view.values):
         return Table({variable: column[:0] for variable, column in table.columns.items()}, 0)
@@ -134,9 +134,9 @@ def filter_rows(table: Table, view: View) -> Table:
 
 
 def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterator[Table]:
-    """The rows with every binding of the view that goes with them, in tables of about `most_rows` rows.
+    """Join the rows with the bindings of the view that agree with them, in tables of about `most_rows` rows.
 
-    A row is never split: a table may have as many rows more as the view has values.
+    The bindings of one row stay together: a table may exceed `most_rows` by as many rows as the view has values.
     """
     bound = [variable for variable in view.variables if variable in table.columns]
     new = [variable for variable in view.variables if variable not in table.columns and variable in needed]
@@ -158,24 +158,24 @@ def expand(table: Table, view: View, needed: set[int], most_rows: int) -> Iterat
         in_part = count[low:high]
         row = torch.repeat_interleave(torch.arange(low, high, device=count.device), in_part)
         start = total[low:high] - in_part - (total[low - 1] if low else 0)
-        place = torch.arange(len(row), device=count.device) - start[row - low] + begin[row]
+        index = torch.arange(len(row), device=count.device) - start[row - low] + begin[row]
         columns = {variable: column[row] for variable, column in table.columns.items()}
-        columns |= {variable: value[place] for variable, value in zip(new, values, strict=True)}
+        columns |= {variable: value[index] for variable, value in zip(new, values, strict=True)}
         yield Table(columns, len(row))
 
 
 def sort_once(values: Tensor) -> Tensor:
-    """int64 [m], ascending, each once: the values, int64 [n]."""
+    """Sort the values, int64 [n], and drop repetitions."""
     distinct: Tensor = torch.unique_consecutive(values.sort().values)
     return distinct
 
 
 def is_among(values: Tensor, ascending: Tensor) -> Tensor:
-    """bool [n]: whether each value, int64 [n], is one of int64 [m], ascending."""
+    """Return whether each value, int64 [n], is among the ascending ones, int64 [m]: bool [n]."""
     if not len(ascending):
         return torch.zeros(len(values), dtype=torch.bool, device=values.device)
-    place = torch.searchsorted(ascending, values).clamp(max=len(ascending) - 1)
-    return ascending[place] == values
+    index = torch.searchsorted(ascending, values).clamp(max=len(ascending) - 1)
+    return ascending[index] == values
 
 
 def _between(ascending: Tensor, low: int, high: int) -> Tensor:
@@ -185,13 +185,13 @@ def _between(ascending: Tensor, low: int, high: int) -> Tensor:
 
 
 def _ranges(keys: Tensor, lead: Tensor, num_constants: int) -> tuple[Tensor, Tensor]:
-    """Where the keys with each leading constant, int64 [n], begin and end."""
+    """Return the bounds of the keys with each leading constant, int64 [n] both."""
     low = lead * num_constants
     return torch.searchsorted(keys, low), torch.searchsorted(keys, low + num_constants)
 
 
 def _parts(total: Tensor, most: int) -> Iterator[tuple[int, int]]:
-    """Rows in parts whose counts, the differences of `total`, add up to about `most`; a row at least."""
+    """Split rows into parts whose counts, the differences of `total`, add up to about `most`; at least one row each."""
     if not len(total):
         return
     if int(total[-1]) <= most:

@@ -25,7 +25,7 @@ class Tables(NamedTuple):
     second_keys:      int64 [F]     `(predicate * E + second) * E + first` in that order, ascending
     bucket_first:     int32 [T + 1] where the keys of each bucket begin; T, a power of two, buckets by `FACT_HASH`
     bucket_keys:      int64 [F]     the facts' keys by bucket
-    bucket_shape:     int64 [2]     by how many bits a key's product is shifted to give its bucket; keys of the fullest one
+    bucket_shape:     int64 [2]     the shift of a key's product that gives its bucket; the number of keys of the fullest bucket
     predicate_first:  int64 [Q + 1] where the facts of each predicate begin, Q predicates
     rule_head:        int32 [K, 2]  arguments of the heads, in file order
     rule_body:        int32 [K + 1, Lb, 3]  bodies, free rows PAD; the last one is the empty body of a fact
@@ -33,8 +33,8 @@ class Tables(NamedTuple):
     rule_first:       int64 [Q + 1] where the rules of each head predicate begin in `rules_by_head`
     hash_keys:        int64 [A * 3] random odd multipliers of the goal hash
 
-    F and K are at least 1: a program without facts or rules has one row that no range reaches. Where F, K and Q are rounded up
-    to powers of two, so that programs of about the same size have the same shapes, no range reaches the rows beyond either.
+    F and K are at least 1: a program without facts or rules has one row outside every range. F, K and Q may be rounded up to
+    powers of two, so that programs of about the same size have the same shapes; the additional rows are outside every range, too.
     """
 
     num_constants: Tensor
@@ -114,11 +114,11 @@ def build_tables(program: Program, num_atoms: int, device: torch.device, *, is_r
 
 
 def round_up(size: int) -> int:
-    """The least power of two that is not less."""
+    """Return the least power of two that is not less than the size."""
     return 1 << (max(1, size) - 1).bit_length()
 
 
 def build_hash_keys(num_atoms: int, device: torch.device) -> Tensor:
-    """int64 [num_atoms * 3]: random odd multipliers."""
+    """Return random odd multipliers, int64 [num_atoms * 3]."""
     keys = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, num_atoms * 3, np.int64) | 1
     return torch.as_tensor(keys, device=device)

@@ -1,6 +1,6 @@
-"""The tower of a goal in float64, one goal at a time: for the few scores that decide a close choice.
+"""The tower of a goal in float64, one goal at a time, for the few scores that decide a close choice.
 
-Every goal goes through the same instructions, wherever it stands in a list, so that its score is always the same number.
+Every goal takes the same instructions at any position of a list, so that its score is always the same number.
 """
 
 import math
@@ -17,10 +17,10 @@ from kgverify.engines.compiled.execution.kernel_launch import launch as launch_k
 from kgverify.engines.compiled.state import PAD
 
 EXACT: Final = "float64"
-"""The precision of the reference, in which close choices are made at last."""
+"""The precision of the reference, which decides close choices."""
 PROGRAMS_PER_PROCESSOR: Final = 2
 SLICE: Final = 16
-"""Rows of a weight matrix that are multiplied at a time."""
+"""The rows of a weight matrix that are multiplied at a time."""
 
 _PAD = tl.constexpr(PAD)
 
@@ -59,7 +59,7 @@ def exact_kernel(
     HAS_COUNT: tl.constexpr,
     SCORES: tl.constexpr,
 ):
-    """Towers, or scores, of goals; parameters as in `launch`."""
+    """Compute towers, or scores, of goals; parameters as in `launch`."""
     if HAS_COUNT:
         num_rows = tl.minimum(num_rows, tl.load(count))
     first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
@@ -117,7 +117,7 @@ def launch(
     features: Tensor | None,
     slots: Tensor | None,
 ) -> None:
-    """As `launch_tower`; features float64."""
+    """Launch the kernel with the arguments of `launch_tower`; features are float64."""
     rows, first_rows, input_bias, weights, _, biases, scales, shifts = parameters
     num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
     num_programs = min(num_rows, PROGRAMS_PER_PROCESSOR * count_processors(atoms.device))

@@ -45,12 +45,12 @@ BARRIER_BYTES: Final = 1024
 
 
 class Form(NamedTuple):
-    """How a precision is computed.
+    """The form in which a precision is computed.
 
     slice_:     rows of the weights that are streamed at a time
-    num_slices: of them that shared memory holds
+    num_slices: number of slices that shared memory holds
     gathered:   goals whose symbols' rows are added up at a time
-    lead:       slices that the first group is ahead by at the start of a block; 0: as it happens
+    lead:       slices that the first group is ahead by at the start of a block; 0: not controlled
     is_split:   whether each factor is the sum of two numbers
     """
 
@@ -66,7 +66,7 @@ FORMS: Final = {"bf16": _SINGLE, "fp16": _SINGLE, "bf16x3": Form(64, 3, 32, 0, T
 
 
 def can_launch(parameters: Sequence[Tensor], precision: str) -> bool:
-    """Whether the kernel takes these sizes and this precision."""
+    """Return whether the kernel supports these sizes and this precision."""
     rows, _, input_bias, weights, *_ = parameters
     # It counts the numbers of the symbols' rows in 32 bits.
     is_addressed = rows.numel() <= 2**31
@@ -273,7 +273,7 @@ def launch(
     features: Tensor | None,
     slots: Tensor | None,
 ) -> None:
-    """As `launch_tower`, of parameters and a precision that `can_launch`."""
+    """Launch the kernel with the arguments of `launch_tower`, for parameters and a precision that `can_launch`."""
     rows, first_rows, input_bias, weights, low_weights, *vectors = parameters
     form = FORMS[precision]
     num_rows, num_blocks = len(atoms if index is None else index), len(weights)
@@ -322,7 +322,7 @@ def launch(
 
 
 def _has_room(form: Form, num_blocks: int) -> bool:
-    """Whether all biases, scales and shifts fit shared memory beside the states and the slices."""
+    """Return whether all biases, scales and shifts fit shared memory beside the states and the slices."""
     states = GOALS_PER_PROGRAM * (2 if form.is_split else 1)
     wide = (states + form.num_slices * form.slice_) * HIDDEN * 2
     return wide + 3 * num_blocks * HIDDEN * 4 + BARRIER_BYTES <= SHARED_BYTES

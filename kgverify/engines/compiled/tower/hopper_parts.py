@@ -1,4 +1,4 @@
-"""What the groups of the Hopper kernel do: gather, stream, multiply, normalize."""
+"""The work of the groups of the Hopper kernel: gather, stream, multiply, normalize."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
@@ -13,7 +13,7 @@ _PAD = gl.constexpr(PAD)
 
 @gluon.jit
 def find_goals(index, start, num_rows, R: gl.constexpr, LAYOUT: gl.constexpr, HAS_INDEX: gl.constexpr):
-    """int32 [R]: the goals of R rows of the program, and which of them there are."""
+    """Return the goals of R rows of the program, int32 [R], and which of them exist."""
     goal = start + gl.arange(0, R, layout=LAYOUT)
     inside = goal < num_rows
     if HAS_INDEX:
@@ -23,7 +23,7 @@ def find_goals(index, start, num_rows, R: gl.constexpr, LAYOUT: gl.constexpr, HA
 
 @gluon.jit
 def has_atoms(atoms, index, start, num_rows, A, M: gl.constexpr, HAS_INDEX: gl.constexpr):
-    """Above 0 if any of M goals has an atom."""
+    """Return a number above 0 if any of M goals has an atom."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     goal, inside = find_goals(index, start, num_rows, M, LAYOUT, HAS_INDEX)
     predicate = gl.load(atoms + goal.to(gl.int64) * (3 * A), mask=inside, other=_PAD)
@@ -32,7 +32,7 @@ def has_atoms(atoms, index, start, num_rows, A, M: gl.constexpr, HAS_INDEX: gl.c
 
 @gluon.jit
 def add_atoms(atoms, goal, inside, A, rows, first_rows, input_bias, H: gl.constexpr, LAYOUT: gl.constexpr):
-    """float32 [R, h]: the input layer's output. An atom's symbols are read while the rows of the one before are on their way."""
+    """Return the input layer's output, float32 [R, h]. An atom's symbols are read while the previous atom's rows are loaded."""
     column = gl.arange(0, H, layout=gl.SliceLayout(0, LAYOUT))
     first_variable = gl.load(first_rows)
     first_constant = gl.load(first_rows + 1)
@@ -66,7 +66,7 @@ def add_atoms(atoms, goal, inside, A, rows, first_rows, input_bias, H: gl.conste
 
 @gluon.jit
 def _step(place, phase, NUM_SLICES: gl.constexpr):
-    """The place of the next slice, and the phase of its barriers."""
+    """Return the place of the next slice, and the phase of its barriers."""
     place += 1
     if place == NUM_SLICES:
         place = 0
@@ -101,7 +101,7 @@ def stream(
     HAS_INDEX: gl.constexpr,
     HAS_COUNT: gl.constexpr,
 ):
-    """The weights of all blocks, slice by slice, once for each 128 goals."""
+    """Stream the weights of all blocks, slice by slice, once for each 128 goals."""
     place = 0
     phase = 1
     for tile in range(gl.program_id(0), (num_rows + M - 1) // M, gl.num_programs(0)):
@@ -135,7 +135,7 @@ def multiply(
     LEAD: gl.constexpr,
     IS_SPLIT: gl.constexpr,
 ):
-    """acc + state @ weights, float32 [64, h]. A slice is given back once the products of the next have been asked for."""
+    """Return acc + state @ weights, float32 [64, h]. A slice is released once the products of the next are issued."""
     before = place
     PARTS: gl.constexpr = 2 if IS_SPLIT else 1
     for step in gl.static_range(H // K * PARTS):
@@ -157,7 +157,7 @@ def multiply(
 
 @gluon.jit
 def normalize(x, H: gl.constexpr):
-    """LayerNorm without scale and shift."""
+    """Apply LayerNorm without scale and shift."""
     mean = gl.sum(x, 1) * (1.0 / H)
     variance = gl.maximum(gl.sum(x * x, 1) * (1.0 / H) - mean * mean, 0.0)
     factor = gl.rsqrt(variance + 1e-5)
@@ -166,7 +166,7 @@ def normalize(x, H: gl.constexpr):
 
 @gluon.jit
 def load_vector(vectors, kept, block, WHICH: gl.constexpr, H: gl.constexpr, KEEPS: gl.constexpr, LAYOUT: gl.constexpr):
-    """A bias, scale or shift of a block, float32 [1, h]."""
+    """Load a bias, scale or shift of a block, float32 [1, h]."""
     if KEEPS:
         vector = kept.index(3 * block + WHICH).load(gl.SliceLayout(0, LAYOUT))
     else:

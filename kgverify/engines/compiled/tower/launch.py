@@ -1,4 +1,4 @@
-"""Towers and scores by the kernel that device and precision ask for; its parameters; the operator of torch."""
+"""Launches of the tower by the kernel for device and precision, its parameters, and an operator for torch."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -20,17 +20,17 @@ from kgverify.engines.policy import Policy
 from kgverify.errors import UserError
 
 NARROW: Final = {"bf16x3": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""What the factors of the others are kept in. fp16 is for weights and states below 65,504."""
+"""The types of the factors in the other precisions. fp16 is for weights and states below 65,504."""
 
 LEAST_PADDED: Final = 32
 MOST_WIDE: Final = 512
-"""Hidden widths are padded to powers of two, these at the least and at the most."""
+"""The least and the largest padded hidden width; widths are padded to powers of two."""
 
 MOST_FLOAT16: Final = 1000.0
-"""Weights and rows up to here are taken for small enough that no state of a goal passes 65,504."""
+"""The largest weight or row for float16: up to here no state of a goal is expected to exceed 65,504."""
 
 HOPPER: Final = (9, 0)
-"""The compute capability for which there is a kernel of its own."""
+"""The compute capability that has a special kernel."""
 GLUON_VERSION: Final = "3.6."
 
 
@@ -46,17 +46,17 @@ def launch_tower(
     slots: Tensor | None = None,
     is_sparse: bool = False,
 ) -> None:
-    """Of goals, atoms int32 [n, A, 3], into `out`: with `features` and `slots` their scores [n]; without, their towers [n, h].
+    """Write scores [n] of goals, atoms int32 [n, A, 3], into `out`; without `features` and `slots` their towers [n, h].
 
-    parameters: as of `build_tower_parameters`
-    out:        float32, of towers in float64 float64; what is written for a goal without atoms is unspecified
-    index:      int32 [m]  the goals that are meant, each at most once; None: all of them in turn
-    count:      int32 [] or [1]  how many of them are computed at most; what comes after is not read; None: all
-    features:   float32 [B, h], in float64 float64
+    parameters: of `build_tower_parameters`
+    out:        float32, or float64 for towers in float64; the result for a goal without atoms is unspecified
+    index:      int32 [m]  the goals to compute, each at most once; None: all in turn
+    count:      int32 [] or [1]  the number of them to compute at most; the rest is not read; None: all
+    features:   float32 [B, h]; float64 in float64
     slots:      int32 or int64 [n]
-    is_sparse:  whether few goals are to be expected, much fewer than there is room for
+    is_sparse:  whether much fewer goals are expected than there is room for
 
-    Nothing here waits for the device, and programs and memory are a matter of the tensors' sizes alone.
+    This never waits for the device; programs and memory depend only on the tensors' sizes.
     """
     if precision == EXACT:
         exact.launch(parameters, atoms, out, index=index, count=count, features=features, slots=slots)
@@ -83,7 +83,7 @@ def launch_tower(
 
 @cache
 def _find_hopper(device: torch.device) -> ModuleType | None:
-    """The kernel for Hopper, where there is such a device and the Triton that it is written for."""
+    """Return the kernel for Hopper, if the device is one and Triton has the version that it is written for."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
         return None
     if not triton.__version__.startswith(GLUON_VERSION):
@@ -110,32 +110,32 @@ def _(parameters: Sequence[Tensor], goals: Tensor, features: Tensor, slots: Tens
 
 
 def _allocate(parameters: Sequence[Tensor], goals: Tensor, features: Tensor) -> Tensor:
-    """For scores where `features` has rows, for towers where it has none."""
+    """Allocate scores if `features` has rows, else towers."""
     shape = (len(goals),) if len(features) > 0 else (len(goals), parameters[0].shape[1])
     return torch.empty(shape, dtype=torch.float32, device=goals.device)
 
 
 def can_run(policy: Policy) -> bool:
-    """Whether the kernels take the policy's width."""
+    """Return whether the kernels support the policy's width."""
     return len(policy.weights["input.bias"]) <= MOST_WIDE
 
 
 def build_tower_parameters(
     policy: Policy, precision: str, device: torch.device, *, is_rounded: bool = False
 ) -> Parameters:
-    """The weights as the kernel takes them; `is_rounded` as of `build_parameters`.
+    """Return the weights in the kernel's layout; `is_rounded` as in `build_parameters`.
 
-    rows:        [symbols, p]          predicates, variables, constants, each through the input layer (in float64), the
-                                       second argument's with a minus to come; of the factors' type for a single product,
-                                       else float32, or float64
-    first_rows:  int32 [2]             where the variables begin, and the constants
+    rows:        [symbols, p]          predicates, variables, constants, each through the input layer (in float64); the
+                                       kernel subtracts that of a second argument. In the factors' type for a single
+                                       product, else in float32 or float64
+    first_rows:  int32 [2]             the first row of the variables, and of the constants
     input_bias:  float32 [h]
-    weights:     [L, p, p]             transposed; float32, or what the precision's factors are kept in
-    low_weights: [L, p, p]             what the rounding of the weights left out; empty but for bf16x3
+    weights:     [L, p, p]             transposed; float32, or the type of the precision's factors
+    low_weights: [L, p, p]             the part that rounding removed from the weights; empty except for bf16x3
     biases, scales, shifts: float32 [L, p]
 
     p: the width h padded with zeros to a power of two
-    UserError where fp16 cannot hold them.
+    UserError if fp16 cannot represent them.
     """
     arrays = {name: np.asarray(array, np.float64) for name, array in policy.weights.items()}
     embeddings = np.concatenate([arrays[f"embedding.{kind}"] for kind in ("predicate", "variable", "constant")])
@@ -177,7 +177,7 @@ def build_tower_parameters(
 
 
 def _check_float16(*parameters: Tensor) -> None:
-    """UserError where some weight, or a symbol's row, is too large for float16."""
+    """Raise UserError if some weight, or a symbol's row, is too large for float16."""
     if any(float(part.abs().max()) > MOST_FLOAT16 for part in parameters if part.numel()):
         raise UserError(
             "some weights are too large for precision 'fp16'", where="--precision", fix="use --precision bf16 or bf16x3"
@@ -185,7 +185,7 @@ def _check_float16(*parameters: Tensor) -> None:
 
 
 def build_tower_score(precision: str) -> Score:
-    """The stage `score` by the kernel, on a CPU in Triton's interpreter; its parameters are those of `build_tower_parameters`."""
+    """Return the stage `score` by the kernel, with parameters of `build_tower_parameters`; on a CPU Triton interprets it."""
 
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
         nothing = torch.empty(0, dtype=torch.float32, device=goals.device)

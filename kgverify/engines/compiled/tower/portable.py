@@ -1,4 +1,4 @@
-"""The `two_tower` policy as one Triton kernel: atoms in, scores out; nothing in between leaves the chip.
+"""The `two_tower` policy as one Triton kernel: atoms in, scores out; intermediate results stay on the chip.
 
 A program computes the tower of a block of goals: it adds up their symbols' rows, which have been through the input layer
 already, and takes them through the blocks, the two halves of a state side by side so that each product is of square tiles.
@@ -18,12 +18,12 @@ from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
 from kgverify.engines.compiled.state import PAD
 
-WIDE: Final = ("float32", "tf32")
+WIDE: Final = ("float32",)
 """The precisions whose factors are kept in float32."""
 
 
 class Form(NamedTuple):
-    """How a precision is computed: goals of a program, columns multiplied at a time, stages of the pipeline, warps."""
+    """The form of a precision's kernel: goals of a program, columns multiplied at a time, stages of the pipeline, warps."""
 
     goals: int
     slice_: int
@@ -33,22 +33,21 @@ class Form(NamedTuple):
 
 FORMS: Final = {
     "float32": Form(64, 16, 2),
-    "tf32": Form(128, 32, 2),
     "bf16x3": Form(128, 64, 2),
     "bf16": Form(64, 64, 3),
     "fp16": Form(64, 64, 3),
 }
 SPARSE_FORMS: Final = {precision: Form(16, 64, 3, 4) for precision in ("bf16x3", "bf16", "fp16")}
-"""For a few goals, which are spread over more programs: each is done sooner."""
+"""The forms for a few goals, which are spread over more programs, so that each finishes sooner."""
 PROGRAMS_PER_PROCESSOR: Final = 4
-"""The most of a launch; each goes through blocks of goals in turn, and has scratch memory of its own."""
+"""The most programs of a launch; each goes through blocks of goals in turn, with its own scratch memory."""
 
 _PAD = tl.constexpr(PAD)
 
 
 @triton.jit
 def _add_product(a, b, y, IS_INTERPRETED: tl.constexpr):
-    """y + a @ b; Triton's interpreter multiplies bfloat16 as if it were integers."""
+    """Return y + a @ b; Triton's interpreter multiplies bfloat16 as if it were integers."""
     if IS_INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), y)
     return tl.dot(a, b, y)
@@ -190,7 +189,7 @@ def launch(
     slots: Tensor | None,
     is_sparse: bool,
 ) -> None:
-    """As `launch_tower`."""
+    """Launch the kernel with the arguments of `launch_tower`."""
     rows, _, input_bias, weights, low_weights, *_ = parameters
     num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
     form = SPARSE_FORMS.get(precision, FORMS[precision]) if is_sparse else FORMS[precision]

@@ -1,4 +1,4 @@
-"""How far scores may be from the exact ones: a bound by their size, and what scoring again in float64 shows."""
+"""The precision of scores: their declared error, from a bound by size and a sample scored in float64."""
 
 from typing import Final
 
@@ -14,15 +14,15 @@ from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 
 FLOAT32: Final = "float32"
-PRECISIONS: Final = (FLOAT32, "bf16x3", "tf32", "fp16", "bf16")
-"""Of the policy's products. bf16x3: each factor as the sum of two numbers of bfloat16."""
+PRECISIONS: Final = (FLOAT32, "bf16x3", "fp16", "bf16")
+"""The precisions of the policy's products. bf16x3: each factor is the sum of two numbers of bfloat16."""
 
 RESCORED_SHARE: Final = 8
-"""One place in so many of the score window may be scored again at each tick."""
+"""The score window has this many times the rows that may be scored again at each tick."""
 
 NUM_SAMPLES: Final = {"cpu": 512, "cuda": 8192}
 SAFETY: Final = {"cpu": 8.0, "cuda": 4.0}
-"""How many times the largest error seen in a sample the declared error is at least: the larger the sample, the less."""
+"""The least ratio of the declared error to the largest error seen in a sample; smaller for a larger sample."""
 
 
 def with_precision(
@@ -35,10 +35,10 @@ def with_precision(
     *,
     is_rounded: bool,
 ) -> tuple[Stages, Parameters, Rescoring | None, float]:
-    """The stages that score in a precision, the parameters they take, how close choices are made, and the scores' error."""
+    """Return stages that score in a precision, their parameters, the rescoring of close choices, and the scores' error."""
     if precision == FLOAT32:
         parameters = build_parameters(policy, device, torch.float32, is_rounded=is_rounded)
-        # Of the sound score: what a fault among the stages does to it is no rounding.
+        # The error of the sound score: the effect of a fault among the stages is not rounding.
         error = estimate_score_error(policy, limits.max_atoms, device, score_two_tower, parameters)
         return stages, parameters, None, error
     from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score
@@ -59,11 +59,11 @@ def with_precision(
 def estimate_score_error(
     policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
 ) -> float:
-    """The rounding error of scores, absolute, in nats.
+    """Estimate the absolute rounding error of scores, in nats.
 
     The last LayerNorm's scale and shift bound a score, and float32's epsilon its rounding from there. A norm over units that
-    are nearly equal enlarges what was rounded before it, and products may be rounded more; so random goals are scored in
-    float64 as well.
+    are nearly equal enlarges earlier rounding errors, and products may be rounded more; therefore random goals are also scored
+    in float64.
     """
     if policy.name == "shortest":
         return 0.0
@@ -71,12 +71,12 @@ def estimate_score_error(
 
 
 def declare_error(policy: Policy, seen: float, device: torch.device) -> float:
-    """The error declared where the largest seen in a sample is `seen`; both in nats."""
+    """Return the declared error for the largest error `seen` in a sample; both in nats."""
     return max(_error_by_size(policy), SAFETY.get(device.type, SAFETY["cpu"]) * seen)
 
 
 def sample_size(device: torch.device) -> int:
-    """Pairs of goals that are scored to see the error."""
+    """Return the number of pairs of goals that are scored to measure the error."""
     return NUM_SAMPLES.get(device.type, NUM_SAMPLES["cpu"])
 
 
@@ -102,7 +102,7 @@ def _largest_error_seen(
 
 
 def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device, num: int) -> Tensor:
-    """int32 [n, A, 3]: one atom or a few, of any symbols and the first variables."""
+    """Draw goals of one atom or a few, of any symbols and the first variables, int32 [n, A, 3]."""
     rng = np.random.default_rng(seed)
     num_predicates, num_constants = (len(policy.weights[f"embedding.{of}"]) for of in ("predicate", "constant"))
     shape = num, max_atoms

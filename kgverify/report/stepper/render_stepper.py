@@ -1,4 +1,4 @@
-"""What is printed where one stands while stepping through a run."""
+"""The text that a stepper prints at its position."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,10 +13,10 @@ from kgverify.report.stepper.stepper import MOVES, Stepper
 from kgverify.report.wording import cause_label, clip, describe_finding, describe_kind, make_visible, value_lines
 
 MOST_ITEMS: Final = 40
-"""Items of a stage shown for each side."""
+"""The items of a stage shown for each side."""
 
 SUMMARY_CHARACTERS: Final = 44
-"""Of a stage's value in the list of stages."""
+"""The most characters of a stage's value in the list of stages."""
 
 _MARKS: Final = {
     "same": "",
@@ -30,7 +30,7 @@ _STYLES: Final = {Mark.AGREES: "green", Mark.DIFFERS: "bold red", Mark.FOLLOWS: 
 
 
 def render_help() -> RenderableType:
-    """The moves."""
+    """Render the moves."""
     table = Table.grid(padding=(0, 3))
     for name, what in (*MOVES.items(), ("h", "this help"), ("q", "quit")):
         table.add_row(Text(f"  {name}", style="bold"), what)
@@ -38,13 +38,13 @@ def render_help() -> RenderableType:
     return table
 
 
-def render_place(stepper: Stepper) -> RenderableType:
-    """Where one stands: the whole step, or one stage of it."""
+def render_position(stepper: Stepper) -> RenderableType:
+    """Render the current position: the whole step, or one stage of it."""
     stages = stepper.stages()
-    if 0 <= stepper.place.stage < len(stages):
-        return Group(*_title(stepper), *_one_stage(stages, stepper.place.stage))
+    if 0 <= stepper.position.stage < len(stages):
+        return Group(*_title(stepper), *_one_stage(stages, stepper.position.stage))
     derivation = stepper.derivation()
-    is_divergent = stepper.place.step == stepper.divergence.step
+    is_divergent = stepper.position.step == stepper.divergence.step
     parts = [*_title(stepper), *(_about(stepper) if is_divergent else ())]
     if derivation is not None and derivation.before:
         parts += render_before(derivation.before)
@@ -60,20 +60,20 @@ def render_place(stepper: Stepper) -> RenderableType:
 
 
 def render_before(steps: Sequence[StepBefore]) -> Iterator[RenderableType]:
-    """Steps before a divergent one, each with the clause that led to the next."""
+    """Render the steps before a divergent one, each with the clause that made the next goal."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for _ in range(3):
         table.add_column(overflow="fold")
     for each in steps:
-        told = ("agrees", "green") if each.agrees else ("differs too", "yellow")
-        table.add_row(f"    step {each.step}", Text(*told), _text(each.goal), _text(f"by {each.clause}", "dim"))
+        label = ("agrees", "green") if each.agrees else ("differs too", "yellow")
+        table.add_row(f"    step {each.step}", Text(*label), _text(each.goal), _text(f"by {each.clause}", "dim"))
     yield table
 
 
 def _title(stepper: Stepper) -> Iterator[RenderableType]:
-    report, divergence, step = stepper.report, stepper.divergence, stepper.place.step
-    number, total = stepper.place.divergence + 1, len(report.divergences)
+    report, divergence, step = stepper.report, stepper.divergence, stepper.position.step
+    number, total = stepper.position.divergence + 1, len(report.divergences)
     yield Text()
     title = Text(f"divergence {number:,} of {total:,}", style="bold")
     if 0 <= divergence.cause < len(report.causes):
@@ -88,7 +88,7 @@ def _title(stepper: Stepper) -> Iterator[RenderableType]:
         where = Text(f"  step {step}", style="bold")
         where.append(f" of {having}", style="default")
         if step == divergence.step:
-            where.append("   <- it diverges here", style="red")
+            where.append("   <- diverges here", style="red")
         elif divergence.step >= 0:
             where.append(f"   ({'before' if step < divergence.step else 'after'} the divergent step {divergence.step})")
         yield where
@@ -183,7 +183,7 @@ def _one_stage(stages: Sequence[StageLine], number: int) -> Iterator[RenderableT
 
 
 def _two_columns(expected: Sequence[str], actual: Sequence[str]) -> Table:
-    """Items of both sides; what only one side has is marked."""
+    """Render items of both sides; items that only one side has are marked."""
     table = Table(box=None, padding=(0, 2, 0, 1))
     table.add_column("expected", header_style="green", overflow="fold", ratio=1)
     table.add_column("actual", header_style="red", overflow="fold", ratio=1)
