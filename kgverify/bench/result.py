@@ -154,7 +154,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
         return not any(each.state in (State.WRONG, State.FAILED) for each in self.measurements)
 
     def find(self, name: str) -> Measurement | None:
-        """The measurement of that name."""
+        """Return the measurement of that name."""
         return next((each for each in self.measurements if each.name == name), None)
 
 

@@ -1,13 +1,10 @@
 """Types of the options that several commands share, with their help texts."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 
 Graph = Annotated[
@@ -60,14 +57,3 @@ OPTION_OF: Final = {
     "layout.slots": "--slots",
 }
 """The option that sets what an error is about."""
-
-
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Raise errors with the name of the option that was typed."""
-    try:
-        yield
-    except UserError as error:
-        if error.where not in OPTION_OF:
-            raise
-        raise UserError(error.message, where=OPTION_OF[error.where], fix=error.fix) from None

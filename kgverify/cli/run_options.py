@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Any, Final
+from typing import Any, TypeGuard
 
 from kgverify.api.inputs import make_run
 from kgverify.cli import options
@@ -92,18 +92,15 @@ class EngineOptions:
         }
 
 
-_GROUPS: Final = (GraphOptions, ProofOptions, RunOptions, EngineOptions)
-
-
 def with_run_options(
     *, queries: int = 20, corruptions: str = "50", policy: str = "shortest"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, for each parameter of a type above, the options of that type, with these defaults."""
+    """Give a command the options of each parameter whose type is a dataclass, with these defaults."""
     defaults = {"queries": queries, "corruptions": corruptions, "policy": policy}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)
-        groups = {name: each.annotation for name, each in signature.parameters.items() if each.annotation in _GROUPS}
+        groups = {name: each.annotation for name, each in signature.parameters.items() if _is_group(each.annotation)}
         parameters: list[inspect.Parameter] = []
         for name, parameter in signature.parameters.items():
             if name in groups:
@@ -125,10 +122,14 @@ def with_run_options(
     return decorate
 
 
+def _is_group(annotation: Any) -> TypeGuard[type]:
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
 def _spell_out(group: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
     """Yield a parameter for each option of a group."""
     for field in fields(group):
-        if field.type in _GROUPS:
+        if _is_group(field.type):
             yield from _spell_out(field.type, defaults)
         else:
             default = defaults.get(field.name, field.default)
@@ -139,7 +140,7 @@ def _gather(group: type, values: dict[str, Any]) -> Any:
     """Return a group made of its options, which are removed from the values."""
     return group(
         **{
-            field.name: _gather(field.type, values) if field.type in _GROUPS else values.pop(field.name)
+            field.name: _gather(field.type, values) if _is_group(field.type) else values.pop(field.name)
             for field in fields(group)
         }
     )

@@ -11,23 +11,42 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kgverify.laws.catalogue import LAWS, find_law
     from kgverify.laws.law import Law, Violation, check_laws
-    from kgverify.laws.shrinking import shrink_violation
+    from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
     from kgverify.laws.statements.machinery_laws import same_as
+    from kgverify.testing.checking.engine_makers import compiled_maker
+    from kgverify.testing.problems.decode import draw_problems
+    from kgverify.testing.reproducers.text_format import render_reproducer
 
-__all__ = ["LAWS", "Law", "Violation", "check_laws", "find_law", "same_as", "shrink_violation"]
+__all__ = [
+    "LAWS",
+    "Law",
+    "Violation",
+    "check_laws",
+    "compiled_maker",
+    "draw_problems",
+    "find_law",
+    "make_law_reproducer",
+    "render_reproducer",
+    "same_as",
+    "shrink_violation",
+]
 
 _MODULES = {
-    "LAWS": "catalogue",
-    "find_law": "catalogue",
-    "Law": "law",
-    "Violation": "law",
-    "check_laws": "law",
-    "shrink_violation": "shrinking",
-    "same_as": "statements.machinery_laws",
+    "LAWS": "laws.catalogue",
+    "find_law": "laws.catalogue",
+    "Law": "laws.law",
+    "Violation": "laws.law",
+    "check_laws": "laws.law",
+    "make_law_reproducer": "laws.shrinking",
+    "shrink_violation": "laws.shrinking",
+    "same_as": "laws.statements.machinery_laws",
+    "compiled_maker": "testing.checking.engine_makers",
+    "draw_problems": "testing.problems.decode",
+    "render_reproducer": "testing.reproducers.text_format",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"kgverify.{_MODULES[name]}"), name)

@@ -99,7 +99,7 @@ class Program:
         facts_file: str = "",
         fact_lines: Sequence[int] | None = None,
     ) -> "Program":
-        """Number the symbols by first appearance (facts, rules, queries, further constants) and order the facts."""
+        """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
         predicate_ids: dict[str, int] = {}
         constant_ids: dict[str, int] = {}
 

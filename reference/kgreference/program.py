@@ -89,7 +89,7 @@ class Program:
         queries: Iterable[NamedAtom] = (),
         constants: Iterable[str] = (),
     ) -> "Program":
-        """Number symbols by first appearance: facts, rules (head first), queries, then further constants.
+        """Build a program with symbols numbered by first appearance: facts, rules (head first), queries, further constants.
 
         A rule's variables are numbered by first appearance, head first. Raises ValueError like the class.
         """

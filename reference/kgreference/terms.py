@@ -73,7 +73,7 @@ def substitute(atoms: Goal, substitution: Substitution) -> Goal:
 
 
 def canonical(atoms: Goal) -> Goal:
-    """Number the variables 0, 1, 2 ... by first appearance, left to right; canonical atoms are returned as they are."""
+    """Renumber the variables 0, 1, 2 ... by first appearance, left to right; return canonical atoms as they are."""
     lowest = 0
     for _, first, second in atoms:
         if first < lowest:

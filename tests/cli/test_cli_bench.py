@@ -87,7 +87,7 @@ def test_an_interrupted_benchmark_prints_and_saves_what_there_is(command: Comman
         (("--json", "no/such/folder.json"), "cannot be written"),
     ],
 )
-def test_mistakes_are_told_with_what_to_do(command: Command, options, said):
+def test_mistakes_are_reported_with_a_fix(command: Command, options, said):
     done = command(*TINY, *options)
     assert done.code == 2
     assert said in done.err

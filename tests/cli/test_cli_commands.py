@@ -1,4 +1,4 @@
-"""What the commands print, write and return."""
+"""The output, files and exit codes of the commands."""
 
 import importlib
 import json

@@ -60,7 +60,7 @@ def assert_user_error(command: Command, arguments: list[object], where: str, fix
     ],
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told_with_its_place_and_its_fix(
+def test_a_mistake_is_reported_with_its_location_and_its_fix(
     command: Command,
     arguments: list[object],
     where: str,
@@ -73,7 +73,7 @@ def test_a_mistake_is_told_with_its_place_and_its_fix(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_candidate_or_step_that_the_trace_lacks_is_told_with_what_it_has(command: Command, tmp_path: Path):
+def test_a_candidate_or_step_that_the_trace_lacks_is_reported_with_the_valid_range(command: Command, tmp_path: Path):
     path = tmp_path / "run.h5"
     assert command("record", "--engine", "reference", *SMALL, "-o", path).code == 0
     finished = command("show", path, "--candidate", 6)
@@ -84,13 +84,13 @@ def test_a_candidate_or_step_that_the_trace_lacks_is_told_with_what_it_has(comma
     assert "found -1" in finished.err
 
 
-def test_a_file_that_is_no_trace_is_told(command: Command, tmp_path: Path):
+def test_a_file_other_than_a_trace_is_reported(command: Command, tmp_path: Path):
     (tmp_path / "x.h5").write_text("no trace")
     assert_user_error(command, ["show", tmp_path / "x.h5"], str(tmp_path / "x.h5"), "")
 
 
 @pytest.mark.parametrize("name", ["record", "diff", "train"])
-def test_json_that_cannot_be_written_is_told_before_anything_runs(
+def test_json_that_cannot_be_written_is_reported_before_anything_runs(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     forbid_runs(monkeypatch)

@@ -63,7 +63,7 @@ def test_a_fault_exits_with_1_and_says_how_to_find_the_step(command: Command):
     assert command(*hint.split()).code == 1
 
 
-def test_a_folder_is_gone_on_with_and_that_of_another_evaluation_refused(command: Command, tmp_path: Path):
+def test_an_evaluation_resumes_from_its_folder_and_refuses_that_of_another(command: Command, tmp_path: Path):
     folder = tmp_path / "run"
     first = command("evaluate", *FEW, "--part-size", "10", "--save", folder)
     assert (first.code, first.err) == (0, "")
@@ -79,7 +79,7 @@ def test_a_folder_is_gone_on_with_and_that_of_another_evaluation_refused(command
     assert "seed is 0 there and 1 here" in other.err
 
 
-def test_ranks_alone_are_those_of_all_candidates_and_what_was_left_out_is_told(command: Command, tmp_path: Path):
+def test_rank_only_gives_the_same_ranks_and_reports_the_skipped_candidates(command: Command, tmp_path: Path):
     options = ("evaluate", "--queries", "2", *WIDE)
     found = []
     for name in ([], ["--rank-only"]):
@@ -117,7 +117,9 @@ def test_with_a_fault_for_ranks_alone_the_hint_is_of_a_diff(command: Command):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_told_with_its_place_and_its_fix(command: Command, arguments: list[str], where: str, fix: str):
+def test_a_mistake_is_reported_with_its_location_and_its_fix(
+    command: Command, arguments: list[str], where: str, fix: str
+):
     finished = command("evaluate", *FEW, *arguments)
     assert finished.code == 2
     assert finished.err.startswith(f"error: {where}: ")
@@ -132,7 +134,7 @@ def test_a_size_is_read_as_it_is_written(text: str | None, size: int | None):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "8 apples", "GiB"])
-def test_a_size_that_is_none_is_refused(text: str):
+def test_a_malformed_size_is_refused(text: str):
     with pytest.raises(UserError):
         parse_memory(text)
 
@@ -228,7 +230,7 @@ def test_every_block_of_the_page_is_executed_here():
 def test_the_page_does_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """In its order: a text block is what its command prints, but for the figures of speed."""
+    """Run the blocks in order; a text block is the output of its command, except for speeds."""
     monkeypatch.chdir(tmp_path)
     for block in BLOCKS:
         if block["kind"] == "python":

@@ -168,7 +168,7 @@ class Terminal:
             self.text += chunk.decode()
 
     def press_ctrl_c(self) -> None:
-        """As a person does."""
+        """Type as a person does."""
         self.process.stdin.write(b"\x03")
         self.process.stdin.flush()
 

@@ -94,7 +94,7 @@ def test_f_and_b_go_through_the_steps_and_s_through_the_stages(stepped, run_dir:
     assert "stage finish" in views[17]
 
 
-def test_what_is_no_command_or_no_number_is_told_and_changes_nothing(stepped, run_dir: Path):
+def test_an_unknown_command_or_number_is_reported_and_changes_nothing(stepped, run_dir: Path):
     views = stepped(run_dir, "x", "d", "d 31", "d 0", "c 2", "c one", "h", "", "c 1")
     assert "unknown command 'x'; h lists them" in views[1]
     assert all("d needs the number of a divergence, 1 to 30" in view for view in views[2:5])
@@ -130,7 +130,7 @@ def test_one_divergence_is_printed_and_written(command: Command, run_dir: Path):
 
 
 @pytest.mark.parametrize(
-    ("options", "where", "told"),
+    ("options", "where", "message"),
     [
         (["--divergence", "0"], "--divergence", "expected a divergence from 1 to 30, found 0"),
         (["--divergence", "31"], "--divergence", "found 31"),
@@ -139,15 +139,15 @@ def test_one_divergence_is_printed_and_written(command: Command, run_dir: Path):
     ],
 )
 def test_what_does_not_go_with_a_run_is_a_user_error(
-    command: Command, run_dir: Path, options: list[str], where: str, told: str
+    command: Command, run_dir: Path, options: list[str], where: str, message: str
 ):
     finished = command("show", run_dir, *options)
     assert (finished.code, finished.out) == (2, "")
     assert finished.err.startswith(f"error: {where or run_dir}: ")
-    assert told in finished.err
+    assert message in finished.err
 
 
-def test_a_folder_that_is_neither_a_run_nor_a_trace_is_told(command: Command, run_dir: Path, tmp_path: Path):
+def test_a_folder_that_holds_neither_a_run_nor_a_trace_is_reported(command: Command, run_dir: Path, tmp_path: Path):
     finished = command("show", tmp_path)
     assert finished.code == 2
     assert f"error: {tmp_path}: holds neither report.json of a saved run nor manifest.json of a trace" in finished.err

@@ -90,14 +90,14 @@ def test_a_run_in_lockstep_and_one_with_weights_become_reproducers(command, save
         (["--calls", "0"], "no part of the graph was found"),
     ],
 )
-def test_what_cannot_be_shrunk_is_told(command, saved, options, message):
+def test_a_run_that_cannot_be_shrunk_is_reported(command, saved, options, message):
     failed = command("shrink", saved("--fault", "last-fact-lost"), *options)
     assert failed.code == 2
     assert message in failed.err
     assert "fix:" in failed.err
 
 
-def test_an_engine_that_kgverify_cannot_make_is_told(command, saved):
+def test_an_engine_that_kgverify_cannot_make_is_reported(command, saved):
     folder = saved("--fault", "last-fact-lost")
     path = folder / REPORT
     report = msgspec.json.decode(path.read_bytes())

@@ -145,12 +145,12 @@ def test_traces_of_any_levels_are_compared_saved_and_shown(
     done = command("diff", *paths, "--json", tmp_path / "a.json", "--save", tmp_path / "run")
     report = json.loads((tmp_path / "a.json").read_text())
     assert (done.code, report["verdict"]) == (1, "DIVERGE")
-    is_told_by_digest = TraceLevel.DIGESTS in (expected, actual)
-    assert (report["divergences"][0]["field"] == "digests.sequence") == is_told_by_digest
+    is_found_by_digest = TraceLevel.DIGESTS in (expected, actual)
+    assert (report["divergences"][0]["field"] == "digests.sequence") == is_found_by_digest
     shown = command("show", tmp_path / "run", "--divergence", 1)
     assert (shown.code, report["divergences"][0]["atom"] in shown.out) == (0, True)
-    is_told_by_stages = expected == actual == TraceLevel.DEEP
-    assert report["divergences"][0]["field"].startswith("stage.") == is_told_by_stages
+    is_found_by_stages = expected == actual == TraceLevel.DEEP
+    assert report["divergences"][0]["field"].startswith("stage.") == is_found_by_stages
 
 
 def test_what_the_stages_gave_is_shown_and_exported(command: Command, recorded: Path, limited: Path, tmp_path: Path):
@@ -174,7 +174,7 @@ def test_what_the_stages_gave_is_shown_and_exported(command: Command, recorded: 
     assert (stages["limit"]["mark"], stages["limit"]["is_culprit"]) == ("differs", True)
 
 
-def test_a_level_that_is_none_is_told_the_next(command: Command, tmp_path: Path):
+def test_an_unknown_level_is_reported_with_the_closest_one(command: Command, tmp_path: Path):
     done = command("record", "--engine", "reference", "--queries", 1, "--level", "depe", "-o", tmp_path / "a.h5")
     assert (done.code, "deep" in done.err) == (2, True)
 

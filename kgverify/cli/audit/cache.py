@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import naming_options
 from kgverify.cli.progress import make_result_console
 from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions
 from kgverify.errors import UserError
@@ -39,8 +38,7 @@ def audit_cache(
     if load is not None:
         load_caches(load)
     run = RunOptions(GraphOptions(graph), queries=1, corruptions="1", proofs=ProofOptions(policy=policy)).build()
-    with naming_options():
-        pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
+    pipeline = compiled_pipeline(run, mode=mode, device=device, slots=slots)
     engine = pipeline.engine
     engine.prove(pipeline.draw_for(run))
     console = make_result_console(None)

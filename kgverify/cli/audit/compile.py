@@ -8,7 +8,6 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
-from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, make_error_console
 from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.errors import UserError
@@ -53,7 +52,7 @@ def audit_compile(
     run = run_options.build()
     plant = plant_faults(run, find_faults(fault or ()))
     console = make_error_console()
-    with naming_options(), console.status("building the evaluator") as status:
+    with console.status("building the evaluator") as status:
         candidates = plant.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
         num = len(candidates.query)
         layout = choose_layout(run.limits, slots=max(1, min(slots, num)), pool=max(1, num))

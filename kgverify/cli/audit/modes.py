@@ -10,7 +10,6 @@ import typer
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, make_error_console, show_phase
 from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.comparison.result import Verdict
@@ -67,8 +66,7 @@ def modes(
     check_writable(json_path)
     check_reproducer(reproducer)
     rungs = choose_rungs(rung)
-    with naming_options():
-        run = run_options.build()
+    run = run_options.build()
     plant = plant_faults(run, find_faults(fault or ()))
     if large_slots is None:
         large_slots = 8192 if resolve_device(device).type == "cuda" else 0

@@ -6,7 +6,6 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
-from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, show_phase
 from kgverify.cli.run_options import RunOptions, with_run_options
 
@@ -30,9 +29,6 @@ def audit_numerics(
 
     check_writable(json_path)
     run = run_options.build()
-    with naming_options():
-        report = audit_evaluator(
-            run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase
-        )
+    report = audit_evaluator(run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase)
     deliver_reports([report], report, json_path)
     raise typer.Exit(0 if report.is_clean else 1)

@@ -6,7 +6,6 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
-from kgverify.cli.options import naming_options
 from kgverify.cli.progress import check_writable, show_phase
 from kgverify.cli.run_options import RunOptions, with_run_options
 
@@ -31,7 +30,6 @@ def audit_observer(
 
     check_writable(json_path)
     run = run_options.build()
-    with naming_options():
-        report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
+    report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
     deliver_reports([report], report, json_path)
     raise typer.Exit(0 if report.is_clean else 1)

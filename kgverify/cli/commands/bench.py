@@ -1,23 +1,23 @@
 """`kgverify bench`: the agreement and the speed of the reference and of every mode."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kgverify.bench.compare import compare_runs
-from kgverify.bench.plan import FOR_GPUS, Plan, find_size
+from kgverify.bench.plan import FOR_GPUS, Plan, Size, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.spread import LEAST_BAND
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import options
-from kgverify.cli.options import naming_options
 from kgverify.cli.progress import (
     check_writable,
-    make_error_console,
     make_result_console,
     print_lines,
+    print_warning,
     show_phase,
     write_result,
 )
@@ -38,12 +38,69 @@ NOT_COMPARED = 3
 """Exit code of `--fail-slower` where no ratio could be compared."""
 
 
+@dataclass(frozen=True)
+class SizeOptions:
+    """The size of the benchmark."""
+
+    size: Annotated[str, typer.Option(help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.")] = (
+        "small"
+    )
+    queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
+    corruptions: Annotated[
+        str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
+    ] = None
+    slots: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Candidates that the reference proves; replaces the number of the size.")
+    ] = None
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Time limit of the steady state; replaces that of the size.")
+    ] = None
+
+    def choose(self) -> Size:
+        """Return the size with its replacements. UserError for an unknown one."""
+        chosen = find_size(self.size)
+        return chosen._replace(
+            queries=self.queries or chosen.queries,
+            slots=self.slots or chosen.slots,
+            sample=self.sample or chosen.sample,
+            seconds=chosen.seconds if self.seconds is None else self.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The comparison with a saved run. UserError for options that need --compare without it."""
+
+    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")] = None
+    across: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ASPECT",
+            help="With --compare: an aspect that may differ: machine, torch, graph, size, policy, limits, precision or faults.",
+        ),
+    ] = None
+    band: Annotated[float, typer.Option(min=0, help="With --compare: the smallest noise band, to both sides of 1.")] = (
+        LEAST_BAND
+    )
+    fail_slower: Annotated[
+        bool,
+        typer.Option("--fail-slower", help="With --compare: exit code 1 where a mode is slower beyond its band."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.compare is None and (self.fail_slower or self.across):
+            raise UserError(
+                "has nothing to compare with",
+                where="--fail-slower" if self.fail_slower else "--across",
+                fix="give --compare FILE as well",
+            )
+
+
 @with_run_options()
 def bench(
     *,
-    size: Annotated[
-        str, typer.Option(help="small, medium, large or extreme (for GPUs); docs/benchmarking.md.")
-    ] = "small",
+    sizes: SizeOptions,
     modes: Annotated[
         str | None,
         typer.Option(
@@ -53,39 +110,13 @@ def bench(
         ),
     ] = None,
     source: GraphOptions,
-    queries: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None,
-    corruptions: Annotated[
-        str | None, typer.Option(help="Replaces the number of the size; `all` for every entity.")
-    ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Replaces the number of the size.")] = None,
-    sample: Annotated[
-        int | None, typer.Option(min=1, help="Candidates that the reference proves; replaces the number of the size.")
-    ] = None,
     proofs: ProofOptions,
     device: options.Device = "auto",
     precision: options.Precision = "float32",
     repeats: Annotated[int, typer.Option(min=1, help="Calls of the steady state, at most.")] = 10,
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="Time limit of the steady state; replaces that of the size."),
-    ] = None,
     fresh_cache: Annotated[bool, typer.Option("--fresh-cache", help="Compile with empty caches on disk.")] = False,
     fault: options.Faults = None,
-    compare: Annotated[Path | None, typer.Option(metavar="FILE", help="Compare with a run saved by --json.")] = None,
-    across: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ASPECT",
-            help="With --compare: an aspect that may differ: machine, torch, graph, size, policy, limits, precision or faults.",
-        ),
-    ] = None,
-    band: Annotated[
-        float, typer.Option(min=0, help="With --compare: the smallest noise band, to both sides of 1.")
-    ] = LEAST_BAND,
-    fail_slower: Annotated[
-        bool,
-        typer.Option("--fail-slower", help="With --compare: exit code 1 where a mode is slower beyond its band."),
-    ] = False,
+    comparing: CompareOptions,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the medians.")] = None,
     json_path: options.JsonPath = None,
 ) -> None:
@@ -93,54 +124,41 @@ def bench(
 
     Ctrl-C ends it early; the measurements so far are shown and written.
     """
-    if compare is None and (fail_slower or across):
-        raise UserError(
-            "has nothing to compare with",
-            where="--fail-slower" if fail_slower else "--across",
-            fix="give --compare FILE as well",
-        )
-    saved = None if compare is None else read_result(compare)
+    from kgverify.bench.modes import measure_modes
+
+    saved = None if comparing.compare is None else read_result(comparing.compare)
     check_writable(json_path)
     check_writable(None if plot is None else str(plot))
-    chosen = find_size(size)
-    chosen = chosen._replace(
-        queries=queries or chosen.queries,
-        slots=slots or chosen.slots,
-        sample=sample or chosen.sample,
-        seconds=chosen.seconds if seconds is None else seconds,
+    chosen = sizes.choose()
+    run = RunOptions(source, chosen.queries, sizes.corruptions or str(chosen.corruptions), proofs).build()
+    plan = Plan(
+        name=sizes.size,
+        size=chosen,
+        modes=None if modes is None else tuple(filter(None, map(str.strip, modes.split(",")))),
+        device=device,
+        precision=precision,
+        repeats=repeats,
+        has_fresh_cache=fresh_cache,
+        faults=tuple(each.name for each in find_faults(fault or ())),
     )
-    run = RunOptions(source, chosen.queries, corruptions or str(chosen.corruptions), proofs).build()
-    faults = tuple(each.name for each in find_faults(fault or ()))
-    with naming_options():
-        from kgverify.bench.modes import measure_modes
-
-        plan = Plan(
-            name=size,
-            size=chosen,
-            modes=None if modes is None else tuple(filter(None, map(str.strip, modes.split(",")))),
-            device=device,
-            precision=precision,
-            repeats=repeats,
-            has_fresh_cache=fresh_cache,
-            faults=faults,
-        )
-        _warn_of_size(plan)
-        result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase)
+    _warn_of_size(plan)
+    result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase)
     console = make_result_console(json_path)
     print_lines(console, render_result(result))
-    compared = None if saved is None else compare_runs(saved, result, across=across or (), least_band=band)
-    if compared is not None:
-        print_lines(console, ["", *render_comparison(compared, str(compare))])
+    compared = None
+    if saved is not None:
+        compared = compare_runs(saved, result, across=comparing.across or (), least_band=comparing.band)
+        print_lines(console, ["", *render_comparison(compared, str(comparing.compare))])
     if plot is not None:
         write_result(render_plot(result).encode(), str(plot))
     if json_path is not None:
         write_result(encode_result(result), json_path)
     if not result.is_complete:
         raise KeyboardInterrupt
-    if not result.is_right or (fail_slower and compared is not None and compared.is_slower):
+    if not result.is_right:
         raise typer.Exit(1)
-    if fail_slower and compared is not None and not compared.is_compared:
-        raise typer.Exit(NOT_COMPARED)
+    if comparing.fail_slower and compared is not None and (compared.is_slower or not compared.is_compared):
+        raise typer.Exit(1 if compared.is_slower else NOT_COMPARED)
 
 
 def _build_with_faults(run: Run, plan: Plan) -> "Build | None":
@@ -167,9 +185,4 @@ def _warn_of_size(plan: Plan) -> None:
     from kgverify.engines.compiled.execution.device import resolve_device
 
     if plan.name in FOR_GPUS and resolve_device(plan.device).type == "cpu":
-        make_error_console().print(
-            f"warning: size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps the measurements so far",
-            style="yellow",
-            markup=False,
-            highlight=False,
-        )
+        print_warning(f"size {plan.name} is for GPUs and takes hours on a CPU; Ctrl-C keeps the measurements so far")

@@ -71,7 +71,7 @@ def fence(text: str) -> str:
 
 
 def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], num_texts: int) -> str:
-    """A table; the columns after the first `num_texts` hold numbers. Cells are Markdown already."""
+    """Render a table; the columns after the first `num_texts` hold numbers. Cells are Markdown already."""
     rule = ["---" if i < num_texts else "---:" for i in range(len(header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 

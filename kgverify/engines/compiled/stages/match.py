@@ -84,7 +84,7 @@ def clause_heads(tables: Tables, items: Items, variable_offset: int) -> Tensor:
 
 
 def standardize_apart(arguments: Tensor, variable_offset: int) -> Tensor:
-    """Number a clause's variables from `variable_offset` on; constants and PAD stay."""
+    """Renumber a clause's variables from `variable_offset` on; constants and PAD stay."""
     return torch.where((arguments < 0) & (arguments > -(2**30)), arguments - variable_offset, arguments)
 
 

@@ -80,7 +80,7 @@ def first_set(mask: Tensor) -> Tensor:
 
 
 def rename(atoms: Tensor) -> Tensor:
-    """Number the variables of each resolvent, int32 [C, A, 3], by first appearance; PAD stays."""
+    """Renumber the variables of each resolvent, int32 [C, A, 3], by first appearance; PAD stays."""
     arguments = atoms[..., 1:].flatten(1)
     is_variable = (arguments < 0) & (arguments != PAD)
     is_same = (arguments[:, :, None] == arguments[:, None, :]) & is_variable[:, None, :]

@@ -110,7 +110,7 @@ def _compute(
     HAS_COUNT: gl.constexpr,
     SCORES: gl.constexpr,
 ):
-    """The towers of one group's 64 goals of each 128."""
+    """Compute the towers of one group's 64 goals of each 128."""
     G: gl.constexpr = M // 2
     ACC: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, H, 16])
     ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
