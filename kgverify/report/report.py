@@ -1,88 +1,21 @@
-"""The report as data, as `--json` writes it and every renderer reads it."""
+"""The report of a comparison, as `--json` writes it and `kgverify.verify` returns it."""
 
 from html import escape
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
 import msgspec
 
-from kgverify.comparison.result import (
-    Attribution,
-    Cause,
-    Comparison,
-    Coverage,
-    Divergence,
-    FieldRule,
-    Level,
-    NearTie,
-    Verdict,
-)
+from kgverify.comparison.result import Attribution, Cause, Comparison
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
-from kgverify.program.limits import Limits
-from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo, RunInfo
-from kgverify.trace.model.trace import Trace
+from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
+from kgverify.report.render.html import render_html
+from kgverify.report.render.terminal import report_text, summary_lines
+from kgverify.trace.model.header import Header
 
 
-class Metrics(msgspec.Struct, frozen=True):
-    """The metrics of both sides, with PyKEEN's keys; empty without rankings."""
-
-    expected: dict[str, float] = {}
-    actual: dict[str, float] = {}
-
-
-class Outcomes(msgspec.Struct, frozen=True):
-    """The number of candidates of each side by the name of their outcome."""
-
-    expected: dict[str, int] = {}
-    actual: dict[str, int] = {}
-
-
-NO_OUTCOMES: Final = Outcomes()
-
-
-class Determinism(msgspec.Struct, frozen=True):
-    """The repeatability of each engine: True if two runs were equal; None if it was not checked."""
-
-    expected: bool | None = None
-    actual: bool | None = None
-
-
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine and the software that made the report."""
-
-    kgverify: str
-    python: str
-    platform: str
-    num_cpus: int
-    expected: EngineInfo
-    actual: EngineInfo
-
-
-class ComparedTraces(Protocol):
-    """The traces that a report was made from."""
-
-    @property
-    def expected(self) -> Trace:
-        """The expected trace in memory."""
-        ...
-
-    @property
-    def actual(self) -> Trace:
-        """The actual trace in memory."""
-        ...
-
-    @property
-    def stepped(self) -> Trace | None:
-        """The actual engine's steps from the expected goals in lockstep; else None."""
-        ...
-
-    def excerpt(self) -> Trace | None:
-        """Return the expected trace, or its candidate of the first divergence alone; None without its goals."""
-        ...
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     """The result of a comparison with what it rests on.
 
     first_cause: the first divergence; None without divergences
@@ -100,47 +33,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         >>> report.to_json("report.json").stat().st_size > 1000
         True
     """
-
-    verdict: Verdict
-    coverage: Coverage
-    metrics: Metrics
-    divergences: tuple[Divergence, ...]
-    first_cause: Divergence | None
-    near_ties: tuple[NearTie, ...]
-    level: Level | None
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
-    equality: tuple[FieldRule, ...]
-    determinism: Determinism
-    lockstep: bool
-    run: RunInfo
-    limits: Limits
-    policy: PolicyInfo
-    environment: Environment
-    causes: tuple[Cause, ...] = ()
-    attribution: Attribution | None = None
-    outcomes: Outcomes = NO_OUTCOMES
-    command: str = ""
-    reasons_of_actual: tuple[str, ...] = ()
-    caches: CompilerCaches | None = None
-
-    @property
-    def first_divergence(self) -> Divergence | None:
-        """The first divergence; None without divergences."""
-        return self.first_cause
-
-    @property
-    def traces(self) -> ComparedTraces | None:
-        """The traces that the report was made from; None for a report read from a file."""
-        traces: ComparedTraces | None = self.__dict__.get("traces_compared")
-        return traces
-
-    def with_traces(self, traces: ComparedTraces, *, command: str = "") -> "Report":
-        """Return a copy that refers to its traces, and names the command that made it."""
-        copied = msgspec.structs.replace(self, command=command or self.command)
-        # Not a field: what is encoded is the report alone.
-        copied.__dict__["traces_compared"] = traces
-        return copied
 
     def to_json(self, path: str | Path) -> Path:
         """Write the report as JSON (docs/report.schema.json).
@@ -168,8 +60,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         Raises:
             UserError: If the file cannot be written, or if the report was read from a file and has no traces.
         """
-        from kgverify.report.render.html import render_html
-
         traces = self.traces
         if traces is None:
             raise UserError(
@@ -181,14 +71,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def __str__(self) -> str:
         """Return the report as the terminal shows it, 120 columns wide."""
-        from kgverify.report.render.terminal import report_text
-
         return report_text(self)
 
     def __repr__(self) -> str:
         """Return the verdict, what was compared, and the first divergence."""
-        from kgverify.report.render.terminal import summary_lines
-
         return "\n".join(summary_lines(self))
 
     def _repr_html_(self) -> str:

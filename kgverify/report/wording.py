@@ -4,7 +4,7 @@ import shlex
 
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, DifferenceClass, Divergence, Value
 from kgverify.program.stages import Stage
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
 
 MOST_CHARACTERS = 400
@@ -75,7 +75,7 @@ def describe_values(divergence: Divergence) -> str:
     return "\n".join(lines)
 
 
-def describe_coverage(report: Report) -> str:
+def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
     return (
@@ -83,7 +83,7 @@ def describe_coverage(report: Report) -> str:
     )
 
 
-def describe_run(report: Report) -> str:
+def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`."""
     run = report.run
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
@@ -93,7 +93,7 @@ def describe_run(report: Report) -> str:
     )
 
 
-def describe_loss(report: Report) -> str:
+def describe_loss(report: ReportContent) -> str:
     """Describe the loss: `0.8200 expected, 0.4700 actual: match_facts explains 0.3100 of the 0.3500 lost`; may be empty."""
     attribution = report.attribution
     if attribution is None:
@@ -111,7 +111,7 @@ def stage_order(stage: str) -> tuple[int, str]:
     return (names.index(stage) if stage in names else len(names)), stage
 
 
-def cause_label(report: Report, cause: int) -> str:
+def cause_label(report: ReportContent, cause: int) -> str:
     """Describe a cause: `match_facts (missing)`, with its situation if it has one."""
     if not 0 <= cause < len(report.causes):
         return "rounding at near-ties"
@@ -133,7 +133,7 @@ def show_commands(divergence: Divergence, number: int, actual_candidate: int | N
     return tuple(commands)
 
 
-def diff_command(report: Report) -> str:
+def diff_command(report: ReportContent) -> str:
     """Return the command that repeats the comparison in lockstep; empty for engines of other people."""
     if report.command:
         return report.command if report.lockstep else f"{report.command} --lockstep"

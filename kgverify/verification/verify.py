@@ -19,7 +19,8 @@ from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.report.report import Determinism, Environment, Metrics, Outcomes, Report, build_report
+from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
+from kgverify.report.report import Report, build_report
 from kgverify.runs.machine import read_machine
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace

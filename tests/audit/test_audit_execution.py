@@ -158,7 +158,7 @@ def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
 def test_the_reasons_are_one_line():
     caches = CompilerCaches(state="warm", graph_hits=2)
     assert describe_execution(("mode default: as requested",), caches) == (
-        "runs so because mode default: as requested; compiler's cache warm (2 graphs found, 0 compiled)"
+        "settings: mode default: as requested; compiler's cache warm (2 graphs found, 0 compiled)"
     )
 
 
@@ -170,4 +170,4 @@ def test_a_report_holds_the_reasons_and_the_state_of_the_caches(tmp_path: Path):
     report = json.loads(path.read_text())
     assert report["reasons_of_actual"][1] == "mode eager: as requested"
     assert report["caches"]["state"] == "unused"
-    assert "runs so because device cpu: as requested" in done.output
+    assert "settings: device cpu: as requested" in done.output

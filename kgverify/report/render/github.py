@@ -3,7 +3,7 @@
 from typing import Final
 
 from kgverify.comparison.result import Verdict
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.report.wording import (
     cause_label,
     clip,
@@ -18,7 +18,7 @@ MOST_ERRORS: Final = 10
 """The errors that GitHub shows for one step."""
 
 
-def render_annotations(report: Report) -> str:
+def render_annotations(report: ReportContent) -> str:
     """Render an error for each cause or first divergence, a warning if inconclusive, and a notice with the verdict."""
     lines = []
     if report.verdict is Verdict.INCONCLUSIVE:

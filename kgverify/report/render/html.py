@@ -8,8 +8,8 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from kgverify.report.content import ReportContent
 from kgverify.report.render.html_view import MOST_DETAILED, build_page
-from kgverify.report.report import Report
 from kgverify.report.wording import make_visible
 from kgverify.trace.model.trace import Trace
 
@@ -20,7 +20,7 @@ _IN_SCRIPTS: Final = {
 """The characters that could end a script element or mislead a reader of its source, with their escapes."""
 
 
-def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
+def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
     """Render the page. All text is escaped, and the page forbids every request and every script but its own.
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
@@ -45,7 +45,7 @@ def render_html(report: Report, expected: Trace, actual: Trace, stepped: Trace |
     )
 
 
-def summarize(report: Report) -> dict[str, Any]:
+def summarize(report: ReportContent) -> dict[str, Any]:
     """Return the summary that the page contains as JSON, for programs."""
     return {
         "verdict": report.verdict,

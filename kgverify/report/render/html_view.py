@@ -4,9 +4,9 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Attribution, DifferenceClass, Divergence, FieldRule
+from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
-from kgverify.report.report import Report
 from kgverify.report.wording import (
     clip,
     describe_coverage,
@@ -176,7 +176,7 @@ class Page(NamedTuple):
     commands: tuple[str, ...]
 
 
-def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
+def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
     """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
     groups = _RowBuilder(report, expected, actual, stepped).groups()
     rows = [row for group in groups for row in group.rows]
@@ -224,7 +224,7 @@ def build_page(report: Report, expected: Trace, actual: Trace, stepped: Trace | 
 class _RowBuilder:
     """Builds the rows within the budget of the page."""
 
-    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
+    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
         self._report = report
         self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
         self._budget = DETAIL_BUDGET
@@ -328,7 +328,7 @@ def _describe_location(divergence: Divergence) -> str:
     return f"candidate {divergence.candidate}{step}: {clip(divergence.atom, ROW_CHARACTERS)}"
 
 
-def _metric_rows(report: Report) -> list[MetricRow]:
+def _metric_rows(report: ReportContent) -> list[MetricRow]:
     if not report.metrics.expected and not report.metrics.actual:
         return []
 
@@ -339,14 +339,14 @@ def _metric_rows(report: Report) -> list[MetricRow]:
     return [MetricRow(name, tuple(cell(f"{side}.realistic.{name}") for side in _SIDES)) for name in _METRICS]
 
 
-def _ties(report: Report) -> list[Tie]:
+def _ties(report: ReportContent) -> list[Tie]:
     return [
         Tie(t.candidate, clip(t.atom), t.step, f"{t.gap:.3g}", f"{t.bound:.3g}", clip(t.expected), clip(t.actual))
         for t in report.near_ties[:MOST_NEAR_TIES]
     ]
 
 
-def _coverage_rows(report: Report) -> list[tuple[str, str]]:
+def _coverage_rows(report: ReportContent) -> list[tuple[str, str]]:
     c, repeats = report.coverage, {True: "yes", False: "no", None: "not checked"}
     return [
         ("candidates compared", f"{c.candidates:,}"),
@@ -360,7 +360,7 @@ def _coverage_rows(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _environment_rows(report: Report) -> list[tuple[str, str]]:
+def _environment_rows(report: ReportContent) -> list[tuple[str, str]]:
     environment, limits = report.environment, report.limits
     return [
         ("kgverify", environment.kgverify),
@@ -386,7 +386,7 @@ def _engine_column(role: str, engine: EngineInfo) -> EngineColumn:
     return EngineColumn(role, tuple((name, clip(value) or "none") for name, value in lines.items()))
 
 
-def _commands(report: Report, rows: list[Row]) -> list[str]:
+def _commands(report: ReportContent, rows: list[Row]) -> list[str]:
     commands: list[str] = []
     if rows and rows[0].detail is not None:
         commands += rows[0].detail.commands

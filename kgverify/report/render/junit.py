@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.report.wording import (
     clip,
     describe_coverage,
@@ -24,7 +24,7 @@ Group = tuple[int, str]
 """A query and a side."""
 
 
-def render_junit(report: Report, expected: Trace) -> bytes:
+def render_junit(report: ReportContent, expected: Trace) -> bytes:
     """Render UTF-8 XML. A case fails with its first divergence; an inconclusive run has one error and skipped cases."""
     found: dict[Group, list[Divergence]] = defaultdict(list)
     for each in report.divergences:
@@ -84,7 +84,7 @@ def _failure(divergences: list[Divergence]) -> ElementTree.Element:
     return failure
 
 
-def _properties(report: Report) -> list[tuple[str, str]]:
+def _properties(report: ReportContent) -> list[tuple[str, str]]:
     return [
         ("verdict", report.verdict.value),
         ("level", report.level.value if report.level else "none"),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kgverify.comparison.result import Divergence
-from kgverify.report.report import Report
+from kgverify.report.content import ReportContent
 from kgverify.report.wording import (
     cause_label,
     clip,
@@ -27,7 +27,7 @@ _SIDES: Final = ("both", "head", "tail")
 _SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")
 
 
-def render_markdown(report: Report) -> str:
+def render_markdown(report: ReportContent) -> str:
     """Render the verdict, the metrics, the causes and the first divergence."""
     parts = [f"## {report.verdict.value}: {escape_markdown(describe_run(report))}", *_summary(report)]
     if report.metrics.expected or report.metrics.actual:
@@ -76,7 +76,7 @@ def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], num_texts
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
-def _summary(report: Report) -> list[str]:
+def _summary(report: ReportContent) -> list[str]:
     environment = report.environment
     lines = [
         f"- expected: {escape_markdown(describe_engine(environment.expected))}",
@@ -96,7 +96,7 @@ def _summary(report: Report) -> list[str]:
     return ["\n".join(lines)]
 
 
-def _metrics(report: Report) -> str:
+def _metrics(report: ReportContent) -> str:
     def compared(key: str) -> str:
         found = report.metrics.expected.get(key), report.metrics.actual.get(key)
         texts = ["-" if value is None else f"{value:.4f}" for value in found]
@@ -106,7 +106,7 @@ def _metrics(report: Report) -> str:
     return render_table(("", *_SIDES), rows, 1)
 
 
-def _causes(report: Report) -> str:
+def _causes(report: ReportContent) -> str:
     shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
     header = ["cause", "first", "candidates", "queries", "later"]
     header += ["MRR lost", "MRR if repaired alone"] if shares else []

@@ -12,8 +12,8 @@ from rich.text import Text
 from kgverify.comparison.result import Divergence, Value, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
+from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
-from kgverify.report.report import Report
 from kgverify.report.wording import clip, describe_divergence, describe_finding, make_visible, value_lines
 from kgverify.trace.model.trace import Trace
 
@@ -32,7 +32,7 @@ class NextCommand(NamedTuple):
 
 
 def print_report(
-    report: Report,
+    report: ReportContent,
     console: Console,
     *,
     expected: Trace | None = None,
@@ -53,14 +53,14 @@ def print_report(
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def report_text(report: Report) -> str:
+def report_text(report: ReportContent) -> str:
     """Return the report as plain text, 120 columns wide."""
     text = StringIO()
     print_report(report, Console(file=text, width=TEXT_WIDTH, no_color=True))
     return text.getvalue()
 
 
-def summary_lines(report: Report) -> list[str]:
+def summary_lines(report: ReportContent) -> list[str]:
     """Return the verdict with its coverage and reasons, and the first divergence, a line each."""
     lines = [f"{report.verdict.value}   {_coverage_line(report)}"]
     lines += [f"  because {reason}" for reason in report.reasons]
@@ -71,7 +71,7 @@ def summary_lines(report: Report) -> list[str]:
     return lines
 
 
-def render_report(report: Report, expected: Trace | None = None) -> list[RenderableType]:
+def render_report(report: ReportContent, expected: Trace | None = None) -> list[RenderableType]:
     """Return the parts of the report, in reading order."""
     parts: list[RenderableType] = [_render_verdict(report)]
     if report.first_cause is not None:
@@ -90,7 +90,7 @@ def render_report(report: Report, expected: Trace | None = None) -> list[Rendera
     return parts
 
 
-def _render_verdict(report: Report) -> RenderableType:
+def _render_verdict(report: ReportContent) -> RenderableType:
     verdict = Text(report.verdict.value, style=_STYLES[report.verdict])
     verdict.append(f"   {_coverage_line(report)}", style="default")
     lines: list[RenderableType] = [verdict]
@@ -115,7 +115,7 @@ def _render_verdict(report: Report) -> RenderableType:
     return Group(*lines)
 
 
-def _coverage_line(report: Report) -> str:
+def _coverage_line(report: ReportContent) -> str:
     c = report.coverage
     parts = [
         f"{c.candidates:,} candidates, {c.steps:,} steps, {c.resolvents:,} resolvents, {len(c.fields)} fields compared"
@@ -130,7 +130,7 @@ def _coverage_line(report: Report) -> str:
     return "; ".join(parts)
 
 
-def _render_first_cause(report: Report, first: Divergence, expected: Trace | None) -> RenderableType:
+def _render_first_cause(report: ReportContent, first: Divergence, expected: Trace | None) -> RenderableType:
     where = f" at step {first.step}" if first.step >= 0 else ""
     found = describe_finding(first)
     title = Text(f"\nfirst divergence: {first.stage}{where}", style="bold")
@@ -171,7 +171,7 @@ def _steps_before(first: Divergence, expected: Trace | None) -> Sequence[StepBef
     return [describe_step(number, reader.read(begin + number), names, agrees=True) for number in numbers]
 
 
-def _consequences(report: Report, first: Divergence) -> list[str]:
+def _consequences(report: ReportContent, first: Divergence) -> list[str]:
     """Describe the consequences of the first divergence, and the cost of its cause."""
     lines = []
     if first.later_steps:
@@ -192,7 +192,7 @@ def _text(value: Value) -> str:
     return make_visible("\n".join(value_lines(value)))
 
 
-def _render_causes(report: Report) -> RenderableType:
+def _render_causes(report: ReportContent) -> RenderableType:
     shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
     table = Table(box=None, padding=(0, 2, 0, 0))
     columns = ["#", "stage", "difference", "candidates", "queries", "later"]
@@ -218,7 +218,7 @@ def _render_causes(report: Report) -> RenderableType:
     return Group(*lines)
 
 
-def _summary_of_loss(report: Report) -> str:
+def _summary_of_loss(report: ReportContent) -> str:
     """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
     attribution = report.attribution
     if attribution is None:
@@ -235,7 +235,7 @@ def _summary_of_loss(report: Report) -> str:
     return f"{', '.join(parts)} of the {lost:.4f} MRR lost{method}"
 
 
-def _render_near_ties(report: Report) -> RenderableType:
+def _render_near_ties(report: ReportContent) -> RenderableType:
     first = report.near_ties[0]
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
@@ -247,7 +247,7 @@ def _render_near_ties(report: Report) -> RenderableType:
     return lines
 
 
-def _render_metrics(report: Report) -> RenderableType:
+def _render_metrics(report: ReportContent) -> RenderableType:
     title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
     table = Table(box=None, padding=(0, 3, 0, 0))
     sides = ("both", "head", "tail")
@@ -274,13 +274,13 @@ def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) ->
     """Describe in one line the reasons for the engine's settings, and its use of caches."""
     text = "; ".join(reasons)
     if caches is None or caches.state == "unused":
-        return f"runs so because {text}"
+        return f"settings: {text}"
     hits, misses = caches.graph_hits, caches.graph_misses
     graphs = f" ({hits} graphs found, {misses} compiled)" if hits or misses else ""
-    return f"runs so because {text}; compiler's cache {caches.state}{graphs}"
+    return f"settings: {text}; compiler's cache {caches.state}{graphs}"
 
 
-def _render_equality(report: Report) -> RenderableType:
+def _render_equality(report: ReportContent) -> RenderableType:
     special = [f"{rule.field} {rule.rule}" for rule in report.equality if rule.rule != "equal"]
     num_equal = len(report.equality) - len(special)
     return Text(

@@ -4,8 +4,8 @@ from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.errors import UserError
+from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
-from kgverify.report.report import Report
 from kgverify.report.stepper.stage_walk import StageLine, walk_stages
 from kgverify.trace.model.trace import Trace
 
@@ -42,7 +42,7 @@ class Stepper:
     stepped: as in `SidesReader`
     """
 
-    def __init__(self, report: Report, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
+    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
         if not report.divergences:
             raise UserError(
                 f"the run has no divergences to step through: {report.verdict.value}",

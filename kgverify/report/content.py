@@ -1,0 +1,123 @@
+"""The content of a report: the data that every renderer reads."""
+
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from kgverify.comparison.result import (
+    Attribution,
+    Cause,
+    Coverage,
+    Divergence,
+    FieldRule,
+    Level,
+    NearTie,
+    Verdict,
+)
+from kgverify.engines.protocol import CompilerCaches
+from kgverify.program.limits import Limits
+from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
+from kgverify.trace.model.trace import Trace
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """The metrics of both sides, with PyKEEN's keys; empty without rankings."""
+
+    expected: dict[str, float] = {}
+    actual: dict[str, float] = {}
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """The number of candidates of each side by the name of their outcome."""
+
+    expected: dict[str, int] = {}
+    actual: dict[str, int] = {}
+
+
+NO_OUTCOMES: Final = Outcomes()
+
+
+class Determinism(msgspec.Struct, frozen=True):
+    """The repeatability of each engine: True if two runs were equal; None if it was not checked."""
+
+    expected: bool | None = None
+    actual: bool | None = None
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine and the software that made the report."""
+
+    kgverify: str
+    python: str
+    platform: str
+    num_cpus: int
+    expected: EngineInfo
+    actual: EngineInfo
+
+
+class ComparedTraces(Protocol):
+    """The traces that a report was made from."""
+
+    @property
+    def expected(self) -> Trace:
+        """The expected trace in memory."""
+        ...
+
+    @property
+    def actual(self) -> Trace:
+        """The actual trace in memory."""
+        ...
+
+    @property
+    def stepped(self) -> Trace | None:
+        """The actual engine's steps from the expected goals in lockstep; else None."""
+        ...
+
+    def excerpt(self) -> Trace | None:
+        """Return the expected trace, or its candidate of the first divergence alone; None without its goals."""
+        ...
+
+
+class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The data of a report; `kgverify.Report` documents the fields."""
+
+    verdict: Verdict
+    coverage: Coverage
+    metrics: Metrics
+    divergences: tuple[Divergence, ...]
+    first_cause: Divergence | None
+    near_ties: tuple[NearTie, ...]
+    level: Level | None
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    equality: tuple[FieldRule, ...]
+    determinism: Determinism
+    lockstep: bool
+    run: RunInfo
+    limits: Limits
+    policy: PolicyInfo
+    environment: Environment
+    causes: tuple[Cause, ...] = ()
+    attribution: Attribution | None = None
+    outcomes: Outcomes = NO_OUTCOMES
+    command: str = ""
+    reasons_of_actual: tuple[str, ...] = ()
+    caches: CompilerCaches | None = None
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        """The first divergence; None without divergences."""
+        return self.first_cause
+
+    @property
+    def traces(self) -> ComparedTraces | None:
+        """The traces that the report was made from; None for a report read from a file."""
+        traces: ComparedTraces | None = self.__dict__.get("traces_compared")
+        return traces
+
+    def with_traces(self, traces: ComparedTraces, *, command: str = "") -> Self:
+        """Return a copy that refers to its traces, and names the command that made it."""
+        copied = msgspec.structs.replace(self, command=command or self.command)
+        # Not a field: what is encoded is the report alone.
+        copied.__dict__["traces_compared"] = traces
+        return copied
