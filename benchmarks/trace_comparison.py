@@ -39,10 +39,10 @@ def compare_arrays(expected: TraceFile, actual: TraceFile) -> None:
     """`numpy.array_equal` of every column, memory-mapped: the least that a comparison can read."""
     for left, right in zip(expected.files, actual.files, strict=True):
         for name, stored in left.stored.items():
-            if stored.place.offset < 0:
+            if stored.offset < 0:
                 continue
             pair = [
-                np.memmap(file.path, stored.dtype, "r", file.stored[name].place.offset, stored.shape)
+                np.memmap(file.path, stored.dtype, "r", file.stored[name].offset, stored.shape)
                 for file in (left, right)
             ]
             assert np.array_equal(pair[0], pair[1])
