@@ -16,7 +16,6 @@ from kgreference.terms import (
     variable,
 )
 
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
