@@ -16,7 +16,7 @@ from kgverify.runs.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.explain import Views
+from kgverify.verification.replay import Views
 
 
 def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase) -> Comparer:

@@ -29,10 +29,9 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.explain import Explainer
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
-from kgverify.verification.replay import Replayed
+from kgverify.verification.replay import Explainer, Replayed
 
 
 @dataclass(frozen=True, eq=False)
