@@ -23,6 +23,7 @@ from kgverify.cli.progress import (
     print_note,
     print_warning,
     show_work,
+    typed_words,
     write_result,
 )
 from kgverify.cli.run_options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
@@ -181,17 +182,7 @@ def _explain_missing(result: EvaluationResult, save: Path | None, group: Process
 def _diff_command(num_queries: int) -> str:
     """Return a `kgverify diff` command with the same options, for the first queries alone."""
     own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries"}
-    words: list[str] = []
-    is_value = False
-    for word in sys.argv[2:]:
-        if word == "--rank-only":
-            continue
-        if is_value:
-            is_value = False
-        elif word in own:
-            is_value = True
-        elif word.split("=")[0] not in own:
-            words.append(word)
+    words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):
         words += ["--corruptions", "all"]
     return shlex.join(["kgverify", "diff", "--queries", str(num_queries), *words])

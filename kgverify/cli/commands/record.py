@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kgverify.api.record import record as record_engine
@@ -13,9 +12,10 @@ from kgverify.cli.progress import (
     check_writable,
     make_result_console,
     print_note,
+    print_text,
     show_phase,
     typed_command,
-    write_result,
+    write_json,
 )
 from kgverify.cli.run_options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.signals import Ended, ending_on_signals
@@ -73,19 +73,17 @@ def record(
     if recording.reasons:
         print_note(describe_execution(recording.reasons, recording.caches), style="dim")
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
-    make_result_console(json_path).print(
+    print_text(
+        make_result_console(json_path),
         f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",
-        highlight=False,
-        markup=False,
     )
-    if json_path is not None:
-        data = {
-            "path": str(recording.path),
-            "num_candidates": recording.num_candidates,
-            "num_steps": recording.num_steps,
-            "num_resumed": recording.num_resumed,
-        }
-        write_result(msgspec.json.encode(data) + b"\n", json_path)
+    data = {
+        "path": str(recording.path),
+        "num_candidates": recording.num_candidates,
+        "num_steps": recording.num_steps,
+        "num_resumed": recording.num_resumed,
+    }
+    write_json(data, json_path, indent=None)
 
 
 def _explain_interruption(output: Path, *, resume: bool) -> None:
