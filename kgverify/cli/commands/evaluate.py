@@ -17,6 +17,7 @@ import typer
 
 from kgverify.api.evaluate import build_evaluator
 from kgverify.cli import options
+from kgverify.cli.options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -26,7 +27,6 @@ from kgverify.cli.progress import (
     typed_words,
     write_result,
 )
-from kgverify.cli.run_options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group

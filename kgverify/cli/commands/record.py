@@ -8,6 +8,7 @@ import typer
 
 from kgverify.api.record import record as record_engine
 from kgverify.cli import options
+from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -17,7 +18,6 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.cli.run_options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.signals import Ended, ending_on_signals
 from kgverify.report.render.terminal import describe_execution
 from kgverify.trace.files.output_path import count_safe, partial_of

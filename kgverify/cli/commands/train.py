@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS
+from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
-from kgverify.cli.run_options import GraphOptions
 from kgverify.engines.policy import Policy, write_policy
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
