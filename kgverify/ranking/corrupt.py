@@ -90,7 +90,7 @@ def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: N
 def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: in the domain there, and not known."""
     size = len(graph.program.symbols.constants)
-    known, number = (_number_atoms(each.astype(np.int64), size) for each in (graph.known_triples, atom))
+    known, number = number_atoms(graph.known_triples, size), number_atoms(atom, size)
     nearest = np.searchsorted(known, number).clip(max=max(0, len(known) - 1))
     is_drawn = known[nearest] != number if len(known) else np.ones(len(atom), np.bool_)
     codes, of = np.unique(atom[:, 0].astype(np.int64) * 2 + side, return_inverse=True)
@@ -102,8 +102,11 @@ def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[n
     return is_drawn
 
 
-def _number_atoms(atom: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    return (atom[:, 0] * size + atom[:, 1]) * size + atom[:, 2]
+def number_atoms(atom: NDArray[np.int32], num_constants: int) -> NDArray[np.int64]:
+    """Return the number of each ground atom, int32 [n, 3], in their order: int64 [n]."""
+    wide = atom.astype(np.int64)
+    numbers: NDArray[np.int64] = (wide[:, 0] * num_constants + wide[:, 1]) * num_constants + wide[:, 2]
+    return numbers
 
 
 def count_candidates(
