@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
-from kgverify.ranking.draw import DrawRows, count_eligible, draw_entities
+from kgverify.ranking.draw import count_eligible, draw_entities
 from kgverify.trace.model.columns import CandidateSet
 
 ALL: Final = -1
@@ -55,9 +55,8 @@ def draw_candidates(
     key = np.full(len(query), seed & (2**64 - 1), np.uint64)
     for word in (query, side):
         key = mix(key) ^ word.astype(np.uint64)
-    num_drawn, entities = draw_entities(
-        graph, DrawRows(triple, mix(key), side), None if num_corruptions == ALL else num_corruptions
-    )
+    num_wanted = None if num_corruptions == ALL else num_corruptions
+    num_drawn, entities = draw_entities(graph, triple, mix(key), side, num_wanted)
     counts = num_drawn + 1
     is_corruption = np.ones(int(counts.sum()), np.bool_)
     is_corruption[np.cumsum(counts) - counts] = False
@@ -75,7 +74,7 @@ def draw_eligible(
 
     Takes int32 [n, 3] and int64 [n]; returns the number for each triple, int64 [n], and the corruptions, int32 [m, 3].
     """
-    num, entities = draw_entities(graph, DrawRows(triple, np.zeros(len(side), np.uint64), side), None)
+    num, entities = draw_entities(graph, triple, np.zeros(len(side), np.uint64), side, None)
     return num, put_entities(np.repeat(triple, num, axis=0), np.repeat(side, num), entities)
 
 
