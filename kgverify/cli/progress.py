@@ -84,7 +84,6 @@ def _fold(line: str, width: int) -> list[str]:
         subsequent_indent=" " * hanging,
         break_long_words=False,
         break_on_hyphens=False,
-        drop_whitespace=True,
     )
 
 

@@ -1,8 +1,12 @@
 """`kgverify record`: run one engine and keep its trace."""
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -18,10 +22,11 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.cli.signals import Ended, ending_on_signals
 from kgverify.report.render.terminal import describe_execution
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
+
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @with_run_options()
@@ -95,3 +100,40 @@ def _explain_interruption(output: Path, *, resume: bool) -> None:
     num_candidates, num_steps = count_safe(partial)
     print_note(f"{num_candidates:,} candidates with {num_steps:,} steps are safe in {partial}")
     print_note(f"resume with: {typed_command(*([] if resume else ['--resume']))}")
+
+
+class Ended(KeyboardInterrupt):
+    """A signal that asks the process to end, such as SIGTERM; finished work is kept and reported."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that ends by this signal, as in a shell."""
+        return 128 + self.number
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Raise `Ended` on the first SIGTERM or SIGHUP; ignore those that follow during the clean-up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Ended(number)
+
+    before = [(each, signal.getsignal(each)) for each in _SIGNALS]
+    for each, handler in before:
+        # An ignored signal, as under nohup, stays ignored.
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler if handler is not None else signal.SIG_DFL)
