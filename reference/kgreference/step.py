@@ -197,7 +197,8 @@ def finish(limits: Limits, chosen: Resolvent, depth: int) -> Outcome:
 
 def excluded_atom(limits: Limits, query: Triple) -> Triple | None:
     """Return the fact that a derivation may not use; None for a query with variables, which excludes nothing."""
-    return query if limits.exclude_query and min(query[1:]) >= 0 else None
+    _, first, second = query
+    return query if limits.exclude_query and first >= 0 and second >= 0 else None
 
 
 def take_step(
