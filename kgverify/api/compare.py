@@ -7,7 +7,7 @@ from kgverify.report.report import Report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile
-from kgverify.verification.save import save_recorded
+from kgverify.verification.save import save_verification
 from kgverify.verification.verify import compare_recorded
 
 
@@ -45,5 +45,5 @@ def compare(
         check_output_folder(Path(save))
     recorded = compare_recorded(expected, actual, progress=progress)
     if save is not None:
-        save_recorded(recorded, Path(save))
+        save_verification(recorded, Path(save))
     return recorded.report.with_traces(recorded)

@@ -5,8 +5,8 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +44,11 @@ def make_error_console() -> Console:
     return Console(stderr=True)
 
 
+def print_text(console: Console, text: str, style: str | None = None) -> None:
+    """Print a text as it is, folded at the width of the console."""
+    console.print(text, style=style, markup=False, highlight=False)
+
+
 def print_note(text: str, style: str = "") -> None:
     """Print a text on standard error as it is."""
     make_error_console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
@@ -79,46 +84,40 @@ def _fold(line: str, width: int) -> list[str]:
         subsequent_indent=" " * hanging,
         break_long_words=False,
         break_on_hyphens=False,
-        drop_whitespace=True,
     )
 
 
 class Phase:
-    """A progress bar, which may be hidden. Call it with the number finished since the last call."""
+    """A progress bar. Call it with the number finished since the last call."""
 
-    def __init__(self, progress: Progress | None = None, title: str = "", total: int = 0) -> None:
+    def __init__(self, progress: Progress, title: str, total: int) -> None:
         self._progress = progress
-        self._task = progress.add_task(title, total=total or None) if progress is not None else None
+        self._task = progress.add_task(title, total=total or None)
 
     def __call__(self, num_finished: int) -> None:
         """Advance the bar."""
-        if self._progress is not None and self._task is not None:
-            self._progress.advance(self._task, num_finished)
+        self._progress.advance(self._task, num_finished)
 
     def rename(self, title: str) -> None:
         """Replace the title."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=title, refresh=True)
+        self._progress.update(self._task, description=title, refresh=True)
+
+
+def _make_bar(console: Console, *further: ProgressColumn) -> Progress:
+    """Return a progress bar, which shows nothing before it is started."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    return Progress(*columns, *further, *times, console=console, transient=True)
 
 
 @contextmanager
 def show_phase(title: str, total: int) -> Iterator[Phase]:
     """Show a progress bar until the context ends; on a terminal only."""
     console = make_error_console()
-    if not console.is_terminal:
-        yield Phase()
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     console.width = max(1, console.width - ECHOED)
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield Phase(progress, title, total)
+    bar = _make_bar(console)
+    with bar if console.is_terminal else nullcontext():
+        yield Phase(bar, title, total)
 
 
 class Rate(ProgressColumn):
@@ -135,18 +134,8 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of long work: on a terminal a bar with rate and time left, else a line every minute."""
     console = make_error_console()
     if console.is_terminal:
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            Rate(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task(title, total=total or None)
-            yield lambda num_finished: progress.advance(task, num_finished)
+        with _make_bar(console, Rate()) as progress:
+            yield Phase(progress, title, total)
         return
     started = printed = time.monotonic()
     num_done = 0
@@ -167,13 +156,18 @@ def show_work(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def typed_command(*further: str) -> str:
     """Return the command as it was typed, without --save and --json and with further words, quoted for a shell."""
+    return shlex.join(["kgverify", *typed_words({"--save", "--json"}), *further])
+
+
+def typed_words(dropped: Set[str]) -> list[str]:
+    """Return the words of the command as it was typed, without some options and their values."""
     words: list[str] = []
-    is_path = False
+    is_value = False
     for word in sys.argv[1:]:
-        if not is_path and not word.startswith(("--save=", "--json=")) and word not in ("--save", "--json"):
+        if not is_value and word.split("=")[0] not in dropped:
             words.append(word)
-        is_path = not is_path and word in ("--save", "--json")
-    return shlex.join(["kgverify", *words, *further])
+        is_value = not is_value and word in dropped
+    return words
 
 
 def check_writable(path: str | None) -> None:
@@ -207,7 +201,8 @@ def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
         ) from None
 
 
-def write_json(value: Any, path: str | None) -> None:
-    """Write a value as indented JSON to a file or, for `-`, to standard output; None writes nothing."""
+def write_json(value: Any, path: str | None, indent: int | None = 2) -> None:
+    """Write a value as JSON to a file or, for `-`, to standard output; in one line if `indent` is None. No path: nothing."""
     if path is not None:
-        write_result(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", path)
+        encoded = msgspec.json.encode(value)
+        write_result((encoded if indent is None else msgspec.json.format(encoded, indent=indent)) + b"\n", path)

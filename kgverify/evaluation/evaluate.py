@@ -13,7 +13,7 @@ import msgspec
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
-from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, prove_candidates
+from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, warm_up
 from kgverify.evaluation.rank_only import build_rank_only
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
@@ -128,7 +128,7 @@ def evaluate(
     started = time.monotonic()
     with explain_out_of_memory(pipeline.engine.info):
         if missing:
-            _warm_up(run, pipeline, missing[0])
+            warm_up(run, pipeline, missing[0])
         warmed_up = time.monotonic()
         if not leads:
             worker.work(missing, no_progress)
@@ -141,12 +141,6 @@ def evaluate(
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
     return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - started)
-
-
-def _warm_up(run: Run, pipeline: Pipeline, part: Part) -> None:
-    """Let the engine compile its kernels on one candidate."""
-    drawn = pipeline.draw(run.graph, run.split, part.queries[:1], 0, run.seed)
-    prove_candidates(pipeline.engine, drawn.take(slice(0, 1)))
 
 
 class _Worker:

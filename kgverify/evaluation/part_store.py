@@ -97,7 +97,7 @@ class PartStore:
             )
         else:
             encoded = msgspec.json.format(msgspec.json.encode(self._identity), indent=2) + b"\n"
-            write_at_once(path, lambda temporary: _write(temporary, encoded))
+            write_at_once(path, lambda temporary: temporary.write_bytes(encoded))
 
     def put(self, part: Part, result: PartResult) -> None:
         """Store the result of a part. UserError if its file cannot be written."""
@@ -200,7 +200,3 @@ def _hash_triples(run: Run) -> str:
     for array in (run.triples, run.graph.known_triples, *domains):
         digest.update(len(array).to_bytes(8, "little") + np.ascontiguousarray(array, "<i4").tobytes())
     return digest.hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)

@@ -110,6 +110,12 @@ def prove_candidates(
     return proved, ChoiceStatistics(ended.num_choices, ended.num_rescored, ended.smallest_gap)
 
 
+def warm_up(run: Run, pipeline: Pipeline, part: Part) -> None:
+    """Let the engine compile its kernels on one candidate."""
+    drawn = pipeline.draw(run.graph, run.split, part.queries[:1], 0, run.seed)
+    prove_candidates(pipeline.engine, drawn.take(slice(0, 1)))
+
+
 def refuse_scores(part: Part) -> UserError:
     """Return the error for a part with a log-probability that is not finite."""
     return UserError(

@@ -12,7 +12,7 @@ few of the candidates that could be left out are proved, for the check of a samp
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from kgverify.ranking.corrupt import (
     draw_eligible,
     may_be_drawn,
     mix,
+    number_atoms,
     put_entities,
 )
 from kgverify.ranking.draw import count_eligible
@@ -97,14 +98,6 @@ class Drawn(NamedTuple):
     def first(self) -> CandidateSet:
         """The candidates to prove first."""
         return CandidateSet(self.query[self.owner], self.side[self.owner].astype(np.int8), self.atom)
-
-
-class CandidateSource(Protocol):
-    """A source of the candidates of parts."""
-
-    def draw(self, part: Part) -> Drawn:
-        """Return the true triples, the corruptions that could be PROVED, and a few others."""
-        ...
 
 
 class DrawnCorruptions:
@@ -181,7 +174,9 @@ class AllCorruptions:
         is_true = np.arange(len(owner)) < len(query)
         is_kept = is_true | may_be_drawn(run.graph, atom, side[owner])
         owner, atom, is_true = owner[is_kept], atom[is_kept], is_true[is_kept]
-        distinct, position = np.unique(self._number(atom), return_index=True, return_inverse=True)[1:]
+        distinct, position = np.unique(number_atoms(atom, self._num_constants), return_index=True, return_inverse=True)[
+            1:
+        ]
         num_eligible = count_eligible(run.graph, triple, side)
         return Drawn(
             query,
@@ -208,14 +203,9 @@ class AllCorruptions:
         owner = order[draws % len(order)]
         entities = mix(key[owner] ^ draws.astype(np.uint64)) % np.uint64(self._num_constants)
         atom = put_entities(triple[owner], side[owner], entities.astype(np.int32))
-        rows = np.unique(np.stack((owner, self._number(atom))), axis=1, return_index=True)[1]
+        rows = np.unique(np.stack((owner, number_atoms(atom, self._num_constants))), axis=1, return_index=True)[1]
         rows = rows[~self._model.contains(atom[rows])]
         return owner[rows], atom[rows]
-
-    def _number(self, atom: NDArray[np.int32]) -> NDArray[np.int64]:
-        wide = atom.astype(np.int64)
-        numbers: NDArray[np.int64] = (wide[:, 0] * self._num_constants + wide[:, 1]) * self._num_constants + wide[:, 2]
-        return numbers
 
     def _draw_rest(
         self,
@@ -277,7 +267,7 @@ class RankOnly:
     whose true triple does not rank above everything that is not PROVED.
     """
 
-    def __init__(self, run: Run, pipeline: Pipeline, source: CandidateSource) -> None:
+    def __init__(self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions) -> None:
         self._run, self._engine, self._source = run, pipeline.engine, source
 
     def draw(self, part: Part) -> Drawn:

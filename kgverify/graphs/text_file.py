@@ -51,14 +51,9 @@ def split_lines(text: str) -> list[Line]:
     return [Line(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
 
 
-def is_comment(line: str) -> bool:
-    """Return whether a line is a comment: it begins with `%` or `#`, and has no tab, which would make it a row of a table."""
-    return line.lstrip(" ").startswith(("%", "#")) and "\t" not in line
-
-
 def is_skipped(line: str) -> bool:
-    """Return whether a line is empty, white space without a tab, or a comment."""
-    return "\t" not in line and (not line.strip() or is_comment(line))
+    """Return whether a line is blank or a comment, which begins with `%` or `#`; one with a tab is a row of a table."""
+    return "\t" not in line and (not line.strip() or line.lstrip(" ").startswith(("%", "#")))
 
 
 def line_error(source: Source, expected: str, found: str, fix: str) -> UserError:

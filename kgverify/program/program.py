@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -102,22 +103,13 @@ class Program:
         """Build a program: number symbols by first appearance (facts, rules, queries, further constants), order the facts."""
         predicate_ids: dict[str, int] = {}
         constant_ids: dict[str, int] = {}
-
-        def number(atom: NamedAtom) -> None:
-            predicate_ids.setdefault(atom.predicate, len(predicate_ids))
-            for term in (atom.first, atom.second):
+        named_queries = tuple(queries)
+        of_rules = (atom for rule in rules for atom in (rule.clause_head, *rule.body))
+        for predicate, *terms in chain(facts, of_rules, named_queries):
+            predicate_ids.setdefault(predicate, len(predicate_ids))
+            for term in terms:
                 if not isinstance(term, Variable):
                     constant_ids.setdefault(term, len(constant_ids))
-
-        for fact in facts:
-            number(fact)
-        for rule in rules:
-            number(rule.clause_head)
-            for atom in rule.body:
-                number(atom)
-        named_queries = tuple(queries)
-        for query in named_queries:
-            number(query)
         for name in constants:
             constant_ids.setdefault(name, len(constant_ids))
 

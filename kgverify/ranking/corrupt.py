@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
-from kgverify.ranking.draw import DrawRows, count_eligible, draw_entities
+from kgverify.ranking.draw import count_eligible, draw_entities
 from kgverify.trace.model.columns import CandidateSet
 
 ALL: Final = -1
@@ -55,9 +55,8 @@ def draw_candidates(
     key = np.full(len(query), seed & (2**64 - 1), np.uint64)
     for word in (query, side):
         key = mix(key) ^ word.astype(np.uint64)
-    num_drawn, entities = draw_entities(
-        graph, DrawRows(triple, mix(key), side), None if num_corruptions == ALL else num_corruptions
-    )
+    num_wanted = None if num_corruptions == ALL else num_corruptions
+    num_drawn, entities = draw_entities(graph, triple, mix(key), side, num_wanted)
     counts = num_drawn + 1
     is_corruption = np.ones(int(counts.sum()), np.bool_)
     is_corruption[np.cumsum(counts) - counts] = False
@@ -75,7 +74,7 @@ def draw_eligible(
 
     Takes int32 [n, 3] and int64 [n]; returns the number for each triple, int64 [n], and the corruptions, int32 [m, 3].
     """
-    num, entities = draw_entities(graph, DrawRows(triple, np.zeros(len(side), np.uint64), side), None)
+    num, entities = draw_entities(graph, triple, np.zeros(len(side), np.uint64), side, None)
     return num, put_entities(np.repeat(triple, num, axis=0), np.repeat(side, num), entities)
 
 
@@ -90,7 +89,7 @@ def put_entities(triple: NDArray[np.int32], side: NDArray[np.int64], entities: N
 def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return whether atoms, int32 [n, 3], are corruptions on sides, int64 [n]: in the domain there, and not known."""
     size = len(graph.program.symbols.constants)
-    known, number = (_number_atoms(each.astype(np.int64), size) for each in (graph.known_triples, atom))
+    known, number = number_atoms(graph.known_triples, size), number_atoms(atom, size)
     nearest = np.searchsorted(known, number).clip(max=max(0, len(known) - 1))
     is_drawn = known[nearest] != number if len(known) else np.ones(len(atom), np.bool_)
     codes, of = np.unique(atom[:, 0].astype(np.int64) * 2 + side, return_inverse=True)
@@ -102,8 +101,11 @@ def may_be_drawn(graph: KnowledgeGraph, atom: NDArray[np.int32], side: NDArray[n
     return is_drawn
 
 
-def _number_atoms(atom: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    return (atom[:, 0] * size + atom[:, 1]) * size + atom[:, 2]
+def number_atoms(atom: NDArray[np.int32], num_constants: int) -> NDArray[np.int64]:
+    """Return the number of each ground atom, int32 [n, 3], in their order: int64 [n]."""
+    wide = atom.astype(np.int64)
+    numbers: NDArray[np.int64] = (wide[:, 0] * num_constants + wide[:, 1]) * num_constants + wide[:, 2]
+    return numbers
 
 
 def count_candidates(

@@ -17,17 +17,6 @@ _HIGHEST: Final = np.uint64(2**64 - 1)
 _GOLDEN, _FIRST, _SECOND = (np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-class DrawRows(NamedTuple):
-    """The rows to draw for, each a side of a query.
-
-    triple: int32 [Q, 3], known triples; key: uint64 [Q], of (seed, query, side); side: int64 [Q]
-    """
-
-    triple: NDArray[np.int32]
-    key: NDArray[np.uint64]
-    side: NDArray[np.int64]
-
-
 class Group(NamedTuple):
     """The rows of one predicate and side, which share a domain, and what is known of them.
 
@@ -96,17 +85,22 @@ def count_eligible(graph: KnowledgeGraph, triple: NDArray[np.int32], side: NDArr
 
 
 def draw_entities(
-    graph: KnowledgeGraph, rows: DrawRows, num_corruptions: int | None
+    graph: KnowledgeGraph,
+    triple: NDArray[np.int32],
+    key: NDArray[np.uint64],
+    side: NDArray[np.int64],
+    num_corruptions: int | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return the number of entities that each row draws, int64 [Q], and the entities, int32, row by row, ascending in each.
 
-    `num_corruptions` is None for all eligible entities.
+    triple, key, side: int32 [Q, 3], uint64 [Q], int64 [Q]  known triples, a key of (seed, query, side), and the side of each
+    num_corruptions:   None for all eligible entities
     """
-    counts = np.zeros(len(rows.triple), np.int64)
+    counts = np.zeros(len(triple), np.int64)
     done: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     parts: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
     buffers = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-    for group in group_rows(graph, rows.triple, rows.side):
+    for group in group_rows(graph, triple, side):
         num_eligible = group.num_eligible
         takes_all = np.ones(len(num_eligible), np.bool_)
         if num_corruptions is not None:
@@ -121,7 +115,7 @@ def draw_entities(
                 buffers = np.empty(len(group.domain), np.uint64), np.empty(len(group.domain), np.uint64)
             for block in group.take(np.flatnonzero(~takes_all)).split(size):
                 done.append(block.rows)
-                parts.append(_draw(block, rows.key[block.rows], num_corruptions, buffers))
+                parts.append(_draw(block, key[block.rows], num_corruptions, buffers))
     drawn_rows = np.concatenate(done)
     in_order = expand_rows(starts_of(counts[drawn_rows]), np.argsort(drawn_rows))
     return counts, np.concatenate(parts)[in_order]

@@ -47,11 +47,6 @@ class Plan(NamedTuple):
     parts: tuple[Part, ...]
     rank_only: bool = False
 
-    @property
-    def num_candidates(self) -> int:
-        """The candidates of all parts."""
-        return sum(part.num_candidates for part in self.parts)
-
 
 def plan_parts(run: Run, device: str, size: int | None = None, *, rank_only: bool = False) -> Plan:
     """Group consecutive queries whose candidates together are no more than `size`.

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.result import Comparison, Divergence, NearTie, Verdict, highest_level
+from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
 from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError
 from kgverify.runs.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.explain import Views
+from kgverify.verification.replay import Views
 
 
 def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase) -> Comparer:
@@ -81,8 +81,9 @@ def follow_near_ties(
     rows = np.array([tie.candidate for tie in comparison.near_ties])
     first_step = np.array([tie.step for tie in comparison.near_ties])
     columns = select_candidates(comparer.expected.columns, rows)
-    ordinal = _ordinals(columns.candidates.num_steps)
-    follows = ordinal > np.repeat(first_step, columns.candidates.num_steps)
+    num_steps = columns.candidates.num_steps
+    starts = starts_of(num_steps)
+    follows = np.arange(starts[-1]) > np.repeat(starts[:-1] + first_step, num_steps)
     lock = select_candidates(lockstep_columns(columns), np.flatnonzero(follows))
     positions = positions_of(columns)
     with phase("following near-ties", 0):
@@ -94,7 +95,7 @@ def follow_near_ties(
             fix="return one candidate with one step for each position, in the order given",
         )
     stepped = select_candidates(stepped, np.flatnonzero(follows))
-    owner = np.repeat(rows, columns.candidates.num_steps)[follows]
+    owner = np.repeat(rows, num_steps)[follows]
     later = _compare_steps(run, actual, comparer.expected, lock, stepped)
     named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     found, further = (named.divergences, named.near_ties) if named else ((), ())
@@ -104,7 +105,7 @@ def follow_near_ties(
     followed = msgspec.structs.replace(
         comparison,
         divergences=tuple(sorted([*comparison.divergences, *found], key=lambda each: (each.candidate, each.step))),
-        near_ties=tuple(sorted([*ties, *further], key=_tie_order)),
+        near_ties=tuple(sorted([*ties, *further], key=lambda tie: (tie.candidate, tie.step))),
         verdict=Verdict.DIVERGE if found and comparison.verdict is Verdict.AGREE else comparison.verdict,
         coverage=msgspec.structs.replace(comparison.coverage, steps_after_near_ties=len(owner)),
         level=highest_level([level for level in (comparison.level, *(each.level for each in found)) if level]),
@@ -128,12 +129,3 @@ def restore_candidates(comparison: Comparison, views: Views, owner: NDArray[np.i
         near_ties=tuple(map(name, comparison.near_ties)),
     )
     return named, {(of(position), step): pair for (position, step), pair in views.items()}
-
-
-def _tie_order(tie: NearTie) -> tuple[int, int]:
-    return tie.candidate, tie.step
-
-
-def _ordinals(counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    first = starts_of(counts)
-    return np.arange(first[-1]) - np.repeat(first[:-1], counts)

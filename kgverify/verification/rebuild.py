@@ -80,15 +80,9 @@ class Rebuilder:
         resolve.check_clauses(trace)
         columns = trace.columns
         excludes = trace.header.limits.exclude_query
-        kinds, origin_kinds, origins, choices = (
-            column.tolist()
-            for column in (
-                columns.resolvents.kind,
-                columns.resolvents.origin_kind,
-                columns.resolvents.origin,
-                columns.steps.choice,
-            )
-        )
+        made_by = columns.resolvents
+        kinds, origin_kinds, origins = made_by.kind.tolist(), made_by.origin_kind.tolist(), made_by.origin.tolist()
+        choices = columns.steps.choice.tolist()
         bounds = starts_of(columns.steps.num_resolvents).tolist()
         goals: list[Triples] = []
         resolvents: list[Triples] = []
@@ -106,7 +100,12 @@ class Rebuilder:
                 for i in range(begin, end):
                     left -= resolve.count_atoms(goal, origin_kinds[i], origins[i])
                     if left < 0:
-                        raise _too_many_atoms(trace)
+                        raise UserError(
+                            f"its clauses need more than {_MOST_ATOMS_EACH} atoms for each resolvent,"
+                            " so its goals are not rebuilt",
+                            where=trace.source,
+                            fix="record it again at level steps",
+                        )
                     is_goal = kinds[i] == GoalKind.GOAL
                     made.append(resolve.resolve(goal, origin_kinds[i], origins[i], excluded) if is_goal else ())
                 goals.append(goal)
@@ -136,14 +135,6 @@ def _rebuild_if_sound(trace: Trace) -> Trace:
     except UserError:
         # A trace without goals is compared by its digests, and the comparison notes it.
         return trace
-
-
-def _too_many_atoms(trace: Trace) -> UserError:
-    return UserError(
-        f"its clauses need more than {_MOST_ATOMS_EACH} atoms for each resolvent, so its goals are not rebuilt",
-        where=trace.source,
-        fix="record it again at level steps",
-    )
 
 
 def canonical(atoms: Triples) -> Triples:

@@ -151,15 +151,10 @@ def record(
         all_candidates = join_candidates(proved)
         writer.set_rankings(pipeline.rank(all_candidates, run.triples, RANK_TOLERANCE))
     num_steps = int(all_candidates.num_steps.sum(dtype=np.int64))
-    explained = pipeline.engine if isinstance(pipeline.engine, ExplainedEngine) else None
-    return Recording(
-        path,
-        len(candidates.query),
-        num_steps,
-        resumed,
-        explained.reasons if explained is not None else (),
-        explained.caches if explained is not None else None,
+    explained = (
+        (pipeline.engine.reasons, pipeline.engine.caches) if isinstance(pipeline.engine, ExplainedEngine) else ()
     )
+    return Recording(path, len(candidates.query), num_steps, resumed, *explained)
 
 
 def _prove_parts(

@@ -1,13 +1,18 @@
-"""The replay of a step in both engines with every stage probed: the earliest stage whose output differs is at fault."""
+"""The explanation of divergences: each step is replayed in both engines with every stage probed, classified and grouped by cause.
 
-from collections.abc import Mapping
+The earliest stage whose output differs is at fault.
+"""
+
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from kgverify.comparison.classify import Finding, classify, find_surroundings, group_causes
+from kgverify.comparison.compare import Comparer
 from kgverify.comparison.locate import is_close, locate_difference
-from kgverify.comparison.result import Divergence
+from kgverify.comparison.result import Cause, Comparison, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import Names, StepReader, StepView
 from kgverify.engines.protocol import (
@@ -18,15 +23,20 @@ from kgverify.engines.protocol import (
     positions_of,
     take_position,
 )
+from kgverify.program.atoms import Atom, Goal
 from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs
+from kgverify.trace.model.trace import Trace
 from kgverify.verification.stagewise import StageFault, find_later_faults
 
 ALL_REPLAYED: Final = 200
 """The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
 the same stage; every tenth is replayed nevertheless."""
+
+
+Views = dict[tuple[int, int], tuple[StepView, StepView]]
 
 
 class Replayed(NamedTuple):
@@ -89,10 +99,10 @@ def _replay_one(replay: "_Replay", divergence: Divergence) -> list[Replayed]:
 class Lockstep(NamedTuple):
     """The input for finding further faults behind the first one of a step.
 
-    observed: the actual steps that differ, by (candidate, step)
+    views: both versions of the steps that differ, by (candidate, step)
     """
 
-    observed: Mapping[tuple[int, int], StepView]
+    views: Views
     limits: Limits
 
 
@@ -147,9 +157,9 @@ class _Replay:
             replayed = self._name(first, fault)
             right = alone._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
             found.append(replayed._replace(views=(right, alone)))
-        observed = lockstep.observed.get((first.candidate, first.step))
-        if observed is not None:
-            found += self._find_batch_fault(first, alone, observed)
+        compared = lockstep.views.get((first.candidate, first.step))
+        if compared is not None:
+            found += self._find_batch_fault(first, alone, compared[1])
         return found
 
     def _find_batch_fault(self, divergence: Divergence, alone: StepView, observed: StepView) -> list[Replayed]:
@@ -204,3 +214,56 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
+
+
+class Explainer:
+    """The explanation of a comparison's divergences. `views` holds both steps of each divergence that belongs to a step."""
+
+    def __init__(self, expected: Trace, comparer: Comparer, views: Views) -> None:
+        self._expected = expected
+        self._comparer = comparer
+        self._views = views
+        self._reader = StepReader(expected.columns)
+
+    def replay(
+        self, comparison: Comparison, engines: tuple[Engine, Engine], *, lockstep: bool = False
+    ) -> list[Replayed]:
+        """Name the stages of the divergences by replay; in lockstep, also the faults behind the first stage at fault."""
+        return replay_divergences(
+            comparison.divergences,
+            self._expected.columns,
+            engines,
+            self._comparer.names,
+            self._comparer.score_tolerance,
+            Lockstep(self._views, self._expected.header.limits) if lockstep else None,
+        )
+
+    def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
+        """Return the divergences with their classes, and their causes."""
+        findings = tuple(self.classify(each) for each in replayed)
+        return group_causes(tuple(each.divergence for each in replayed), findings)
+
+    def classify(self, replayed: Replayed) -> Finding:
+        """Return the class of one divergence."""
+        if replayed.like is not None:
+            found = self.classify(replayed.like)
+            return found._replace(evidence=f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}")
+        divergence = replayed.divergence
+        around = find_surroundings(
+            divergence,
+            self._reader,
+            replayed.views or self._views.get((divergence.candidate, divergence.step)),
+            error_bound=2 * self._comparer.score_tolerance,
+            draw=self._comparer.draws.get((divergence.query, divergence.side), ""),
+        )
+        expected, actual = around.expected, around.actual
+        is_wrong_goal = expected is not None and actual is not None and expected.goal != actual.goal
+        goals = self._all_goals if is_wrong_goal else frozenset()
+        return classify(divergence, around._replace(outputs=replayed.outputs, other_goals=goals))
+
+    @cached_property
+    def _all_goals(self) -> frozenset[Goal]:
+        """The goals of the expected derivations, and the queries of both sides."""
+        goals = (self._reader.read(row).goal for row in range(len(self._expected.columns.steps.depth)))
+        queries = self._comparer.actual.columns.candidates.atom.tolist()
+        return frozenset((*goals, *((Atom(*query),) for query in queries)))

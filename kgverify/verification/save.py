@@ -10,7 +10,7 @@ from kgverify.report.report import Report, encode_report
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.trace.files.manifest import put_in_place, remove_trace
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.trace_file import read_trace
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.trace.write.writer import write_again
 from kgverify.verification.rebuild import rebuild_for_comparison
 from kgverify.verification.verify import RecordedComparison, Verification
@@ -21,40 +21,31 @@ LOCKSTEP = "lockstep.h5"
 REPORT = "report.json"
 
 
-def save_verification(verification: Verification, folder: Path) -> None:
+def save_verification(verification: Verification | RecordedComparison, folder: Path) -> None:
     """Write `expected.h5`, `actual.h5` and `report.json`; in lockstep also `lockstep.h5`, the compared actual steps.
 
-    UserError if the folder cannot be created or written.
+    Traces on disk are copied. UserError if the folder cannot be created or written.
     """
     check_output_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, trace in ((EXPECTED, verification.expected), (ACTUAL, verification.actual)):
-        write_again(trace, folder / name)
+    traces: tuple[Trace | TraceFile, ...] = (
+        (verification.expected, verification.actual) if isinstance(verification, Verification) else verification.traces
+    )
+    for name, trace in zip((EXPECTED, ACTUAL), traces, strict=True):
+        path = folder / name
+        if isinstance(trace, Trace):
+            write_again(trace, path)
+        elif not (path.exists() and path.samefile(trace.path)):
+            copy = folder / f"{name}.copy"
+            remove_trace(copy)
+            (shutil.copytree if trace.path.is_dir() else shutil.copyfile)(trace.path, copy)
+            put_in_place(copy, path)
     if verification.stepped is not None:
         write_again(verification.stepped, folder / LOCKSTEP)
     else:
         # It would belong to a run that was saved here before.
         (folder / LOCKSTEP).unlink(missing_ok=True)
     (folder / REPORT).write_bytes(encode_report(verification.report))
-
-
-def save_recorded(recorded: RecordedComparison, folder: Path) -> None:
-    """Copy both traces, and write `report.json`, as `save_verification` does for a run."""
-    check_output_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, trace in zip((EXPECTED, ACTUAL), recorded.traces, strict=True):
-        path = folder / name
-        if isinstance(trace, Trace):
-            write_again(trace, path)
-            continue
-        if path.exists() and path.samefile(trace.path):
-            continue
-        copy = folder / f"{name}.copy"
-        remove_trace(copy)
-        (shutil.copytree if trace.path.is_dir() else shutil.copyfile)(trace.path, copy)
-        put_in_place(copy, path)
-    (folder / LOCKSTEP).unlink(missing_ok=True)
-    (folder / REPORT).write_bytes(encode_report(recorded.report))
 
 
 def read_run(folder: Path) -> Verification:

@@ -29,10 +29,9 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.explain import Explainer
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
-from kgverify.verification.replay import Replayed
+from kgverify.verification.replay import Explainer, Replayed
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +98,7 @@ def verify(
     if causes and not lockstep and all(trace.rankings is not None for trace in traces):
         with phase("splitting the loss over the causes", 0):
             attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
-    outcomes = count_outcomes(*traces)
+    outcomes = Outcomes(*(_count(trace.columns.candidates.outcome) for trace in traces))
     report = build_report(
         _note_proofs(comparison, outcomes),
         traces[0].header,
@@ -152,7 +151,6 @@ def compare_recorded(
     actual: str | Path | TraceFile | Trace,
     *,
     verifies_content: bool | None = None,
-    kept: int = KEPT,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `compare`.
@@ -163,7 +161,7 @@ def compare_recorded(
         expected,
         actual,
         verifies_content=verifies_content,
-        kept=kept,
+        kept=KEPT,
         rebuilding=Rebuilder,
         explains=True,
         progress=progress,
@@ -224,11 +222,6 @@ def describe_environment(expected: Trace | StepSource, actual: Trace | StepSourc
     )
 
 
-def count_outcomes(expected: Trace, actual: Trace) -> Outcomes:
-    """Count the outcomes of each side's candidates."""
-    return Outcomes(*(_count(trace.columns.candidates.outcome) for trace in (expected, actual)))
-
-
 def _count(outcomes: NDArray[np.int8]) -> dict[str, int]:
     values, counts = np.unique(outcomes, return_counts=True)
     return {outcome_name(value): num for value, num in zip(values.tolist(), counts.tolist(), strict=True)}
@@ -283,8 +276,5 @@ def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comp
 
 
 def _metrics(expected: Trace | StepSource, actual: Trace | StepSource) -> Metrics:
-    return Metrics(*(_metrics_of(trace.rankings) for trace in (expected, actual)))
-
-
-def _metrics_of(rankings: Rankings | None) -> dict[str, float]:
-    return {} if rankings is None or not len(rankings.query) else compute_metrics(rankings)
+    rankings = expected.rankings, actual.rankings
+    return Metrics(*({} if each is None or not len(each.query) else compute_metrics(each) for each in rankings))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_runs import EAGER, SMALL, Command
 
-RUN_OPTIONS = importlib.import_module("kgverify.cli.run_options")
+RUN_OPTIONS = importlib.import_module("kgverify.cli.options")
 
 
 def assert_user_error(command: Command, arguments: list[object], where: str, fix: str) -> None:

@@ -20,7 +20,7 @@ from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.read import data_file as content
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import read_trace
-from kgverify.verification.save import read_run, save_recorded
+from kgverify.verification.save import read_run, save_verification
 from kgverify.verification.verify import compare_recorded
 
 LEVELS = [level.value for level in TraceLevel if level is not TraceLevel.DEEP]
@@ -131,7 +131,7 @@ def test_compact_traces_that_differ_are_compared_goal_by_goal_and_saved_so(tmp_p
     assert "steps.goal_atoms" in report.coverage.fields
     assert "digests.sequence" not in report.coverage.fields
     recorded = compare_recorded(*paths)
-    save_recorded(recorded, tmp_path / "run")
+    save_verification(recorded, tmp_path / "run")
     run = read_run(tmp_path / "run")
     for found in (run.expected, recorded.expected):
         np.testing.assert_array_equal(found.columns.steps.goal_atoms, trace.columns.steps.goal_atoms)

@@ -6,7 +6,7 @@ import pytest
 from reference_programs import program_of, random_program
 
 from kgreference import Atom, Program, Rule, Variable, canonical, substitute, unify, variable
-from kgreference.memo import Memo
+from kgreference.program import Memo
 from kgreference.terms import variables
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from kgverify.cli import options
+from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions
 from kgverify.cli.progress import make_result_console
-from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions
 from kgverify.errors import UserError
 
 

@@ -8,8 +8,8 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
+from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_error_console
-from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import plant_faults

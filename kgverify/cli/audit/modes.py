@@ -10,8 +10,8 @@ import typer
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.commands.diff import EXIT_CODES
+from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, make_error_console, show_phase
-from kgverify.cli.run_options import RunOptions, with_run_options
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError, suggest
 

@@ -6,8 +6,8 @@ import typer
 
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
+from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, show_phase
-from kgverify.cli.run_options import RunOptions, with_run_options
 
 
 @with_run_options()

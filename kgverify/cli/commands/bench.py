@@ -13,6 +13,7 @@ from kgverify.bench.result import encode_result, read_result
 from kgverify.bench.spread import LEAST_BAND
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import options
+from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -21,7 +22,6 @@ from kgverify.cli.progress import (
     show_phase,
     write_result,
 )
-from kgverify.cli.run_options import GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.plant import compiled_pipeline_with_faults, plant_faults

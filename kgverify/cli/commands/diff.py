@@ -12,6 +12,7 @@ from kgverify.api.compare import compare
 from kgverify.api.inputs import check_reference_workers
 from kgverify.api.verify import verify
 from kgverify.cli import options
+from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
@@ -20,7 +21,6 @@ from kgverify.cli.progress import (
     typed_command,
     write_result,
 )
-from kgverify.cli.run_options import EngineOptions, RunOptions, with_run_options
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.report.render.terminal import NextCommand, print_report

@@ -17,15 +17,16 @@ import typer
 
 from kgverify.api.evaluate import build_evaluator
 from kgverify.cli import options
+from kgverify.cli.options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
     print_note,
     print_warning,
     show_work,
+    typed_words,
     write_result,
 )
-from kgverify.cli.run_options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.engines.protocol import ExplainedEngine
 from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_process_group
@@ -181,17 +182,7 @@ def _explain_missing(result: EvaluationResult, save: Path | None, group: Process
 def _diff_command(num_queries: int) -> str:
     """Return a `kgverify diff` command with the same options, for the first queries alone."""
     own = {"--save", "--json", "--check", "--memory", "--part-size", "--queries"}
-    words: list[str] = []
-    is_value = False
-    for word in sys.argv[2:]:
-        if word == "--rank-only":
-            continue
-        if is_value:
-            is_value = False
-        elif word in own:
-            is_value = True
-        elif word.split("=")[0] not in own:
-            words.append(word)
+    words = [word for word in typed_words(own)[1:] if word != "--rank-only"]
     if not any(word.split("=")[0] == "--corruptions" for word in words):
         words += ["--corruptions", "all"]
     return shlex.join(["kgverify", "diff", "--queries", str(num_queries), *words])

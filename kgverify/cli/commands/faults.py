@@ -34,20 +34,8 @@ def list_faults(json_path: options.JsonPath = None) -> None:
     console = make_result_console(json_path)
     console.print(table)
     console.print(composites)
-    if json_path is not None:
-        faults = [
-            {
-                "name": fault.name,
-                "stage": fault.stage.value,
-                "breaks": fault.breaks,
-                "seen_in": fault.seen_in,
-                "expected_kind": fault.expected_kind.value,
-                "needs": fault.needs,
-            }
-            for fault in FAULTS.values()
-        ]
-        composed = [
-            {"name": each.name, "parts": each.parts, "breaks": each.breaks, "seen_in": each.seen_in}
-            for each in COMPOSITES.values()
-        ]
-        write_json({"faults": faults, "composites": composed}, json_path)
+    shown = "name", "stage", "breaks", "seen_in", "expected_kind", "needs"
+    faults = [{name: getattr(fault, name) for name in shown} for fault in FAULTS.values()]
+    of_composites = "name", "parts", "breaks", "seen_in"
+    composed = [{name: getattr(each, name) for name in of_composites} for each in COMPOSITES.values()]
+    write_json({"faults": faults, "composites": composed}, json_path)

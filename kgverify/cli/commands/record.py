@@ -1,27 +1,32 @@
 """`kgverify record`: run one engine and keep its trace."""
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
-import msgspec
 import typer
 
 from kgverify.api.record import record as record_engine
 from kgverify.cli import options
+from kgverify.cli.options import EngineOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
     check_writable,
     make_result_console,
     print_note,
+    print_text,
     show_phase,
     typed_command,
-    write_result,
+    write_json,
 )
-from kgverify.cli.run_options import EngineOptions, RunOptions, with_run_options
-from kgverify.cli.signals import Ended, ending_on_signals
 from kgverify.report.render.terminal import describe_execution
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
+
+_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @with_run_options()
@@ -73,19 +78,17 @@ def record(
     if recording.reasons:
         print_note(describe_execution(recording.reasons, recording.caches), style="dim")
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
-    make_result_console(json_path).print(
+    print_text(
+        make_result_console(json_path),
         f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",
-        highlight=False,
-        markup=False,
     )
-    if json_path is not None:
-        data = {
-            "path": str(recording.path),
-            "num_candidates": recording.num_candidates,
-            "num_steps": recording.num_steps,
-            "num_resumed": recording.num_resumed,
-        }
-        write_result(msgspec.json.encode(data) + b"\n", json_path)
+    data = {
+        "path": str(recording.path),
+        "num_candidates": recording.num_candidates,
+        "num_steps": recording.num_steps,
+        "num_resumed": recording.num_resumed,
+    }
+    write_json(data, json_path, indent=None)
 
 
 def _explain_interruption(output: Path, *, resume: bool) -> None:
@@ -97,3 +100,40 @@ def _explain_interruption(output: Path, *, resume: bool) -> None:
     num_candidates, num_steps = count_safe(partial)
     print_note(f"{num_candidates:,} candidates with {num_steps:,} steps are safe in {partial}")
     print_note(f"resume with: {typed_command(*([] if resume else ['--resume']))}")
+
+
+class Ended(KeyboardInterrupt):
+    """A signal that asks the process to end, such as SIGTERM; finished work is kept and reported."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that ends by this signal, as in a shell."""
+        return 128 + self.number
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Raise `Ended` on the first SIGTERM or SIGHUP; ignore those that follow during the clean-up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Ended(number)
+
+    before = [(each, signal.getsignal(each)) for each in _SIGNALS]
+    for each, handler in before:
+        # An ignored signal, as under nohup, stays ignored.
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler if handler is not None else signal.SIG_DFL)

@@ -7,7 +7,7 @@ import typer
 
 from kgverify.api.replay import replay as replay_file
 from kgverify.cli.commands.diff import EXIT_CODES
-from kgverify.cli.progress import make_result_console
+from kgverify.cli.progress import make_result_console, print_text
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.pytest_file import write_test
 
@@ -35,12 +35,12 @@ def replay(
     found = replay_file(file, engine, faults=fault or (), mode=mode, device=device)
     reproducer = found.reproducer
     console = make_result_console(None)
-    console.print(f"{reproducer.engine}\n{found}", markup=False, highlight=False)
+    print_text(console, f"{reproducer.engine}\n{found}")
     if reproducer.neighbour and found.is_same:
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
-        console.print(f"   {what} with one change: {reproducer.neighbour}", markup=False, highlight=False)
+        print_text(console, f"   {what} with one change: {reproducer.neighbour}")
     if test is not None:
         first = write_test(reproducer, test)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-        console.print(f"written: {test}   run once: {how}", markup=False, highlight=False)
+        print_text(console, f"written: {test}   run once: {how}")
     raise typer.Exit(EXIT_CODES[found.verdict])

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kgverify.api.shrink import shrink as shrink_run
-from kgverify.cli.progress import check_writable, make_error_console, make_result_console
+from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_text
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
 from kgverify.testing.reproducers.text_format import SUFFIX
@@ -52,12 +52,11 @@ def shrink(
     )
     shrunk.save(output)
     console = make_result_console(None)
-    console.print(str(shrunk), markup=False, highlight=False)
-    console.print(f"\nwritten: {output}   run it again: kgverify replay {output}", markup=False, highlight=False)
+    print_text(console, f"{shrunk}\n\nwritten: {output}   run it again: kgverify replay {output}")
     if test is not None:
         first = write_test(shrunk.reproducer, test)
         how = "it fails, as it must before the repair" if first.fails else f"IT DOES NOT FAIL: {first.message}"
-        console.print(f"written: {test}   run once: {how}", markup=False, highlight=False)
+        print_text(console, f"written: {test}   run once: {how}")
 
 
 def _show_progress(name: str, problem: Problem, calls: int) -> None:

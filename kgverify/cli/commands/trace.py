@@ -4,18 +4,26 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import Console
 
 from kgverify.cli import options
-from kgverify.cli.commands.trace_convert import convert
-from kgverify.cli.commands.trace_export import export
-from kgverify.cli.progress import check_writable, make_result_console, print_lines, write_result
+from kgverify.cli.progress import (
+    check_writable,
+    make_error_console,
+    make_result_console,
+    print_lines,
+    print_text,
+    write_json,
+)
 from kgverify.errors import UserError
+from kgverify.report.export import export_steps, parse_selection
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
+from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
 from kgverify.trace.maintain.repair import RepairReport, repair_trace
+from kgverify.trace.model.levels import TraceLevel, parse_level
+from kgverify.trace.read.trace_file import read_trace
+from kgverify.verification.rebuild import rebuild_goals
 
 
 class TraceExit(IntEnum):
@@ -32,10 +40,58 @@ app = typer.Typer(
     epilog="Exit codes: 0 whole, 1 something is wrong, missing, lost or unfinished, 2 no trace, or nothing can be kept.",
 )
 
-app.command()(convert)
-app.command()(export)
-
 Place = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of shards.")]
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A trace: a file, or a folder of shards.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The path of the converted trace.")],
+    level: Annotated[
+        str | None,
+        typer.Option(
+            help="digests, compact, steps or deep; replay raises a compact trace to steps. [default: its own]"
+        ),
+    ] = None,
+    archive: Annotated[bool, typer.Option("--archive", help="Pack it as small as HDF5's filters can.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
+) -> None:
+    """Convert a trace to another level or packing, or from an earlier version of the schema."""
+    wanted = None if level is None else parse_level(level, "--level")
+    if target.exists() and not force:
+        raise UserError("already exists", where=str(target), fix="choose another path, or overwrite it with --force")
+    if not target.absolute().parent.is_dir():
+        raise UserError("its folder does not exist", where=str(target), fix=f"create {target.absolute().parent} first")
+    done = convert_trace(source, target, wanted, is_archived=archive, rebuild=rebuild_goals)
+    per_step = f", {done.num_bytes_written / done.num_steps:.1f} bytes a step" if done.num_steps else ""
+    print_text(
+        make_result_console(None),
+        f"{target}: {done.num_candidates:,} candidates, {done.num_steps:,} steps,"
+        f" {done.num_bytes_written:,} bytes of {done.num_bytes_read:,}{per_step}",
+    )
+    if done.dropped:
+        names = ", ".join(done.dropped)
+        print_text(make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", "yellow")
+
+
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace: a file, or a folder of shards.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="A name ending in .jsonl, .csv, .npz or .parquet.")],
+    candidates: Annotated[
+        str, typer.Option(help="The candidates: all, or numbers and ranges such as 0,5,10-20.")
+    ] = "all",
+    rebuild: Annotated[
+        bool, typer.Option(help="Rebuild the goals of a compact trace by replay; otherwise leave them out.")
+    ] = True,
+) -> None:
+    """Export the steps of some candidates, one row per step, in names; for .npz, the columns unchanged."""
+    trace = read_trace(path)
+    rows = parse_selection(candidates, len(trace.columns.candidates.query), "--candidates")
+    if rebuild and trace.header.level == TraceLevel.COMPACT:
+        trace = rebuild_goals(trace)
+    num_steps = export_steps(trace, rows, to)
+    print_text(make_result_console(None), f"{to}: {len(rows):,} candidates, {num_steps:,} steps")
 
 
 @app.command()
@@ -47,8 +103,7 @@ def check(path: Place, json_path: options.JsonPath = None) -> None:
     check_writable(json_path)
     report = check_trace(path)
     print_lines(make_result_console(json_path), _render_check(report))
-    if json_path is not None:
-        write_result(msgspec.json.encode(report) + b"\n", json_path)
+    write_json(report, json_path, indent=None)
     raise typer.Exit(TraceExit.WHOLE if report.state == WHOLE else TraceExit.FAULTY)
 
 
@@ -61,8 +116,7 @@ def repair(path: Place, json_path: options.JsonPath = None) -> None:
     check_writable(json_path)
     report = repair_trace(path)
     print_lines(make_result_console(json_path), _render_repair(report))
-    if json_path is not None:
-        write_result(msgspec.json.encode(report) + b"\n", json_path)
+    write_json(report, json_path, indent=None)
     raise typer.Exit(TraceExit.FAULTY if report.losses else TraceExit.WHOLE)
 
 
@@ -87,11 +141,9 @@ def join(
         raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
     check_writable(json_path)
     manifest = unite(paths, output, like=like, drop_rankings=drop_rankings)
-    console: Console = make_result_console(json_path)
     line = f"{output}: {manifest.num_candidates:,} candidates, {manifest.num_steps:,} steps, root {manifest.root}"
-    print_lines(console, [line])
-    if json_path is not None:
-        write_result(msgspec.json.encode(manifest) + b"\n", json_path)
+    print_lines(make_result_console(json_path), [line])
+    write_json(manifest, json_path, indent=None)
 
 
 def _render_check(report: CheckReport) -> list[str]:

@@ -5,13 +5,11 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from kgverify.cli import options
-from kgverify.cli.options import DEFAULT_LIMITS
-from kgverify.cli.progress import check_writable, make_result_console, show_phase, write_result
-from kgverify.cli.run_options import GraphOptions
+from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions
+from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
 from kgverify.engines.policy import Policy, write_policy
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
@@ -54,22 +52,20 @@ def train(
         phase=show_phase,
     )
     _replace(trained.policy, output)
-    make_result_console(json_path).print(
+    print_text(
+        make_result_console(json_path),
         f"{output}: {trained.num_decisions:,} decisions of {trained.num_proved:,} proofs"
         f" ({trained.num_queries:,} queries), loss {trained.loss:.3f} nats",
-        highlight=False,
-        markup=False,
     )
-    if json_path is not None:
-        data = {
-            "path": str(output),
-            "sha256": trained.policy.info.sha256,
-            "num_queries": trained.num_queries,
-            "num_proved": trained.num_proved,
-            "num_decisions": trained.num_decisions,
-            "loss": trained.loss,
-        }
-        write_result(msgspec.json.encode(data) + b"\n", json_path)
+    data = {
+        "path": str(output),
+        "sha256": trained.policy.info.sha256,
+        "num_queries": trained.num_queries,
+        "num_proved": trained.num_proved,
+        "num_decisions": trained.num_decisions,
+        "loss": trained.loss,
+    }
+    write_json(data, json_path, indent=None)
 
 
 def _replace(policy: Policy, output: Path) -> None:

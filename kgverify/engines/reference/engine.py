@@ -67,10 +67,10 @@ class ReferenceEngine:
         with without_garbage_collection():
             parts = [
                 self._prove_batch(candidates.take(slice(begin, begin + _BATCH)), progress)
-                for begin in range(0, len(candidates.query), _BATCH)
+                for begin in range(0, len(candidates.query) or 1, _BATCH)
             ]
             skip_existing_objects()
-        return concatenate(parts or [_columns(candidates, [], [], [], [])])
+        return concatenate(parts)
 
     def _prove_batch(self, batch: CandidateSet, progress: Progress) -> Columns:
         steps, outcomes, limited, log_probabilities = [], [], [], []
