@@ -28,7 +28,7 @@ from kgverify.testing.campaigns.corpus import (
 from kgverify.testing.campaigns.known_divergences import KnownDivergence
 from kgverify.testing.campaigns.result import CampaignResult, Counts, Tally, Watch, summarise_campaign
 from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import Signature
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
@@ -86,7 +86,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    make = make_pipeline(campaign.engine)
+    make = find_maker(campaign.engine)
     if campaign.engine.name == COMPILED:
         # Any other engine might end this process.
         check_made(make)

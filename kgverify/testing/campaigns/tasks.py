@@ -13,8 +13,8 @@ from kgverify.testing.checking.engine_makers import (
     EngineSpec,
     KnownPolicies,
     MakePipeline,
+    find_maker,
     make_once,
-    make_pipeline,
 )
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
@@ -46,7 +46,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
 
     UserError for a third party's engine that cannot be made.
     """
-    make = make_pipeline(engine)
+    make = find_maker(engine)
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
     indices = list(range(num_problems))
@@ -95,7 +95,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
 def replay_text(text: str, engine: EngineSpec) -> Signature | None:
     """Return the signature with which a reproducer diverges on an engine; None if both sides agree."""
     made = parse_reproducer(text)
-    failure = judge(made.problem, make_pipeline(engine), lockstep=made.lockstep)
+    failure = judge(made.problem, find_maker(engine), lockstep=made.lockstep)
     if failure is None:
         return None
     return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
@@ -103,7 +103,7 @@ def replay_text(text: str, engine: EngineSpec) -> Signature | None:
 
 def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
     """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
-    made, make = parse_reproducer(text), make_pipeline(engine)
+    made, make = parse_reproducer(text), find_maker(engine)
     failure = judge(made.problem, make, lockstep=made.lockstep)
     if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
@@ -118,7 +118,7 @@ def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Re
     if failure.is_alone:
         return make_reproducer(failure, engine, lockstep=lockstep)
     for joined in join_problems(failure.group):
-        again = judge(joined, make_pipeline(engine), lockstep=lockstep)
+        again = judge(joined, find_maker(engine), lockstep=lockstep)
         if again is not None and fails_same_way(again.signature, failure.signature):
             return make_reproducer(replace(again, signature=failure.signature), engine, lockstep=lockstep)
     return None

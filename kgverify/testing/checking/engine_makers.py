@@ -104,7 +104,7 @@ EAGER: Final = EngineSpec()
 """The eager evaluator without faults."""
 
 
-def make_pipeline(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
+def find_maker(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
     """Return the maker of an engine. UserError if kgverify cannot make it."""
     if spec.name == COMPILED:
         return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)

@@ -17,7 +17,7 @@ import msgspec
 from kgverify.errors import UserError
 from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.workers import start_workers
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, find_maker
 from kgverify.testing.exhaustive.certify_block import (
     MOST_SHOWN,
     Block,
@@ -154,7 +154,7 @@ def certify(
 
     UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
     """
-    make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
+    make = find_maker(engine) if isinstance(engine, EngineSpec) else engine
     described = describe_engine(scope, make)
     ledger = None
     if state is not None:
@@ -228,7 +228,7 @@ class _Work:
     def blocks(self) -> Iterator[Block]:
         """Yield the results as blocks finish."""
         if self.jobs == 1:
-            make = make_pipeline(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
+            make = find_maker(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
             for task in self.tasks:
                 yield certify_block(self.scope, *task, make, self.progress)
             return

@@ -15,7 +15,7 @@ from kgverify.runs.delta_debugging import halve
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, find_maker
 from kgverify.testing.exhaustive.scope import Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import Problem, Sizes
@@ -59,7 +59,7 @@ class Block(msgspec.Struct, frozen=True):
 
 def certify_spec(scope: Scope, number: int, first: int, programs: Sequence[ScopedProgram], engine: EngineSpec) -> Block:
     """Certify a block like `certify_block`, in a process that makes the engine itself."""
-    return certify_block(scope, number, first, programs, make_pipeline(engine), None)
+    return certify_block(scope, number, first, programs, find_maker(engine), None)
 
 
 def certify_block(
