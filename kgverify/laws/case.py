@@ -133,8 +133,7 @@ class Case:
     @cached_property
     def candidates(self) -> CandidateSet:
         """The candidates, ranked and unranked, in the order in which they are given to the engine."""
-        draw = self.merged.with_unranked(self.pipeline).draw
-        return draw(self.run.graph, self.run.split, self.run.queries, self.run.num_corruptions, self.run.seed)
+        return self.merged.with_unranked(self.pipeline).draw_for(self.run)
 
     @cached_property
     def columns(self) -> Columns:

@@ -20,6 +20,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule, Program
 from kgverify.program.stages import Stage
+from kgverify.testing.problems.problem import free_prefix
 from kgverify.trace.model.columns import CandidateSet, Columns
 
 FOREIGN = 1 << 30
@@ -178,10 +179,8 @@ def _repeated_facts(case: Case) -> Iterator[Finding]:
 @law("Facts and rules of predicates that no goal can reach change no derivation, though all ids move.")
 def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
-    names = {*case.program.symbols.predicates, *case.program.symbols.constants}
-    far = "far"
-    while any(name.startswith(far) for name in names):
-        far += "~"
+    symbols = case.program.symbols
+    far = free_prefix("far", (*symbols.predicates, *symbols.constants), "~")
     islands = [f"{far} island {i}" for i in range(20)]
     facts = [NamedAtom(far, islands[i], islands[i // 2]) for i in range(len(islands))]
     x, y = Variable("X"), Variable("Y")
@@ -201,10 +200,7 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
 )
 def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
-    taken = {*case.program.symbols.constants}
-    crowd = "crowd"
-    while any(name.startswith(crowd) for name in taken):
-        crowd += "~"
+    crowd = free_prefix("crowd", case.program.symbols.constants, "~")
     # One predicate of each problem at a time, which is faster.
     predicates = _one_of_each(case)
     facts = [NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for p in predicates for i in range(CROWD)]

@@ -14,7 +14,7 @@ from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import EngineCrash, guard, locate_bug
+from kgverify.testing.checking.guard import CheckBug, EngineCrash, guard, locate_bug
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.trace import Trace
@@ -228,7 +228,7 @@ def _judge_group(
         # The result of the engine is inconsistent.
         return failure(Signature("", "", CRASH, type(error).__name__), message=str(error))
     except Exception as error:
-        raise locate_bug(group, error) from error
+        raise CheckBug(f"{type(error).__name__}: {error}", tuple(group)) from error
     own = [divergence for divergence in report.divergences if _owner(merged, divergence) == member]
     divergence = next(iter(own or report.divergences), None)
     if divergence is not None:

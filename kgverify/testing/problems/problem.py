@@ -55,6 +55,8 @@ class Spread(NamedTuple):
     after: int = 0
 
 
+VARIABLE_NAMES: Final = "XYZUVW"
+"""The names of variables that have none of their own, in order."""
 SHORTEST: Final = PolicySpec()
 DEFAULT_SIZES: Final = Sizes()
 NO_SPREAD: Final = Spread()
@@ -165,6 +167,14 @@ class Problem:
 def list_constants(atoms: Iterable[NamedAtom]) -> dict[str, None]:
     """Return the constants of atoms, in order of first appearance."""
     return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
+
+
+def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:
+    """Return the prefix, followed by `more` as often as necessary, so that none of the names begins with it."""
+    taken = tuple(names)
+    while any(name.startswith(prefix) for name in taken):
+        prefix += more
+    return prefix
 
 
 def _check_ground(name: str, atoms: Iterable[NamedAtom]) -> None:

@@ -7,11 +7,10 @@ from typing import Final
 
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
-from kgverify.testing.problems.problem import Problem, list_constants
+from kgverify.testing.problems.problem import VARIABLE_NAMES, Problem, list_constants
 
 CONSTANT_NAMES: Final = "abcdefghijklmno"
 PREDICATE_NAMES: Final = "pqrstuvw"
-VARIABLE_NAMES: Final = "XYZUVW"
 MOST_IN_COMPANY: Final = 4
 """Queries of which one at a time is replaced."""
 
