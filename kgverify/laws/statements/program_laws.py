@@ -1,7 +1,7 @@
 """Laws of the program: changing names, orders, repeated facts and unreachable clauses has only the stated effects."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import Law, law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
@@ -235,23 +235,30 @@ def _one_of_each(case: Case) -> list[str]:
     return list(best.values())
 
 
-def _shuffled(of_rules: bool) -> Callable[[Case], Iterator[Finding]]:
-    def find(case: Case) -> Iterator[Finding]:
-        train, rules = list(case.run.graph.train), list(case.run.graph.rules)
-        rule_of = list(range(len(rules)))
-        if of_rules:
-            rules, rule_of = rules[::-1], rule_of[::-1]
-        else:
-            train.reverse()
-        variant = Variant(case, train, rules, rule_of)
-        stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
-        stage = Stage.MATCH_RULES if of_rules else Stage.MATCH_FACTS
-        for row in range(len(case.owner)):
-            found = _difference_but_for_order(case, case.steps[row], stepped[row])
-            if found is not None:
-                yield case.of_step(row, stage, *found)
+@law(
+    "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
+    " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
+    has_steps=True,
+)
+def _fact_order(case: Case) -> Iterator[Finding]:
+    graph = case.run.graph
+    return _reordered(Variant(case, graph.train[::-1], graph.rules, range(len(graph.rules))), Stage.MATCH_FACTS)
 
-    return find
+
+@law("Rules in another order: as for facts.", has_steps=True)
+def _rule_order(case: Case) -> Iterator[Finding]:
+    graph = case.run.graph
+    variant = Variant(case, graph.train, graph.rules[::-1], range(len(graph.rules))[::-1])
+    return _reordered(variant, Stage.MATCH_RULES)
+
+
+def _reordered(variant: Variant, stage: Stage) -> Iterator[Finding]:
+    case = variant.case
+    stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
+    for row in range(len(case.owner)):
+        found = _difference_but_for_order(case, case.steps[row], stepped[row])
+        if found is not None:
+            yield case.of_step(row, stage, *found)
 
 
 def _difference_but_for_order(case: Case, one: StepView, other: StepView) -> tuple[str, str, str] | None:
@@ -287,24 +294,3 @@ def _goals(step: StepView) -> list[ResolventView]:
 def _derivations_of(variant: Variant, stage: Stage) -> Iterator[Finding]:
     columns = variant.back(variant.engine().prove(variant.candidates()))
     yield from differing(variant.case, columns, stage)
-
-
-PROGRAM_LAWS = (
-    _renaming,
-    _repeated_facts,
-    _irrelevant_clauses,
-    _crowded_predicate,
-    Law(
-        "fact-order",
-        "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
-        " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
-        _shuffled(of_rules=False),
-        has_steps=True,
-    ),
-    Law(
-        "rule-order",
-        "Rules in another order: as for facts.",
-        _shuffled(of_rules=True),
-        has_steps=True,
-    ),
-)

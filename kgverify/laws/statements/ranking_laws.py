@@ -160,12 +160,3 @@ def _redrawn(case: Case, once: CandidateSet, again: CandidateSet, field: str) ->
         if first.get(key) != second.get(key):
             texts = [", ".join(map(case.atom_name, each.get(key, []))) for each in (first, second)]
             yield Finding(-1, -1, Stage.CORRUPT, field, texts[0], texts[1], key[0])
-
-
-RANKING_LAWS = (
-    _filtered_draw,
-    _draw_by_query,
-    _nested_draw,
-    _ranks,
-    _rank_order,
-)

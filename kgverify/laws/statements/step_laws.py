@@ -164,11 +164,3 @@ def _facts_by_problem(case: Case) -> dict[int, list[Ids]]:
         name = names[fact[0]]
         facts.setdefault(int(name[: name.index(":")]) if num > 1 else 0, []).append(fact)
     return facts
-
-
-STEP_LAWS = (
-    _step_alone,
-    _visited_goals,
-    _limits,
-    _redundant_subgoal,
-)
