@@ -5,9 +5,8 @@ its seconds, for any number of processes.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from kgverify.errors import UserError
 from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.workers import start_workers
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, find_maker
+from kgverify.testing.exhaustive.burnside import count_programs
 from kgverify.testing.exhaustive.certify_block import (
     MOST_SHOWN,
     Block,
@@ -27,29 +27,8 @@ from kgverify.testing.exhaustive.certify_block import (
     certify_spec,
     describe_engine,
 )
-from kgverify.testing.exhaustive.scope import (
-    SCOPES,
-    Count,
-    Scope,
-    ScopedProgram,
-    count_programs,
-    enumerate_programs,
-    find_scope,
-)
+from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.reproducers.text_format import saving_bugs
-
-__all__ = [
-    "SCOPES",
-    "Certificate",
-    "Count",
-    "Finding",
-    "Scope",
-    "ScopedProgram",
-    "certify",
-    "count_programs",
-    "enumerate_programs",
-    "find_scope",
-]
 
 PROGRAMS_AT_ONCE: Final = 1000
 """Programs of a block, which share a run under each setting of limits. Larger blocks are hardly faster."""
@@ -164,17 +143,15 @@ def certify(
     if blocks:
         progress(sum(block.problems for block in blocks.values()))
     expected = count_programs(scope)
-    num_left = -(-expected.programs // programs_at_once) - len(blocks)
-    work = _Work(
-        scope=scope,
-        engine=engine,
-        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks),
-        progress=progress,
-        jobs=min(jobs, max(1, num_left)),
-        is_kept=ledger is not None,
-        on_interrupt=on_interrupt,
-    )
-    for block in work.blocks():
+    tasks = islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks)
+    # No more processes than there are unfinished blocks.
+    jobs = min(jobs, max(1, -(-expected.programs // programs_at_once) - len(blocks)))
+    finished: Iterator[Block]
+    if jobs == 1:
+        finished = (certify_block(scope, *task, make, progress) for task in tasks)
+    else:
+        finished = _share(scope, engine, tasks, progress, jobs, None if ledger is None else on_interrupt)
+    for block in finished:
         blocks[block.block] = block
         if ledger:
             ledger.add(block)
@@ -210,60 +187,44 @@ def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[Sc
         yield block
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """The unfinished blocks, and the number of processes.
+def _share(
+    scope: Scope,
+    engine: EngineSpec | MakePipeline,
+    tasks: Iterator[_Task],
+    progress: ShowProgress,
+    jobs: int,
+    on_interrupt: Callable[[], None] | None,
+) -> Iterator[Block]:
+    """Yield the results of several processes as blocks finish.
 
-    is_kept: whether finished blocks are saved, so that an interrupt waits for those in progress
+    on_interrupt: called at a KeyboardInterrupt, which then waits for the blocks in progress; None raises it at once
     """
-
-    scope: Scope
-    engine: EngineSpec | MakePipeline
-    tasks: Iterator[_Task]
-    progress: ShowProgress
-    jobs: int
-    is_kept: bool
-    on_interrupt: Callable[[], None]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the results as blocks finish."""
-        if self.jobs == 1:
-            make = find_maker(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
-            for task in self.tasks:
-                yield certify_block(self.scope, *task, make, self.progress)
-            return
-        if not isinstance(self.engine, EngineSpec):
-            raise UserError(
-                "other processes cannot be given an engine, only its name", where="jobs", fix="give an EngineSpec"
-            )
-        try:
-            with start_workers(self.jobs) as executor:
-                yield from self._share(executor, self.engine)
-        except BrokenProcessPool:
-            raise UserError(
-                "a process died", where=str(self.engine), fix="run again with --jobs 1 to see it die"
-            ) from None
-
-    def _share(self, executor: Executor, engine: EngineSpec) -> Iterator[Block]:
-        """Yield the results of several processes; a KeyboardInterrupt waits for the blocks in progress."""
-        running: set[Future[Block]] = set()
-        interrupt: KeyboardInterrupt | None = None
-        while True:
-            try:
-                # No more than there are processes: each begins at once, and an interrupt waits for it.
-                while interrupt is None and len(running) < self.jobs and (task := next(self.tasks, None)) is not None:
-                    running.add(executor.submit(certify_spec, self.scope, *task, engine))
-                if not running:
-                    break
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-            except KeyboardInterrupt as pressed:
-                if interrupt is not None or not self.is_kept:
-                    raise
-                interrupt, running = pressed, {future for future in running if not future.cancel()}
-                self.on_interrupt()
-                continue
-            for block in sorted((future.result() for future in finished), key=lambda block: block.block):
-                self.progress(block.problems)
-                yield block
-        if interrupt is not None:
-            raise interrupt
+    if not isinstance(engine, EngineSpec):
+        raise UserError(
+            "other processes cannot be given an engine, only its name", where="jobs", fix="give an EngineSpec"
+        )
+    running: set[Future[Block]] = set()
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        with start_workers(jobs) as executor:
+            while True:
+                try:
+                    # No more than there are processes: each begins at once, and an interrupt waits for it.
+                    while interrupt is None and len(running) < jobs and (task := next(tasks, None)) is not None:
+                        running.add(executor.submit(certify_spec, scope, *task, engine))
+                    if not running:
+                        break
+                    finished, running = wait(running, return_when=FIRST_COMPLETED)
+                except KeyboardInterrupt as pressed:
+                    if interrupt is not None or on_interrupt is None:
+                        raise
+                    interrupt, running = pressed, {future for future in running if not future.cancel()}
+                    on_interrupt()
+                    continue
+                for block in sorted((future.result() for future in finished), key=lambda block: block.block):
+                    progress(block.problems)
+                    yield block
+            if interrupt is not None:
+                raise interrupt
+    except BrokenProcessPool:
+        raise UserError("a process died", where=str(engine), fix="run again with --jobs 1 to see it die") from None
