@@ -196,7 +196,6 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
 @law(
     "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
     f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
-    has_steps=True,
 )
 def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
@@ -238,14 +237,13 @@ def _one_of_each(case: Case) -> list[str]:
 @law(
     "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
     " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
-    has_steps=True,
 )
 def _fact_order(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     return _reordered(Variant(case, graph.train[::-1], graph.rules, range(len(graph.rules))), Stage.MATCH_FACTS)
 
 
-@law("Rules in another order: as for facts.", has_steps=True)
+@law("Rules in another order: as for facts.")
 def _rule_order(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
     variant = Variant(case, graph.train, graph.rules[::-1], range(len(graph.rules))[::-1])

@@ -7,9 +7,11 @@ facts if it is a union of cycles of ground atoms.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations
+from itertools import permutations, zip_longest
 from math import comb, gcd, perm
 from typing import TypeAlias
+
+import numpy as np
 
 from kgverify.testing.exhaustive.scope import Count, Scope
 
@@ -118,16 +120,13 @@ def _union_sizes(cycles: Iterable[int], most: int) -> Polynomial:
 
 
 def _times(left: Polynomial, right: Polynomial, most: int) -> Polynomial:
-    product = [0] * min(len(left) + len(right) - 1, most + 1)
-    for i, a in enumerate(left):
-        for j, b in enumerate(right[: len(product) - i] if i < len(product) else ()):
-            product[i + j] += a * b
-    return tuple(product)
+    # Python's integers, which do not overflow.
+    product = np.convolve(np.array(left, np.object_), np.array(right, np.object_))
+    return tuple(product.tolist()[: most + 1])
 
 
 def _plus(left: Polynomial, right: Polynomial) -> Polynomial:
-    size = max(len(left), len(right))
-    return tuple((left[i] if i < len(left) else 0) + (right[i] if i < len(right) else 0) for i in range(size))
+    return tuple(map(sum, zip_longest(left, right, fillvalue=0)))
 
 
 def _power(base: Polynomial, exponent: int, most: int) -> Polynomial:
