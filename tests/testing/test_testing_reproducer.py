@@ -173,7 +173,7 @@ def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
     same = replay(reproducer)
     assert (same.verdict, same.is_same) == (Verdict.DIVERGE, True)
     assert "in the same way" in str(same)
-    assert reproducer.describes(same.failure)
+    assert make_reproducer(same.failure, LAST_LOST, neighbour=reproducer.neighbour) == reproducer
     fixed = replay(reproducer, find_maker(EAGER))
     assert (fixed.verdict, fixed.is_same, fixed.failure) == (Verdict.AGREE, False, None)
     assert_agrees(reproducer, find_maker(EAGER))

@@ -11,9 +11,9 @@ from kgverify.testing.checking.check import confirm, find_suspects, judge, prepa
 from kgverify.testing.checking.engine_makers import (
     COMPILED,
     EngineSpec,
-    KnownPolicies,
     MakePipeline,
     find_maker,
+    find_supported,
     make_once,
 )
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
@@ -52,8 +52,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
     indices = list(range(num_problems))
     if engine.name != COMPILED:
         check_made(make)
-        known = KnownPolicies(make)
-        indices = [i for i in indices if drawn[i] in known]
+        indices = find_supported(make, drawn)
     problems = [drawn[i] for i in indices]
     batches = prepare_batches(problems)
     suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
