@@ -68,9 +68,9 @@ class Violation:
     index: int
     problem: Problem
     group: tuple[Problem, ...]
-    candidate: str
-    step: int
-    goal: str
+    candidate: str = ""
+    step: int = -1
+    goal: str = ""
     field: str
     expected: str
     actual: str
@@ -153,9 +153,6 @@ def _blame(
         index=indices[0],
         problem=problems[0],
         group=tuple(problems),
-        candidate="",
-        step=-1,
-        goal="",
         field="exception",
         expected="none",
         actual=f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}",

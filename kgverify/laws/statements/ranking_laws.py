@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.laws.case import Case, Finding, is_same_set, rank, take_candidates
+from kgverify.laws.case import Case, Finding, is_same_set, rank
 from kgverify.laws.law import law
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES
+from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.model.columns import CandidateSet
 

@@ -69,11 +69,6 @@ class Campaign:
     most_shrunk: int = 20
 
     @property
-    def block_size(self) -> int:
-        """The number of problems of a block."""
-        return BLOCK_SIZE
-
-    @property
     def most_examples(self) -> int | None:
         """The budget in examples; a default where neither examples nor seconds are given."""
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
@@ -130,7 +125,7 @@ class _Run:
                 engine=campaign.engine,
                 lockstep=campaign.lockstep,
                 seed=campaign.seed,
-                block_size=campaign.block_size,
+                block_size=BLOCK_SIZE,
                 code=digest_code(campaign.engine),
             ),
             is_fresh=campaign.is_fresh,
@@ -153,7 +148,7 @@ class _Run:
 
     def try_blocks(self, executor: Executor) -> None:
         """Try blocks, in order, until the budget is spent; those in the log are finished."""
-        campaign, blocks, size = self.campaign, self.blocks, self.campaign.block_size
+        campaign, blocks, size = self.campaign, self.blocks, BLOCK_SIZE
         self.num_resumed = sum(block.num_problems for block in blocks.values())
         most, started = campaign.most_examples, time.monotonic()
         todo = _blocks_to_do(blocks, size, most)

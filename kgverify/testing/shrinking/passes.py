@@ -141,7 +141,7 @@ def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
         most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
         pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
         pairs.reverse()
-        indices = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
+        indices = list(oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem))
         # The last pair of each constant has the first one that it may become.
         into = list(dict(pairs[i] for i in indices).items())
         attempts = [merge_constants(problem, dict(into[:n])) for n in count_down(len(into))]
