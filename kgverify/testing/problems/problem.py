@@ -1,8 +1,8 @@
 """A problem: a small program with its queries, limits, policy and sizes, as data in names."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
@@ -126,6 +126,12 @@ class Problem:
     def size(self) -> int:
         """Facts, rules and body atoms, which shrinking minimizes. Unused symbols do not count."""
         return len(self.facts) + len(self.rules) + sum(len(rule.body) for rule in self.rules)
+
+    def with_item(self, field: str, i: int, *new: NamedAtom | NamedRule) -> "Problem":
+        """Return the problem with others in place of the i-th item of a field; without any, the item is removed."""
+        items = getattr(self, field)
+        changed: dict[str, Any] = {field: (*items[:i], *new, *items[i + 1 :])}
+        return replace(self, **changed)
 
     @property
     def key(self) -> GroupKey:
