@@ -25,7 +25,6 @@ from kgverify.testing.shrinking.shrink import join_problems, shrink
 
 PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
-MEASURED_FIRST: Final = 1
 MEASURED_EVERY: Final = 16
 """Features are counted in the first block and in every 16th: counting takes as long as comparing."""
 
@@ -85,7 +84,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
         num_confirmed=num_confirmed,
         sightings=list(sightings.values()),
     )
-    if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
+    if number % MEASURED_EVERY == 0:
         block.num_measured = len(problems)
         block.features = count_features(batches)
     return block

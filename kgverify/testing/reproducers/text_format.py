@@ -84,8 +84,13 @@ def read_reproducer(path: Path) -> Reproducer:
 
 def write_reproducer(reproducer: Reproducer, path: Path) -> None:
     """Write a file. UserError if it cannot be written."""
+    write_text(render_reproducer(reproducer), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text as it is. UserError if it cannot be written."""
     try:
-        path.write_text(render_reproducer(reproducer), encoding="utf-8", newline="\n")
+        path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(
             f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
