@@ -28,9 +28,9 @@ from kgverify.testing.checking.check import check_problems, verify_problems
 from kgverify.testing.checking.engine_makers import (
     EngineSpec,
     Factory,
-    KnownPolicies,
     MakePipeline,
     as_maker,
+    find_supported,
     make_once,
 )
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure
@@ -196,8 +196,7 @@ def check_engine(
     for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
         with suppress(NotImplementedError):
             make_once(make_pipeline, problem)
-    known = KnownPolicies(make_pipeline)
-    kept = [problem for problem in every if problem in known]
+    kept = [every[i] for i in find_supported(make_pipeline, every)]
     chosen = list(LAWS.values()) if laws is None else list(laws)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None

@@ -227,17 +227,11 @@ def policies() -> SearchStrategy[PolicySpec]:
 
 
 @cache
-def slot_counts() -> SearchStrategy[int]:
-    """Draw numbers of slots, mostly less than the number of candidates."""
-    return st.integers(1, 6)
-
-
-@cache
 def layouts() -> SearchStrategy[Sizes]:
     """Draw slots, paddings, windows and pools; some steps exceed a window, and some problems a pool."""
     return st.builds(
         Sizes,
-        slots=slot_counts(),
+        slots=st.integers(1, 6),
         atoms=st.integers(0, 2),
         resolvents=st.integers(0, 3),
         match_window=st.sampled_from((*range(3, 17), 128)),

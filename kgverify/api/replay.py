@@ -6,8 +6,7 @@ from pathlib import Path
 from kgverify.api.inputs import EngineLike, list_faults
 from kgverify.laws.replay import Replay
 from kgverify.laws.replay import replay as replay_reproducer
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, as_maker
-from kgverify.testing.checking.engine_makers import make_pipeline as make_from_spec
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, as_maker, find_maker
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -54,4 +53,4 @@ def replay(
     if faults:
         spec = EngineSpec(COMPILED, EAGER.mode, EAGER.device, list_faults(faults))
     spec = spec._replace(mode=mode or spec.mode, device=device or spec.device)
-    return replay_reproducer(reproducer.with_engine(spec), make_from_spec(spec, where))
+    return replay_reproducer(reproducer.with_engine(spec), find_maker(spec, where))

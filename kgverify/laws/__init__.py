@@ -5,17 +5,13 @@
 ['alone', 'begins-at-candidate', 'candidate-order']
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kgverify.laws.catalogue import LAWS, find_law
-    from kgverify.laws.law import Law, Violation, check_laws
-    from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
-    from kgverify.laws.statements.machinery_laws import same_as
-    from kgverify.testing.checking.engine_makers import compiled_maker
-    from kgverify.testing.problems.decode import draw_problems
-    from kgverify.testing.reproducers.text_format import render_reproducer
+from kgverify.laws.catalogue import LAWS, find_law
+from kgverify.laws.law import Law, Violation, check_laws
+from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
+from kgverify.laws.statements.machinery_laws import same_as
+from kgverify.testing.checking.engine_makers import compiled_maker
+from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.reproducers.text_format import render_reproducer
 
 __all__ = [
     "LAWS",
@@ -30,23 +26,3 @@ __all__ = [
     "same_as",
     "shrink_violation",
 ]
-
-_MODULES = {
-    "LAWS": "laws.catalogue",
-    "find_law": "laws.catalogue",
-    "Law": "laws.law",
-    "Violation": "laws.law",
-    "check_laws": "laws.law",
-    "make_law_reproducer": "laws.shrinking",
-    "shrink_violation": "laws.shrinking",
-    "same_as": "laws.statements.machinery_laws",
-    "compiled_maker": "testing.checking.engine_makers",
-    "draw_problems": "testing.problems.decode",
-    "render_reproducer": "testing.reproducers.text_format",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"kgverify.{_MODULES[name]}"), name)

@@ -18,6 +18,8 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
+from kgverify.ranking.groups import take_candidates
+from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run, build_header
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import Merged, merge
@@ -133,8 +135,7 @@ class Case:
     @cached_property
     def candidates(self) -> CandidateSet:
         """The candidates, ranked and unranked, in the order in which they are given to the engine."""
-        draw = self.merged.with_unranked(self.pipeline).draw
-        return draw(self.run.graph, self.run.split, self.run.queries, self.run.num_corruptions, self.run.seed)
+        return self.merged.with_unranked(self.pipeline).draw_for(self.run)
 
     @cached_property
     def columns(self) -> Columns:
@@ -155,7 +156,8 @@ class Case:
     @cached_property
     def is_aligned(self) -> bool:
         """True if the columns list each candidate once, in the order given."""
-        return has_same_candidates(self.candidates, self.columns.candidates)
+        reported = self.columns.candidates
+        return is_same_set(self.candidates, CandidateSet(reported.query, reported.side, reported.atom))
 
     @cached_property
     def positions(self) -> Positions:
@@ -244,22 +246,8 @@ class Case:
 
 def rank(pipeline: Pipeline, candidates: Candidates, run: Run) -> Rankings:
     """Rank the candidates that are in a ranking with the pipeline."""
-    from kgverify.ranking.rank import RANK_TOLERANCE
-
     rows = np.flatnonzero(candidates.side != Side.NONE)
     return pipeline.rank(take_candidates(candidates, rows), run.triples, RANK_TOLERANCE)
-
-
-def take_candidates(candidates: Candidates, rows: NDArray[np.integer]) -> Candidates:
-    """Return the candidates in these rows."""
-    columns: Any = [column[rows] for column in candidates]
-    return Candidates(*columns)
-
-
-def has_same_candidates(given: CandidateSet, reported: Candidates) -> bool:
-    """Return whether each given candidate is reported once, in the order given."""
-    listed = CandidateSet(reported.query, reported.side, reported.atom)
-    return is_same_set(given, listed)
 
 
 def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:

@@ -2,25 +2,21 @@
 
 from kgverify.errors import UserError, suggest
 from kgverify.laws.law import Law
-from kgverify.laws.statements.clause_laws import CLAUSE_LAWS
-from kgverify.laws.statements.derivation_laws import DERIVATION_LAWS
-from kgverify.laws.statements.machinery_laws import MACHINERY_LAWS
-from kgverify.laws.statements.program_laws import PROGRAM_LAWS
-from kgverify.laws.statements.ranking_laws import RANKING_LAWS
-from kgverify.laws.statements.score_laws import SCORE_LAWS
-from kgverify.laws.statements.step_laws import STEP_LAWS
+from kgverify.laws.statements import (
+    clause_laws,
+    derivation_laws,
+    machinery_laws,
+    program_laws,
+    ranking_laws,
+    score_laws,
+    step_laws,
+)
 
 LAWS: dict[str, Law] = {
     law.name: law
-    for law in (
-        *DERIVATION_LAWS,
-        *CLAUSE_LAWS,
-        *SCORE_LAWS,
-        *STEP_LAWS,
-        *PROGRAM_LAWS,
-        *MACHINERY_LAWS,
-        *RANKING_LAWS,
-    )
+    for module in (derivation_laws, clause_laws, score_laws, step_laws, program_laws, machinery_laws, ranking_laws)
+    for law in vars(module).values()
+    if isinstance(law, Law)
 }
 
 

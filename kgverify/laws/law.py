@@ -23,18 +23,14 @@ class Law:
 
     statement:  the law in words
     find:       yields the violations in a case
-    has_steps:  whether the engine must take single steps
     needs_rows: whether the law is not checked if candidates are lost or doubled
-    judges:     `engine`, `draw` or `rank`: the part of a pipeline that it is about
     is_replica: whether it computes resolvents or scores again, as another prover would
     """
 
     name: str
     statement: str
     find: Find
-    has_steps: bool = False
     needs_rows: bool = True
-    judges: str = "engine"
     is_replica: bool = False
 
     def check(
@@ -72,9 +68,9 @@ class Violation:
     index: int
     problem: Problem
     group: tuple[Problem, ...]
-    candidate: str
-    step: int
-    goal: str
+    candidate: str = ""
+    step: int = -1
+    goal: str = ""
     field: str
     expected: str
     actual: str
@@ -157,9 +153,6 @@ def _blame(
         index=indices[0],
         problem=problems[0],
         group=tuple(problems),
-        candidate="",
-        step=-1,
-        goal="",
         field="exception",
         expected="none",
         actual=f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}",

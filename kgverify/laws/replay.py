@@ -8,7 +8,7 @@ from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, find_maker
 from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
@@ -89,9 +89,9 @@ def replay(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipelin
     """
     made = reproducer if isinstance(reproducer, Reproducer) else read_reproducer(Path(reproducer))
     if engine is None:
-        make = make_pipeline(made.engine, "reproducer: engine")
+        make = find_maker(made.engine, "reproducer: engine")
     else:
-        make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
+        make = find_maker(engine) if isinstance(engine, EngineSpec) else engine
     violation = None
     if made.signature.kind == LAW:
         violation = find_violation(made.problem, find_law(made.signature.situation), make)

@@ -15,7 +15,7 @@ from kgverify.laws.law import check_laws
 from kgverify.laws.replay import assert_agrees, replay
 from kgverify.laws.shrinking import find_violation, make_law_reproducer, shrink_violation
 from kgverify.testing.campaigns.corpus import Corpus
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.pytest_file import write_test
@@ -26,7 +26,7 @@ LOST = EngineSpec(faults=("last-fact-lost",))
 
 
 def broken(fault, name):
-    make = make_pipeline(EngineSpec(faults=(fault,)))
+    make = find_maker(EngineSpec(faults=(fault,)))
     violation, *_ = check_laws(make, PROBLEMS, [find_law(name)], most=1)
     return violation, make
 
@@ -50,7 +50,7 @@ def test_a_broken_law_shrinks_to_little_that_breaks_the_same_law(fault, name, si
     assert smaller.problem == shrunk.problem
     assert shrunk.problem.size <= min(size, violation.problem.size)
     assert find_violation(shrunk.problem, find_law(name), make) is not None
-    assert find_violation(shrunk.problem, find_law(name), make_pipeline(EAGER)) is None
+    assert find_violation(shrunk.problem, find_law(name), find_maker(EAGER)) is None
     if shrunk.neighbour is not None:
         assert find_violation(shrunk.neighbour.problem, find_law(name), make) is None
 
@@ -58,7 +58,7 @@ def test_a_broken_law_shrinks_to_little_that_breaks_the_same_law(fault, name, si
 def test_a_law_that_is_not_broken_again_cannot_be_shrunk():
     violation, _ = broken("last-fact-lost", "fact-order")
     with pytest.raises(UserError, match="does not fail again with"):
-        shrink_violation(violation, make_pipeline(EAGER))
+        shrink_violation(violation, find_maker(EAGER))
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +82,10 @@ def test_a_replay_judges_the_law_and_compares_with_the_reference(reproducer):
     assert (still.verdict, still.is_same) == (Verdict.DIVERGE, True)
     assert "still broken: the law fact-order" in str(still)
     assert "reference   differs: match_facts" in str(still)
-    fixed = replay(reproducer, make_pipeline(EAGER))
+    fixed = replay(reproducer, find_maker(EAGER))
     assert (fixed.verdict, fixed.is_same) == (Verdict.AGREE, False)
     assert "the law holds: fact-order\n   reference   agrees" in str(fixed)
-    assert_agrees(reproducer, make_pipeline(EAGER))
+    assert_agrees(reproducer, find_maker(EAGER))
     with pytest.raises(AssertionError, match="still broken"):
         assert_agrees(reproducer)
 
@@ -107,7 +107,7 @@ def test_an_unknown_law_is_an_error(reproducer):
 
 def test_a_check_that_meets_a_broken_law_alone_makes_it_small_and_saves_it(tmp_path, monkeypatch):
     monkeypatch.setattr(conformance, "check_problems", lambda *arguments, **options: [])
-    report = check_engine(make_pipeline(LOST), examples=32, laws=[find_law("fact-order")])
+    report = check_engine(find_maker(LOST), examples=32, laws=[find_law("fact-order")])
     assert report.failure is None
     assert report.violations[0].problem.size <= 5
     assert "holds if: " in str(report)

@@ -14,7 +14,7 @@ from kgverify.testing.campaigns.corpus import is_shrunk
 from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -78,7 +78,7 @@ def test_a_divergence_is_kept_once_as_the_smallest_problem_that_shows_it(corpus)
     made = read_reproducer(Path(found.file))
     assert made.engine == LOST
     assert made.notes == (f"problem {found.first} of seed 0",)
-    assert str(judge(made.problem, make_pipeline(LOST)).signature) == LOST_SIGNATURE
+    assert str(judge(made.problem, find_maker(LOST)).signature) == LOST_SIGNATURE
 
 
 @pytest.mark.exhaustive

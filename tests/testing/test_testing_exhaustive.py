@@ -13,16 +13,9 @@ from kgverify.program.atoms import Atom
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, compiled_maker
 from kgverify.testing.exhaustive import certificate as exhaustive
-from kgverify.testing.exhaustive.certificate import (
-    SCOPES,
-    Certificate,
-    Scope,
-    certify,
-    count_programs,
-    enumerate_programs,
-    find_scope,
-)
-from kgverify.testing.exhaustive.scope import Count, ScopedProgram
+from kgverify.testing.exhaustive.burnside import count_programs
+from kgverify.testing.exhaustive.certificate import Certificate, certify
+from kgverify.testing.exhaustive.scope import SCOPES, Count, Scope, ScopedProgram, enumerate_programs, find_scope
 from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Sizes
 

@@ -16,7 +16,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import CRASH, Failure, Signature
 from kgverify.testing.problems.decode import SIZE, decode_problem
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_read_or_written_are_mistakes(tmp_path):
 @pytest.fixture(scope="module")
 def reproducer() -> Reproducer:
     problem = Problem(facts=(FACT, NamedAtom("p", "b", "c")), unranked=(NamedAtom("p", "b", X),))
-    shrunk = shrink(judge(problem, make_pipeline(LAST_LOST)), make_pipeline(LAST_LOST))
+    shrunk = shrink(judge(problem, find_maker(LAST_LOST)), find_maker(LAST_LOST))
     return make_reproducer(shrunk.failure, LAST_LOST, neighbour=shrunk.change)
 
 
@@ -173,10 +173,10 @@ def test_a_replay_tells_the_same_difference_another_and_none(reproducer):
     same = replay(reproducer)
     assert (same.verdict, same.is_same) == (Verdict.DIVERGE, True)
     assert "in the same way" in str(same)
-    assert reproducer.describes(same.failure)
-    fixed = replay(reproducer, make_pipeline(EAGER))
+    assert make_reproducer(same.failure, LAST_LOST, neighbour=reproducer.neighbour) == reproducer
+    fixed = replay(reproducer, find_maker(EAGER))
     assert (fixed.verdict, fixed.is_same, fixed.failure) == (Verdict.AGREE, False, None)
-    assert_agrees(reproducer, make_pipeline(EAGER))
+    assert_agrees(reproducer, find_maker(EAGER))
     with pytest.raises(AssertionError, match="match_facts"):
         assert_agrees(reproducer)
     other = replay(replace(reproducer, signature=SIGNATURE))
@@ -223,7 +223,7 @@ def test_a_third_party_engine_that_raises_an_exception_shrinks_to_what_makes_it(
         NamedRule(NamedAtom("q", X, Y), (NamedAtom("r", X, X), NamedAtom("p", Y, X))),
     )
     problem = Problem(facts=(FACT,), rules=rules, unranked=(FACT, NamedAtom("q", "a", X)))
-    make = make_pipeline(toy)
+    make = find_maker(toy)
     shrunk = shrink(judge(problem, make), make)
     assert shrunk.failure.signature == ("", "", CRASH, "IndexError")
     assert shrunk.problem.size == 2
@@ -259,4 +259,4 @@ def test_a_test_that_does_not_fail_is_reported(reproducer, tmp_path):
 )
 def test_an_engine_that_cannot_be_made_is_a_mistake(name, message):
     with pytest.raises(UserError, match=message):
-        make_pipeline(EngineSpec(name))
+        find_maker(EngineSpec(name))

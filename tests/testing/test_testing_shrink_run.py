@@ -14,7 +14,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.runs.run import Run, load_policy, reference_pipeline
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
 from kgverify.testing.problems.problem import NO_SPREAD
 from kgverify.testing.shrinking.shrink_run import (
     MAX_RUN_CALLS,
@@ -51,7 +51,7 @@ def countries():
 )
 def test_a_divergence_on_a_graph_shrinks_to_little(countries, fault, policy, lockstep, size):
     verification = verified(countries, fault, policy=policy, lockstep=lockstep)
-    make = make_pipeline(EngineSpec(faults=(fault,)))
+    make = find_maker(EngineSpec(faults=(fault,)))
     found = shrink_divergence(verification, countries, make)
     assert found.removed > 0.8
     assert found.shrunk.problem.size <= size
@@ -84,7 +84,7 @@ def far_apart():
 @pytest.mark.deep
 def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
-    make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
+    make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
     found = shrink_divergence(verification, far_apart, make, max_calls=300)
     assert found.removed > 0.9
     assert found.shrunk.is_finished
@@ -98,7 +98,7 @@ def test_where_certain_ids_are_needed_a_part_of_the_graph_keeps_them(far_apart):
 @pytest.mark.parametrize("calls", [8, 12, 20, 40])
 def test_out_of_calls_the_smallest_found_so_far_is_given_though_it_be_the_whole_graph(far_apart, calls):
     verification = verified(far_apart, "packed-fact-keys", corruptions=0)
-    make = make_pipeline(EngineSpec(faults=("packed-fact-keys",)))
+    make = find_maker(EngineSpec(faults=("packed-fact-keys",)))
     found = shrink_divergence(verification, far_apart, make, max_calls=calls)
     assert not found.shrunk.is_finished
     assert found.shrunk.calls <= calls
@@ -127,7 +127,7 @@ def test_on_family_the_slice_leaves_out_93_percent_and_100_runs_suffice(fault, s
     verification = verified(graph, fault, queries=5, corruptions=5)
     assert verification.report.divergences
     begin = time.process_time()
-    found = shrink_divergence(verification, graph, make_pipeline(EngineSpec(faults=(fault,))), seconds=300)
+    found = shrink_divergence(verification, graph, find_maker(EngineSpec(faults=(fault,))), seconds=300)
     # A third of it on the machine that it was written on.
     assert time.process_time() - begin < 60
     assert len(graph.train) > 19_000

@@ -122,7 +122,9 @@ def _print_how_to_resume(what: str) -> None:
 
 def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
-    from kgverify.testing.exhaustive.certificate import certify, count_programs, find_scope
+    from kgverify.testing.exhaustive.burnside import count_programs
+    from kgverify.testing.exhaustive.certificate import certify
+    from kgverify.testing.exhaustive.scope import find_scope
 
     scope = find_scope(name)
     try:

@@ -279,11 +279,3 @@ def _stage(made: Yield | None) -> Stage:
 def _describe(case: Case, made: Yield) -> str:
     kind, atoms = _kind(made)
     return f"{case.names.goal(atoms, kind)}   by {case.names.clause(made.origin_kind, made.origin)}"  # type: ignore[arg-type]
-
-
-CLAUSE_LAWS = (
-    _made_by_clause,
-    _complete_step,
-    _fact_proves,
-    _sound,
-)

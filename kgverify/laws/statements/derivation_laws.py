@@ -257,19 +257,3 @@ def _log_probability(case: Case) -> Iterator[Finding]:
             repr(float(expected[row])),
             repr(float(candidates.log_probability[row])),
         )
-
-
-DERIVATION_LAWS = (
-    _reported_once,
-    _begins_at_candidate,
-    _goal_is_choice,
-    _outcome,
-    _limited_mark,
-    _terminal_alone,
-    _within_limits,
-    _clause_order,
-    _canonical,
-    _no_visited_goal,
-    _first_highest,
-    _log_probability,
-)

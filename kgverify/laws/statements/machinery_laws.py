@@ -1,6 +1,6 @@
 """Laws of the batch machinery: slots, batches, chunks, padding and order change no derivation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 
 import numpy as np
@@ -11,7 +11,6 @@ from kgverify.laws.law import Law, law
 from kgverify.laws.statements.compare_runs import differing, is_same
 from kgverify.program.stages import Stage
 from kgverify.testing.checking.engine_makers import MakePipeline
-from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Columns, concatenate, select_candidates
 
 FEWER = 6
@@ -69,12 +68,31 @@ def _twice(case: Case) -> Iterator[Finding]:
         yield from differing(case, select_candidates(columns, np.arange(half, 2 * num, 2)), Stage.RECYCLE)
 
 
-def _sized(change: Callable[[Sizes], Sizes]) -> Callable[[Case], Iterator[Finding]]:
-    def find(case: Case) -> Iterator[Finding]:
-        engine = case.vary(sizes=change(case.sizes))
-        yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)
+@law(f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.")
+def _slots(case: Case) -> Iterator[Finding]:
+    slots = case.sizes.slots
+    return _resized(case, slots=max(1, slots // FEWER) if slots > 1 else 2)
 
-    return find
+
+@law("More padding of goals and of steps changes no derivation.")
+def _padding(case: Case) -> Iterator[Finding]:
+    return _resized(case, atoms=case.sizes.atoms + 3, resolvents=case.sizes.resolvents + 9)
+
+
+@law("Smaller windows of what is matched and scored at a time change no derivation.")
+def _windows(case: Case) -> Iterator[Finding]:
+    match_window, score_window = (max(1, each // 5) for each in (case.sizes.match_window, case.sizes.score_window))
+    return _resized(case, match_window=match_window, score_window=score_window)
+
+
+@law("A smaller pool of candidates handed over at once changes no derivation.")
+def _pool(case: Case) -> Iterator[Finding]:
+    return _resized(case, pool=max(1, case.sizes.pool // (2 * FEWER)))
+
+
+def _resized(case: Case, **sizes: int) -> Iterator[Finding]:
+    engine = case.vary(sizes=case.sizes._replace(**sizes))
+    return differing(case, engine.prove(case.candidates), Stage.RECYCLE)
 
 
 def same_as(name: str, make_other: MakePipeline) -> Law:
@@ -105,36 +123,3 @@ def _aligned(case: Case, columns: Columns, rows: NDArray[np.int64]) -> Iterator[
         yield Finding(-1, -1, Stage.RECYCLE, "candidates", str(num[0]), str(num[1]))
         return
     yield from differing(case, select_candidates(columns, rows), Stage.RECYCLE)
-
-
-MACHINERY_LAWS = (
-    _repetition,
-    _candidate_order,
-    _chunks,
-    _alone,
-    _twice,
-    Law(
-        "slots",
-        f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.",
-        _sized(lambda sizes: sizes._replace(slots=max(1, sizes.slots // FEWER) if sizes.slots > 1 else 2)),
-    ),
-    Law(
-        "padding",
-        "More padding of goals and of steps changes no derivation.",
-        _sized(lambda sizes: sizes._replace(atoms=sizes.atoms + 3, resolvents=sizes.resolvents + 9)),
-    ),
-    Law(
-        "windows",
-        "Smaller windows of what is matched and scored at a time change no derivation.",
-        _sized(
-            lambda sizes: sizes._replace(
-                match_window=max(1, sizes.match_window // 5), score_window=max(1, sizes.score_window // 5)
-            )
-        ),
-    ),
-    Law(
-        "pool",
-        "A smaller pool of candidates handed over at once changes no derivation.",
-        _sized(lambda sizes: sizes._replace(pool=max(1, sizes.pool // (2 * FEWER)))),
-    ),
-)

@@ -1,7 +1,7 @@
 """Laws of the program: changing names, orders, repeated facts and unreachable clauses has only the stated effects."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,13 +13,14 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
-from kgverify.laws.law import Law, law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule, Program
 from kgverify.program.stages import Stage
+from kgverify.testing.problems.problem import free_prefix
 from kgverify.trace.model.columns import CandidateSet, Columns
 
 FOREIGN = 1 << 30
@@ -178,10 +179,8 @@ def _repeated_facts(case: Case) -> Iterator[Finding]:
 @law("Facts and rules of predicates that no goal can reach change no derivation, though all ids move.")
 def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
-    names = {*case.program.symbols.predicates, *case.program.symbols.constants}
-    far = "far"
-    while any(name.startswith(far) for name in names):
-        far += "~"
+    symbols = case.program.symbols
+    far = free_prefix("far", (*symbols.predicates, *symbols.constants), "~")
     islands = [f"{far} island {i}" for i in range(20)]
     facts = [NamedAtom(far, islands[i], islands[i // 2]) for i in range(len(islands))]
     x, y = Variable("X"), Variable("Y")
@@ -197,14 +196,10 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
 @law(
     "Facts and rules over constants that occur nowhere else change no step whose selected atom has a constant or the same"
     f" variable twice, though {CROWD} such facts and {CROWD_RULES} such rules stand before all others.",
-    has_steps=True,
 )
 def _crowded_predicate(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
-    taken = {*case.program.symbols.constants}
-    crowd = "crowd"
-    while any(name.startswith(crowd) for name in taken):
-        crowd += "~"
+    crowd = free_prefix("crowd", case.program.symbols.constants, "~")
     # One predicate of each problem at a time, which is faster.
     predicates = _one_of_each(case)
     facts = [NamedAtom(p, f"{crowd} {i}", f"{crowd} {i + 1}") for p in predicates for i in range(CROWD)]
@@ -239,23 +234,29 @@ def _one_of_each(case: Case) -> list[str]:
     return list(best.values())
 
 
-def _shuffled(of_rules: bool) -> Callable[[Case], Iterator[Finding]]:
-    def find(case: Case) -> Iterator[Finding]:
-        train, rules = list(case.run.graph.train), list(case.run.graph.rules)
-        rule_of = list(range(len(rules)))
-        if of_rules:
-            rules, rule_of = rules[::-1], rule_of[::-1]
-        else:
-            train.reverse()
-        variant = Variant(case, train, rules, rule_of)
-        stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
-        stage = Stage.MATCH_RULES if of_rules else Stage.MATCH_FACTS
-        for row in range(len(case.owner)):
-            found = _difference_but_for_order(case, case.steps[row], stepped[row])
-            if found is not None:
-                yield case.of_step(row, stage, *found)
+@law(
+    "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
+    " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
+)
+def _fact_order(case: Case) -> Iterator[Finding]:
+    graph = case.run.graph
+    return _reordered(Variant(case, graph.train[::-1], graph.rules, range(len(graph.rules))), Stage.MATCH_FACTS)
 
-    return find
+
+@law("Rules in another order: as for facts.")
+def _rule_order(case: Case) -> Iterator[Finding]:
+    graph = case.run.graph
+    variant = Variant(case, graph.train, graph.rules[::-1], range(len(graph.rules))[::-1])
+    return _reordered(variant, Stage.MATCH_RULES)
+
+
+def _reordered(variant: Variant, stage: Stage) -> Iterator[Finding]:
+    case = variant.case
+    stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
+    for row in range(len(case.owner)):
+        found = _difference_but_for_order(case, case.steps[row], stepped[row])
+        if found is not None:
+            yield case.of_step(row, stage, *found)
 
 
 def _difference_but_for_order(case: Case, one: StepView, other: StepView) -> tuple[str, str, str] | None:
@@ -291,24 +292,3 @@ def _goals(step: StepView) -> list[ResolventView]:
 def _derivations_of(variant: Variant, stage: Stage) -> Iterator[Finding]:
     columns = variant.back(variant.engine().prove(variant.candidates()))
     yield from differing(variant.case, columns, stage)
-
-
-PROGRAM_LAWS = (
-    _renaming,
-    _repeated_facts,
-    _irrelevant_clauses,
-    _crowded_predicate,
-    Law(
-        "fact-order",
-        "Facts in another order, and so with other ids: from the same position the same resolvents, as a multiset, where nothing"
-        " is dropped for its place; always as many, dropped ones included; TRUE if and only if TRUE.",
-        _shuffled(of_rules=False),
-        has_steps=True,
-    ),
-    Law(
-        "rule-order",
-        "Rules in another order: as for facts.",
-        _shuffled(of_rules=True),
-        has_steps=True,
-    ),
-)

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.laws.case import Case, Finding, is_same_set, rank, take_candidates
+from kgverify.laws.case import Case, Finding, is_same_set, rank
 from kgverify.laws.law import law
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL, BOTH_SIDES
+from kgverify.ranking.groups import take_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.trace.model.columns import CandidateSet
 
@@ -30,7 +31,6 @@ def _groups(candidates: CandidateSet) -> Groups:
     " fewer); each differs from the query in this argument alone, which is of its domain, and is no triple of train, valid or"
     " test.",
     needs_rows=False,
-    judges="draw",
 )
 def _filtered_draw(case: Case) -> Iterator[Finding]:
     graph, num = case.run.graph, case.run.num_corruptions
@@ -64,7 +64,6 @@ def _filtered_draw(case: Case) -> Iterator[Finding]:
 @law(
     "The draw depends on seed, query and side alone: drawn again, in parts or in another order, it is the same.",
     needs_rows=False,
-    judges="draw",
 )
 def _draw_by_query(case: Case) -> Iterator[Finding]:
     queries = case.ranked_queries
@@ -81,7 +80,7 @@ def _draw_by_query(case: Case) -> Iterator[Finding]:
                 yield Finding(-1, -1, Stage.CORRUPT, "drawn in parts", texts[0], texts[1], key[0])
 
 
-@law("The corruptions drawn as k are among those drawn as k + 1.", needs_rows=False, judges="draw")
+@law("The corruptions drawn as k are among those drawn as k + 1.", needs_rows=False)
 def _nested_draw(case: Case) -> Iterator[Finding]:
     num = case.run.num_corruptions
     if num == ALL:
@@ -98,7 +97,6 @@ def _nested_draw(case: Case) -> Iterator[Finding]:
     "Of the reported scores (log-probability, less 100 where not PROVED; closer than 1e-4 is a tie) the optimistic rank is 1"
     " more than the number above the query's, the pessimistic one as much more as there are ties.",
     needs_rows=False,
-    judges="rank",
 )
 def _ranks(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
@@ -139,7 +137,7 @@ def _ranks(case: Case) -> Iterator[Finding]:
             yield Finding(-1, -1, Stage.RANK, f"{Side(key[1]).name.lower()} side", texts[0], texts[1], key[0])
 
 
-@law("The order in which candidates are handed over changes no rank.", needs_rows=False, judges="rank")
+@law("The order in which candidates are handed over changes no rank.", needs_rows=False)
 def _rank_order(case: Case) -> Iterator[Finding]:
     if case.rankings is None:
         return
@@ -160,12 +158,3 @@ def _redrawn(case: Case, once: CandidateSet, again: CandidateSet, field: str) ->
         if first.get(key) != second.get(key):
             texts = [", ".join(map(case.atom_name, each.get(key, []))) for each in (first, second)]
             yield Finding(-1, -1, Stage.CORRUPT, field, texts[0], texts[1], key[0])
-
-
-RANKING_LAWS = (
-    _filtered_draw,
-    _draw_by_query,
-    _nested_draw,
-    _ranks,
-    _rank_order,
-)

@@ -101,9 +101,3 @@ def _tower_of(policy: Policy):  # type: ignore[no-untyped-def]
         return x
 
     return tower
-
-
-SCORE_LAWS = (
-    _score_of_step,
-    _score_formula,
-)

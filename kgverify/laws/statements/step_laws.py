@@ -23,7 +23,7 @@ WIDE_RESOLVENTS = 128
 """`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
 
 
-@law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.", has_steps=True)
+@law("A step taken by itself from its position (query, depth, goals visited) is the step of the run.")
 def _step_alone(case: Case) -> Iterator[Finding]:
     stepped = read_steps(case.engine.step(case.positions))
     error = 2 * case.score_error
@@ -36,7 +36,6 @@ def _step_alone(case: Case) -> Iterator[Finding]:
 @law(
     "A step that has not visited the earlier goals has the same resolvents in the same order, these goals among them, where"
     " no limit drops anything.",
-    has_steps=True,
 )
 def _visited_goals(case: Case) -> Iterator[Finding]:
     positions = case.positions
@@ -71,7 +70,6 @@ def _visited_goals(case: Case) -> Iterator[Finding]:
 @law(
     "A step's resolvents are those of the step under limits that drop nothing, less those of more than max_atoms atoms, and"
     " of the rest the first max_resolvents; what was dropped is counted so.",
-    has_steps=True,
 )
 def _limits(case: Case) -> Iterator[Finding]:
     narrow = case.limits
@@ -112,7 +110,6 @@ def _limits(case: Case) -> Iterator[Finding]:
 @law(
     "A fact other than the excluded atom, put behind a goal of less than max_atoms atoms, changes neither the resolvents nor"
     " what is dropped, if the goal itself counts as visited. (Said of steps before the last that max_depth allows.)",
-    has_steps=True,
 )
 def _redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = _facts_by_problem(case)
@@ -164,11 +161,3 @@ def _facts_by_problem(case: Case) -> dict[int, list[Ids]]:
         name = names[fact[0]]
         facts.setdefault(int(name[: name.index(":")]) if num > 1 else 0, []).append(fact)
     return facts
-
-
-STEP_LAWS = (
-    _step_alone,
-    _visited_goals,
-    _limits,
-    _redundant_subgoal,
-)

@@ -28,7 +28,7 @@ from kgverify.testing.campaigns.corpus import (
 from kgverify.testing.campaigns.known_divergences import KnownDivergence
 from kgverify.testing.campaigns.result import CampaignResult, Counts, Tally, Watch, summarise_campaign
 from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, make_pipeline
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import Signature
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
@@ -69,11 +69,6 @@ class Campaign:
     most_shrunk: int = 20
 
     @property
-    def block_size(self) -> int:
-        """The number of problems of a block."""
-        return BLOCK_SIZE
-
-    @property
     def most_examples(self) -> int | None:
         """The budget in examples; a default where neither examples nor seconds are given."""
         return MOST_EXAMPLES if self.examples is None and self.seconds is None else self.examples
@@ -86,7 +81,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    make = make_pipeline(campaign.engine)
+    make = find_maker(campaign.engine)
     if campaign.engine.name == COMPILED:
         # Any other engine might end this process.
         check_made(make)
@@ -130,7 +125,7 @@ class _Run:
                 engine=campaign.engine,
                 lockstep=campaign.lockstep,
                 seed=campaign.seed,
-                block_size=campaign.block_size,
+                block_size=BLOCK_SIZE,
                 code=digest_code(campaign.engine),
             ),
             is_fresh=campaign.is_fresh,
@@ -153,7 +148,7 @@ class _Run:
 
     def try_blocks(self, executor: Executor) -> None:
         """Try blocks, in order, until the budget is spent; those in the log are finished."""
-        campaign, blocks, size = self.campaign, self.blocks, self.campaign.block_size
+        campaign, blocks, size = self.campaign, self.blocks, BLOCK_SIZE
         self.num_resumed = sum(block.num_problems for block in blocks.values())
         most, started = campaign.most_examples, time.monotonic()
         todo = _blocks_to_do(blocks, size, most)

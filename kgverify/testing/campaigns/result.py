@@ -230,7 +230,7 @@ def summarise_campaign(
         *(found for found in dict.fromkeys(found for _, _, found in replays if found) if found not in first),
     ]
     allowed = {entry.signature for entry in known}
-    num_problems = sum(block.num_problems for block in blocks)
+    totals = Counts(blocks)
     gone = {path for path, signature, found in replays if found != signature}
     files = {made.signature: (path, made) for path, made in reversed(reproducers) if path not in gone}
     made_of = dict(reproducers)
@@ -254,30 +254,25 @@ def summarise_campaign(
         divergences.append(each)
     seen = {each.signature: each.num_problems for each in divergences}
     replayed = {str(signature) for _, signature, _ in replays}
-    stages: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
-    for signature, count in counts.items():
-        stages[signature.stage or "none"] += count
-        classes[signature.kind] += count
     return CampaignResult(
         engine=engine,
         seed=seed,
         lockstep=lockstep,
         is_interrupted=is_interrupted,
-        num_problems=num_problems,
+        num_problems=totals.problems,
         num_resumed=num_resumed,
         num_skipped=sum(block.num_skipped for block in blocks),
-        num_candidates=sum(block.num_candidates for block in blocks),
-        num_steps=sum(block.num_steps for block in blocks),
-        num_resolvents=sum(block.num_resolvents for block in blocks),
-        num_differing=sum(block.num_differing for block in blocks),
+        num_candidates=totals.candidates,
+        num_steps=totals.steps,
+        num_resolvents=totals.resolvents,
+        num_differing=totals.differing,
         num_confirmed=sum(block.num_confirmed for block in blocks),
         seconds=seconds,
-        problems_per_second=(num_problems - num_resumed) / seconds if seconds else 0.0,
+        problems_per_second=(totals.problems - num_resumed) / seconds if seconds else 0.0,
         num_measured=sum(block.num_measured for block in blocks),
         features={name: features[name] for name in ALL_FEATURES},
-        stages=dict(stages),
-        classes=dict(classes),
+        stages=dict(totals.stages),
+        classes=dict(totals.classes),
         divergences=divergences,
         known=[
             KnownJudgement(
@@ -285,7 +280,7 @@ def summarise_campaign(
                 issue=entry.issue,
                 reason=entry.reason,
                 expires=entry.expires,
-                status=entry.judge(seen, replayed, num_problems, today),
+                status=entry.judge(seen, replayed, totals.problems, today),
                 num_problems=seen.get(entry.signature, 0),
             )
             for entry in known

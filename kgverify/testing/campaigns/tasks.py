@@ -11,10 +11,10 @@ from kgverify.testing.checking.check import confirm, find_suspects, judge, prepa
 from kgverify.testing.checking.engine_makers import (
     COMPILED,
     EngineSpec,
-    KnownPolicies,
     MakePipeline,
+    find_maker,
+    find_supported,
     make_once,
-    make_pipeline,
 )
 from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
@@ -25,7 +25,6 @@ from kgverify.testing.shrinking.shrink import join_problems, shrink
 
 PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
-MEASURED_FIRST: Final = 1
 MEASURED_EVERY: Final = 16
 """Features are counted in the first block and in every 16th: counting takes as long as comparing."""
 
@@ -46,14 +45,13 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
 
     UserError for a third party's engine that cannot be made.
     """
-    make = make_pipeline(engine)
+    make = find_maker(engine)
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
     indices = list(range(num_problems))
     if engine.name != COMPILED:
         check_made(make)
-        known = KnownPolicies(make)
-        indices = [i for i in indices if drawn[i] in known]
+        indices = find_supported(make, drawn)
     problems = [drawn[i] for i in indices]
     batches = prepare_batches(problems)
     suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
@@ -86,7 +84,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
         num_confirmed=num_confirmed,
         sightings=list(sightings.values()),
     )
-    if number < MEASURED_FIRST or number % MEASURED_EVERY == 0:
+    if number % MEASURED_EVERY == 0:
         block.num_measured = len(problems)
         block.features = count_features(batches)
     return block
@@ -95,7 +93,7 @@ def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problem
 def replay_text(text: str, engine: EngineSpec) -> Signature | None:
     """Return the signature with which a reproducer diverges on an engine; None if both sides agree."""
     made = parse_reproducer(text)
-    failure = judge(made.problem, make_pipeline(engine), lockstep=made.lockstep)
+    failure = judge(made.problem, find_maker(engine), lockstep=made.lockstep)
     if failure is None:
         return None
     return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
@@ -103,7 +101,7 @@ def replay_text(text: str, engine: EngineSpec) -> Signature | None:
 
 def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
     """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
-    made, make = parse_reproducer(text), make_pipeline(engine)
+    made, make = parse_reproducer(text), find_maker(engine)
     failure = judge(made.problem, make, lockstep=made.lockstep)
     if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
@@ -118,7 +116,7 @@ def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Re
     if failure.is_alone:
         return make_reproducer(failure, engine, lockstep=lockstep)
     for joined in join_problems(failure.group):
-        again = judge(joined, make_pipeline(engine), lockstep=lockstep)
+        again = judge(joined, find_maker(engine), lockstep=lockstep)
         if again is not None and fails_same_way(again.signature, failure.signature):
             return make_reproducer(replace(again, signature=failure.signature), engine, lockstep=lockstep)
     return None

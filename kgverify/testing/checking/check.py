@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from kgverify.comparison.compare import Comparer
@@ -14,7 +15,7 @@ from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import EngineCrash, guard, locate_bug
+from kgverify.testing.checking.guard import CheckBug, EngineCrash, guard, locate_bug
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.trace import Trace
@@ -206,36 +207,26 @@ def _judge_group(
     group: Sequence[Problem], member: int, make_pipeline: MakePipeline, index: int, lockstep: bool
 ) -> Failure | None:
     merged = merge(group)
-
-    def failure(signature: Signature, divergence: Divergence | None = None, message: str = "") -> Failure:
-        return Failure(
-            index=index,
-            problem=group[member],
-            group=tuple(group),
-            signature=signature,
-            divergence=divergence,
-            message=message,
-        )
-
+    failure = partial(Failure, index=index, problem=group[member], group=tuple(group))
     guarded = guard(make_pipeline)
     try:
         report = _verify(merged, guarded, lockstep=lockstep).report
         if lockstep and not report.divergences:
             report = _verify(merged, guarded, lockstep=False).report
     except EngineCrash as crash:
-        return failure(Signature("", "", CRASH, crash.situation), message=str(crash))
+        return failure(signature=Signature("", "", CRASH, crash.situation), message=str(crash))
     except UserError as error:
         # The result of the engine is inconsistent.
-        return failure(Signature("", "", CRASH, type(error).__name__), message=str(error))
+        return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))
     except Exception as error:
-        raise locate_bug(group, error) from error
+        raise CheckBug(f"{type(error).__name__}: {error}", tuple(group)) from error
     own = [divergence for divergence in report.divergences if _owner(merged, divergence) == member]
     divergence = next(iter(own or report.divergences), None)
     if divergence is not None:
-        return failure(sign(report, divergence), divergence)
+        return failure(signature=sign(report, divergence), divergence=divergence)
     if report.verdict is Verdict.AGREE:
         return None
-    return failure(Signature("", "", UNDECIDED), message="; ".join(report.reasons))
+    return failure(signature=Signature("", "", UNDECIDED), message="; ".join(report.reasons))
 
 
 def _shrink_group(

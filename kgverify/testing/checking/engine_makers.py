@@ -104,7 +104,7 @@ EAGER: Final = EngineSpec()
 """The eager evaluator without faults."""
 
 
-def make_pipeline(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
+def find_maker(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
     """Return the maker of an engine. UserError if kgverify cannot make it."""
     if spec.name == COMPILED:
         return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)
@@ -177,34 +177,26 @@ def adapt_engine(engine: Any) -> Engine:
     return _Probed(engine) if callable(getattr(engine, "probe", None)) else _Adapted(engine)
 
 
-class KnownPolicies:
-    """The problems whose policy an engine supports. An engine is made once for each policy to find out.
+def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
+    """Return the indices of the problems whose policy an engine supports, which is made once for each policy.
 
     An engine does not support a policy if it raises NotImplementedError or, except for `shortest`, UserError.
     """
-
-    def __init__(self, make_pipeline: MakePipeline) -> None:
-        self._make = make_pipeline
-        self._known: dict[PolicySpec, bool] = {}
-
-    def __contains__(self, problem: object) -> bool:
-        """Return whether the engine supports a problem's policy; True if making it fails in another way."""
-        if not isinstance(problem, Problem):
-            return False
-        if problem.policy not in self._known:
-            self._known[problem.policy] = self._knows_policy_of(problem)
-        return self._known[problem.policy]
-
-    def _knows_policy_of(self, problem: Problem) -> bool:
+    is_supported: dict[PolicySpec, bool] = {}
+    for problem in problems:
+        if problem.policy in is_supported:
+            continue
+        is_supported[problem.policy] = True
         try:
-            make_once(self._make, problem)
+            make_once(make_pipeline, problem)
         except NotImplementedError:
-            return False
+            is_supported[problem.policy] = False
         except UserError:
-            return problem.policy.name == SHORTEST.name
+            is_supported[problem.policy] = problem.policy.name == SHORTEST.name
         except Exception:
-            return True
-        return True
+            # A crash, which the problems show.
+            continue
+    return [i for i, problem in enumerate(problems) if is_supported[problem.policy]]
 
 
 def make_once(make_pipeline: MakePipeline, problem: Problem) -> None:

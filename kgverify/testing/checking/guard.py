@@ -92,9 +92,7 @@ class CheckBug(InternalError):
         super().__init__(message)
 
 
-def locate_bug(
-    problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object] | None = None
-) -> CheckBug:
+def locate_bug(problems: Sequence[Problem], error: Exception, again: Callable[[Sequence[Problem]], object]) -> CheckBug:
     """Return the error for a bug of kgverify that was met on problems in one run, narrowed down by halving.
 
     again: repeats on some of the problems what met the bug
@@ -102,8 +100,7 @@ def locate_bug(
 
     def fails(some: Sequence[Problem]) -> bool:
         try:
-            if again is not None:
-                again(some)
+            again(some)
         except Exception as other:
             return type(other) is type(error)
         return False

@@ -7,49 +7,35 @@ facts if it is a union of cycles of ground atoms.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations
+from itertools import permutations, zip_longest
 from math import comb, gcd, perm
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import numpy as np
+
+from kgverify.testing.exhaustive.scope import Count, Scope
 
 Polynomial: TypeAlias = tuple[int, ...]
 """The number of sets by their size: coefficient n counts the sets of n facts."""
 
 
-class Bounds(NamedTuple):
-    """The bounds of a scope's programs, without the limits; named as in `Scope`."""
-
-    predicates: int
-    constants: int
-    max_rules: int
-    max_body: int
-    max_facts: int
-    every_order: bool
-
-
-class Count(NamedTuple):
-    """The number of programs, and of pairs of a program and a query, up to renaming."""
-
-    programs: int
-    queries: int
-
-
-def count_orbits(bounds: Bounds) -> Count:
-    """Return the number of orbits of programs, and of programs with a query, under renaming."""
+def count_programs(scope: Scope) -> Count:
+    """Return the number of programs and of problems of a scope, up to renaming."""
     programs = queries = order = 0
-    for of_predicates in permutations(range(bounds.predicates)):
-        for of_constants in permutations(range(bounds.constants)):
+    for of_predicates in permutations(range(scope.predicates)):
+        for of_constants in permutations(range(scope.constants)):
             order += 1
             names, symbols = count_fixed(of_predicates), count_fixed(of_constants)
             rules = sum(
-                names ** (body + 1) * count_patterns(2 * (body + 1), symbols) for body in range(1, bounds.max_body + 1)
+                names ** (body + 1) * count_patterns(2 * (body + 1), symbols) for body in range(1, scope.max_body + 1)
             )
-            sequences = sum(rules**length for length in range(bounds.max_rules + 1))
-            facts = _fixed_orders if bounds.every_order else _fixed_sets
-            fixed = facts(of_predicates, of_constants, bounds.max_facts) * sequences
+            sequences = sum(rules**length for length in range(scope.max_rules + 1))
+            facts = _fixed_orders if scope.every_order else _fixed_sets
+            fixed = facts(of_predicates, of_constants, scope.max_facts) * sequences
             programs += fixed
             queries += fixed * names * count_patterns(2, symbols)
     assert programs % order == queries % order == 0
-    return Count(programs // order, queries // order)
+    return Count(programs // order, queries // order * len(scope.limits))
 
 
 def count_patterns(positions: int, constants: int) -> int:
@@ -134,16 +120,13 @@ def _union_sizes(cycles: Iterable[int], most: int) -> Polynomial:
 
 
 def _times(left: Polynomial, right: Polynomial, most: int) -> Polynomial:
-    product = [0] * min(len(left) + len(right) - 1, most + 1)
-    for i, a in enumerate(left):
-        for j, b in enumerate(right[: len(product) - i] if i < len(product) else ()):
-            product[i + j] += a * b
-    return tuple(product)
+    # Python's integers, which do not overflow.
+    product = np.convolve(np.array(left, np.object_), np.array(right, np.object_))
+    return tuple(product.tolist()[: most + 1])
 
 
 def _plus(left: Polynomial, right: Polynomial) -> Polynomial:
-    size = max(len(left), len(right))
-    return tuple((left[i] if i < len(left) else 0) + (right[i] if i < len(right) else 0) for i in range(size))
+    return tuple(map(sum, zip_longest(left, right, fillvalue=0)))
 
 
 def _power(base: Polynomial, exponent: int, most: int) -> Polynomial:

@@ -4,57 +4,75 @@ A block of programs is the work of one process and depends on nothing else. So a
 its seconds, for any number of processes.
 """
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.result import Verdict
+from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger
+from kgverify.runs.progress import silent_phase
+from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
 from kgverify.runs.workers import start_workers
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, make_pipeline
-from kgverify.testing.exhaustive.certify_block import (
-    MOST_SHOWN,
-    Block,
-    Finding,
-    ShowProgress,
-    certify_block,
-    certify_spec,
-    describe_engine,
-)
-from kgverify.testing.exhaustive.scope import (
-    SCOPES,
-    Count,
-    Scope,
-    ScopedProgram,
-    count_programs,
-    enumerate_programs,
-    find_scope,
-)
+from kgverify.testing.checking.check import check_problems
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, find_maker
+from kgverify.testing.exhaustive.burnside import count_programs
+from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
+from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.testing.reproducers.text_format import saving_bugs
-
-__all__ = [
-    "SCOPES",
-    "Certificate",
-    "Count",
-    "Finding",
-    "Scope",
-    "ScopedProgram",
-    "certify",
-    "count_programs",
-    "enumerate_programs",
-    "find_scope",
-]
+from kgverify.trace.model.header import EngineInfo
+from kgverify.verification.lockstep import follow_near_ties
 
 PROGRAMS_AT_ONCE: Final = 1000
 """Programs of a block, which share a run under each setting of limits. Larger blocks are hardly faster."""
 
 _FORMAT: Final = 1
+
+MOST_SHOWN: Final = 10
+"""Findings of a block that are described; all are counted."""
+
+_SLOTS: Final = 4096
+
+ShowProgress: TypeAlias = Callable[[int], None]
+"""A callback with the number of problems done since the last call, at first those of earlier runs."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A problem on which the engine differs from the reference.
+
+    program:   its index among the scope's programs
+    limits:    the setting
+    signature: of its first divergence
+    problem:   as text
+    """
+
+    program: int
+    limits: dict[str, int | bool]
+    signature: str
+    problem: str
+
+
+class Block(msgspec.Struct, frozen=True):
+    """The result of a block of programs; except for the seconds, it depends on nothing else."""
+
+    block: int
+    programs: int
+    problems: int
+    divergent: int
+    findings: tuple[Finding, ...]
+    seconds: float
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +172,7 @@ def certify(
 
     UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
     """
-    make = make_pipeline(engine) if isinstance(engine, EngineSpec) else engine
+    make = find_maker(engine) if isinstance(engine, EngineSpec) else engine
     described = describe_engine(scope, make)
     ledger = None
     if state is not None:
@@ -164,17 +182,15 @@ def certify(
     if blocks:
         progress(sum(block.problems for block in blocks.values()))
     expected = count_programs(scope)
-    num_left = -(-expected.programs // programs_at_once) - len(blocks)
-    work = _Work(
-        scope=scope,
-        engine=engine,
-        tasks=islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks),
-        progress=progress,
-        jobs=min(jobs, max(1, num_left)),
-        is_kept=ledger is not None,
-        on_interrupt=on_interrupt,
-    )
-    for block in work.blocks():
+    tasks = islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks)
+    # No more processes than there are unfinished blocks.
+    jobs = min(jobs, max(1, -(-expected.programs // programs_at_once) - len(blocks)))
+    finished: Iterator[Block]
+    if jobs == 1:
+        finished = (certify_block(scope, *task, make, progress) for task in tasks)
+    else:
+        finished = _share(scope, engine, tasks, progress, jobs, None if ledger is None else on_interrupt)
+    for block in finished:
         blocks[block.block] = block
         if ledger:
             ledger.add(block)
@@ -210,60 +226,144 @@ def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[Sc
         yield block
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """The unfinished blocks, and the number of processes.
+def _share(
+    scope: Scope,
+    engine: EngineSpec | MakePipeline,
+    tasks: Iterator[_Task],
+    progress: ShowProgress,
+    jobs: int,
+    on_interrupt: Callable[[], None] | None,
+) -> Iterator[Block]:
+    """Yield the results of several processes as blocks finish.
 
-    is_kept: whether finished blocks are saved, so that an interrupt waits for those in progress
+    on_interrupt: called at a KeyboardInterrupt, which then waits for the blocks in progress; None raises it at once
     """
+    if not isinstance(engine, EngineSpec):
+        raise UserError(
+            "other processes cannot be given an engine, only its name", where="jobs", fix="give an EngineSpec"
+        )
+    running: set[Future[Block]] = set()
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        with start_workers(jobs) as executor:
+            while True:
+                try:
+                    # No more than there are processes: each begins at once, and an interrupt waits for it.
+                    while interrupt is None and len(running) < jobs and (task := next(tasks, None)) is not None:
+                        running.add(executor.submit(certify_spec, scope, *task, engine))
+                    if not running:
+                        break
+                    finished, running = wait(running, return_when=FIRST_COMPLETED)
+                except KeyboardInterrupt as pressed:
+                    if interrupt is not None or on_interrupt is None:
+                        raise
+                    interrupt, running = pressed, {future for future in running if not future.cancel()}
+                    on_interrupt()
+                    continue
+                for block in sorted((future.result() for future in finished), key=lambda block: block.block):
+                    progress(block.problems)
+                    yield block
+            if interrupt is not None:
+                raise interrupt
+    except BrokenProcessPool:
+        raise UserError("a process died", where=str(engine), fix="run again with --jobs 1 to see it die") from None
 
-    scope: Scope
-    engine: EngineSpec | MakePipeline
-    tasks: Iterator[_Task]
-    progress: ShowProgress
-    jobs: int
-    is_kept: bool
-    on_interrupt: Callable[[], None]
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the results as blocks finish."""
-        if self.jobs == 1:
-            make = make_pipeline(self.engine) if isinstance(self.engine, EngineSpec) else self.engine
-            for task in self.tasks:
-                yield certify_block(self.scope, *task, make, self.progress)
-            return
-        if not isinstance(self.engine, EngineSpec):
-            raise UserError(
-                "other processes cannot be given an engine, only its name", where="jobs", fix="give an EngineSpec"
-            )
-        try:
-            with start_workers(self.jobs) as executor:
-                yield from self._share(executor, self.engine)
-        except BrokenProcessPool:
-            raise UserError(
-                "a process died", where=str(self.engine), fix="run again with --jobs 1 to see it die"
-            ) from None
+def certify_spec(scope: Scope, number: int, first: int, programs: Sequence[ScopedProgram], engine: EngineSpec) -> Block:
+    """Certify a block like `certify_block`, in a process that makes the engine itself."""
+    return certify_block(scope, number, first, programs, find_maker(engine), None)
 
-    def _share(self, executor: Executor, engine: EngineSpec) -> Iterator[Block]:
-        """Yield the results of several processes; a KeyboardInterrupt waits for the blocks in progress."""
-        running: set[Future[Block]] = set()
-        interrupt: KeyboardInterrupt | None = None
-        while True:
-            try:
-                # No more than there are processes: each begins at once, and an interrupt waits for it.
-                while interrupt is None and len(running) < self.jobs and (task := next(self.tasks, None)) is not None:
-                    running.add(executor.submit(certify_spec, self.scope, *task, engine))
-                if not running:
-                    break
-                finished, running = wait(running, return_when=FIRST_COMPLETED)
-            except KeyboardInterrupt as pressed:
-                if interrupt is not None or not self.is_kept:
-                    raise
-                interrupt, running = pressed, {future for future in running if not future.cancel()}
-                self.on_interrupt()
-                continue
-            for block in sorted((future.result() for future in finished), key=lambda block: block.block):
-                self.progress(block.problems)
-                yield block
-        if interrupt is not None:
-            raise interrupt
+
+def certify_block(
+    scope: Scope,
+    number: int,
+    first: int,
+    programs: Sequence[ScopedProgram],
+    make: MakePipeline,
+    progress: ShowProgress | None,
+) -> Block:
+    """Compare a block of programs, merged into one, under all settings of limits.
+
+    first: the index in the scope of the block's first program
+    """
+    begin = time.perf_counter()
+    findings: list[Finding] = []
+    problems = divergent = 0
+    with without_garbage_collection():
+        merged = merge([program.problem(scope.limits[0]) for program in programs])
+        num_queries = len(merged.unranked.query)
+        for limits in scope.limits:
+            differing = _find_differing(merged, limits, make)
+            if differing is None:
+                indices = [_find_undecided(programs, limits, make)]
+                divergent += 1
+            else:
+                indices = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
+                divergent += len(differing)
+                problems += num_queries
+            shown = indices[: MOST_SHOWN - len(findings)]
+            findings += [_describe(first + i, programs[i].problem(limits), make) for i in shown]
+            if progress is not None:
+                progress(num_queries)
+    seconds = round(time.perf_counter() - begin, 3)
+    return Block(number, len(programs), problems, divergent, tuple(findings), seconds)
+
+
+def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[int] | None:
+    """Return the rows of the candidates that differ; None if the engine fails or nothing can be compared."""
+    run = replace(merged.run, limits=limits)
+    candidates = merged.unranked
+    num = len(candidates.query)
+    reference = reference_pipeline(run).engine
+    expected = build_trace(run, reference, reference.prove(candidates), None)
+    try:
+        pipeline = make(run, _sizes(num))
+        actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
+    except Exception:
+        # The exception is reported for the program that causes it.
+        return None
+    comparer = Comparer(expected, actual)
+    comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
+    rows = sorted({row for each in comparison.divergences if 0 <= (row := each.candidate) < num})
+    if not rows and (comparison.verdict is not Verdict.AGREE or comparison.coverage.candidates != num):
+        return None
+    return rows
+
+
+def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: MakePipeline) -> int:
+    """Return, by halving, the index of a program on which the engine fails; the first of a group if only that fails."""
+
+    def fails(indices: list[int]) -> bool:
+        return _find_differing(merge([programs[i].problem(limits) for i in indices]), limits, make) is None
+
+    return halve(range(len(programs)), fails)[0]
+
+
+def _describe(program: int, problem: Problem, make: MakePipeline) -> Finding:
+    """Return the first failure of a program by itself, one query at a time."""
+    limits = msgspec.structs.asdict(problem.limits)
+    for query in problem.unranked:
+        alone = replace(problem, unranked=(query,))
+        for failure in check_problems([alone], make, most=1):
+            return Finding(program, limits, str(failure.signature), str(failure.problem))
+    return Finding(program, limits, "only in one run with others", str(problem))
+
+
+def _sizes(num_candidates: int) -> Sizes:
+    slots = min(_SLOTS, num_candidates)
+    return Sizes(slots=slots, match_window=2 * slots, score_window=2 * slots, pool=num_candidates)
+
+
+def describe_engine(scope: Scope, make: MakePipeline) -> dict[str, str]:
+    """Return what must not change when a run resumes: the engine and its versions, without the sizes of its batch."""
+    merged = merge([next(enumerate_programs(scope)).problem(scope.limits[0])])
+    pipeline: Pipeline = make(merged.run, _sizes(len(merged.unranked.query)))
+    info: EngineInfo = pipeline.engine.info
+    return {
+        "name": info.name,
+        "mode": info.mode,
+        "device": info.device,
+        "precision": info.precision,
+        "faults": ", ".join(info.faults),
+        **{f"version of {name}": version for name, version in sorted(info.versions.items())},
+    }

@@ -25,7 +25,6 @@ from kgverify.errors import UserError, suggest
 from kgverify.program.atoms import Atom, NamedAtom, Term, Variable, decode_variable, encode_variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
-from kgverify.testing.exhaustive.burnside import Bounds, count_orbits
 from kgverify.testing.problems.problem import Problem
 
 Clause: TypeAlias = tuple[Atom, ...]
@@ -146,15 +145,6 @@ def find_scope(name: str) -> Scope:
             f"unknown scope {name!r}", where="scope", fix=suggest(name, SCOPES) or f"choose {', '.join(SCOPES)}"
         )
     return SCOPES[name]
-
-
-def count_programs(scope: Scope) -> Count:
-    """Count the programs and problems of a scope by Burnside's lemma, without enumerating them."""
-    bounds = Bounds(
-        scope.predicates, scope.constants, scope.max_rules, scope.max_body, scope.max_facts, scope.every_order
-    )
-    count = count_orbits(bounds)
-    return Count(count.programs, count.queries * len(scope.limits))
 
 
 def enumerate_programs(scope: Scope) -> Iterator[ScopedProgram]:

@@ -1,7 +1,7 @@
 """Features: what a problem contains and what its steps do, as names that campaigns count."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -20,6 +20,48 @@ from kgverify.trace.model.columns import starts_of
 
 MANY_RESOLVENTS: Final = 16
 
+
+def _variables(atoms: tuple[NamedAtom, ...]) -> set[Variable]:
+    return {term for atom in atoms for term in atom[1:] if isinstance(term, Variable)}
+
+
+def _repeats(atom: NamedAtom) -> bool:
+    return isinstance(atom.first, Variable) and atom.first == atom.second
+
+
+def _has_query(problem: Problem, first: type, second: type) -> bool:
+    """Return whether an unranked query has arguments of these types."""
+    return any(isinstance(a, first) and isinstance(b, second) for _, a, b in problem.unranked)
+
+
+_RULE_CHECKS: Final[dict[str, Callable[[NamedRule, Limits], bool]]] = {
+    "a constant in a head": lambda rule, limits: any(isinstance(term, str) for term in rule.clause_head[1:]),
+    "a constant in a body": lambda rule, limits: any(isinstance(t, str) for atom in rule.body for t in atom[1:]),
+    "a repeated variable in a head": lambda rule, limits: _repeats(rule.clause_head),
+    "a repeated variable in a body atom": lambda rule, limits: any(map(_repeats, rule.body)),
+    "a variable of the head alone": lambda rule, limits: not _variables((rule.clause_head,)) <= _variables(rule.body),
+    "a variable of the body alone": lambda rule, limits: not _variables(rule.body) <= _variables((rule.clause_head,)),
+    "a body atom twice": lambda rule, limits: len(set(rule.body)) < len(rule.body),
+    "a body of one atom": lambda rule, limits: len(rule.body) == 1,
+    "a body of four atoms or more": lambda rule, limits: len(rule.body) >= 4,
+    "a body of max_atoms atoms": lambda rule, limits: len(rule.body) == limits.max_atoms,
+    "a body of one atom more": lambda rule, limits: len(rule.body) == limits.max_atoms + 1,
+}
+_QUERY_CHECKS: Final[dict[str, Callable[[Problem], bool]]] = {
+    "a ranked query": lambda problem: bool(problem.queries),
+    "an unranked ground query": lambda problem: _has_query(problem, str, str),
+    "a query that is a fact": lambda problem: not {*problem.facts}.isdisjoint((*problem.queries, *problem.unranked)),
+    "a query p(a, X)": lambda problem: _has_query(problem, str, Variable),
+    "a query p(X, b)": lambda problem: _has_query(problem, Variable, str),
+    "a query p(X, Y)": lambda problem: any(len(_variables((query,))) == 2 for query in problem.unranked),
+    "a query p(X, X)": lambda problem: any(map(_repeats, problem.unranked)),
+    "all corruptions": lambda problem: problem.num_corruptions == ALL and bool(problem.queries),
+    "no corruptions": lambda problem: problem.num_corruptions == 0,
+    "weights": lambda problem: problem.policy.name != "shortest",
+    "exclude_query off": lambda problem: not problem.limits.exclude_query,
+    "ids more than 256 apart": lambda problem: problem.spread.constants >= 254,
+    "padding": lambda problem: bool(problem.sizes.atoms or problem.sizes.resolvents),
+}
 PROGRAM_FEATURES: Final = (
     "no facts",
     "no rules",
@@ -32,33 +74,9 @@ PROGRAM_FEATURES: Final = (
     "three rules of a predicate",
     "a rule that calls itself",
     "rules that call each other",
-    "a constant in a head",
-    "a constant in a body",
-    "a repeated variable in a head",
-    "a repeated variable in a body atom",
-    "a variable of the head alone",
-    "a variable of the body alone",
-    "a body atom twice",
-    "a body of one atom",
-    "a body of four atoms or more",
-    "a body of max_atoms atoms",
-    "a body of one atom more",
+    *_RULE_CHECKS,
 )
-QUERY_FEATURES: Final = (
-    "a ranked query",
-    "an unranked ground query",
-    "a query that is a fact",
-    "a query p(a, X)",
-    "a query p(X, b)",
-    "a query p(X, Y)",
-    "a query p(X, X)",
-    "all corruptions",
-    "no corruptions",
-    "weights",
-    "exclude_query off",
-    "ids more than 256 apart",
-    "padding",
-)
+QUERY_FEATURES: Final = tuple(_QUERY_CHECKS)
 RUN_FEATURES: Final = (
     "PROVED",
     "FAILED",
@@ -134,52 +152,14 @@ def program_features(problem: Problem) -> Iterator[str]:
         ),
     }
     yield from (name for name, holds in checks.items() if holds)
-    for rule in rules:
-        yield from _rule_features(rule, problem.limits)
-
-
-def _rule_features(rule: NamedRule, limits: Limits) -> Iterator[str]:
-    head, body = rule.clause_head, rule.body
-    in_head, in_body = _variables((head,)), _variables(body)
-    checks = {
-        "a constant in a head": any(isinstance(term, str) for term in head[1:]),
-        "a constant in a body": any(isinstance(term, str) for atom in body for term in atom[1:]),
-        "a repeated variable in a head": _repeats(head),
-        "a repeated variable in a body atom": any(map(_repeats, body)),
-        "a variable of the head alone": bool(in_head - in_body),
-        "a variable of the body alone": bool(in_body - in_head),
-        "a body atom twice": len(set(body)) < len(body),
-        "a body of one atom": len(body) == 1,
-        "a body of four atoms or more": len(body) >= 4,
-        "a body of max_atoms atoms": len(body) == limits.max_atoms,
-        "a body of one atom more": len(body) == limits.max_atoms + 1,
-    }
-    return (name for name, holds in checks.items() if holds)
+    for name, holds_for in _RULE_CHECKS.items():
+        if any(holds_for(rule, problem.limits) for rule in rules):
+            yield name
 
 
 def query_features(problem: Problem) -> Iterator[str]:
     """Yield the features of a problem's queries and settings."""
-    every = (*problem.queries, *problem.unranked)
-    facts = set(problem.facts)
-    for _, first, second in problem.unranked:
-        if isinstance(first, Variable):
-            if isinstance(second, Variable):
-                yield "a query p(X, X)" if first == second else "a query p(X, Y)"
-            else:
-                yield "a query p(X, b)"
-        else:
-            yield "a query p(a, X)" if isinstance(second, Variable) else "an unranked ground query"
-    checks = {
-        "a ranked query": bool(problem.queries),
-        "a query that is a fact": any(query in facts for query in every),
-        "all corruptions": problem.num_corruptions == ALL and bool(problem.queries),
-        "no corruptions": problem.num_corruptions == 0,
-        "weights": problem.policy.name != "shortest",
-        "exclude_query off": not problem.limits.exclude_query,
-        "ids more than 256 apart": problem.spread.constants >= 254,
-        "padding": bool(problem.sizes.atoms or problem.sizes.resolvents),
-    }
-    yield from (name for name, holds in checks.items() if holds)
+    return (name for name, holds in _QUERY_CHECKS.items() if holds(problem))
 
 
 def derivation_features(outcome: int, num_steps: int, limits: Limits) -> Iterator[str]:
@@ -239,14 +219,6 @@ def step_features(outputs: StageOutputs, problem: Problem, query: object, goal: 
         "a tie for the highest score": list(scores).count(max(scores)) > 1,
     }
     return (name for name, holds in checks.items() if holds)
-
-
-def _variables(atoms: tuple[NamedAtom, ...]) -> set[Variable]:
-    return {term for atom in atoms for term in atom[1:] if isinstance(term, Variable)}
-
-
-def _repeats(atom: NamedAtom) -> bool:
-    return isinstance(atom.first, Variable) and atom.first == atom.second
 
 
 def count_features(batches: Sequence[Batch]) -> dict[str, int]:

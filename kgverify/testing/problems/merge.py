@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from kgverify.engines.policy import SHORTEST, Policy
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
-from kgverify.program.atoms import NamedAtom, Term
+from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, list_constants
+from kgverify.testing.problems.problem import VARIABLE_NAMES, PolicySpec, Problem, Sizes, free_prefix
 from kgverify.trace.model.columns import CandidateSet
 
 MOST_SLOTS: Final = 256
@@ -128,6 +128,17 @@ class Merged:
 
         return pipeline._replace(draw=draw)
 
+    def list_candidates(self) -> list[NamedAtom]:
+        """Return the candidates in names, in the order in which they are proved."""
+        symbols = self.graph.program.symbols
+
+        def term(number: int) -> Term:
+            is_name = is_variable(number)
+            return Variable(VARIABLE_NAMES[decode_variable(number)]) if is_name else symbols.constants[number]
+
+        atoms = self.expected.draw_for(self.run).atom.tolist()
+        return [NamedAtom(symbols.predicates[predicate], term(a), term(b)) for predicate, a, b in atoms]
+
 
 def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
     """Return the indices of the problems that can share a run, in order of first appearance."""
@@ -232,7 +243,7 @@ def _rename(problem: Problem, prefix: str) -> _Part:
 
     filler = ""
     if unknown or not queries or problem.spread[:2] != (0, 0):
-        filler = prefix + _filler(problem)
+        filler = prefix + free_prefix(FILLER, (*plain, *(atom.predicate for atom in problem.atoms())), FILLER)
     spread = _spread_facts(problem, filler)
     after = min(problem.spread.after, len(facts))
     facts[after:after] = spread
@@ -250,17 +261,8 @@ def _rename(problem: Problem, prefix: str) -> _Part:
         domain=domain,
         domain_name=f"{prefix}domain",
         predicates=known | {atom.predicate for atom in extra},
-        constants={*domain, *list_constants(extra)},
+        constants={*domain, *(str(term) for atom in extra for term in atom[1:])},
     )
-
-
-def _filler(problem: Problem) -> str:
-    """Return a prefix that no name of the problem has."""
-    filler = FILLER
-    taken = (*problem.domain, *(atom.predicate for atom in problem.atoms()))
-    while any(name.startswith(filler) for name in taken):
-        filler += FILLER
-    return filler
 
 
 def _spread_facts(problem: Problem, filler: str) -> list[NamedAtom]:

@@ -1,8 +1,8 @@
 """A problem: a small program with its queries, limits, policy and sizes, as data in names."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
@@ -55,6 +55,8 @@ class Spread(NamedTuple):
     after: int = 0
 
 
+VARIABLE_NAMES: Final = "XYZUVW"
+"""The names of variables that have none of their own, in order."""
 SHORTEST: Final = PolicySpec()
 DEFAULT_SIZES: Final = Sizes()
 NO_SPREAD: Final = Spread()
@@ -125,6 +127,12 @@ class Problem:
         """Facts, rules and body atoms, which shrinking minimizes. Unused symbols do not count."""
         return len(self.facts) + len(self.rules) + sum(len(rule.body) for rule in self.rules)
 
+    def with_item(self, field: str, i: int, *new: NamedAtom | NamedRule) -> "Problem":
+        """Return the problem with others in place of the i-th item of a field; without any, the item is removed."""
+        items = getattr(self, field)
+        changed: dict[str, Any] = {field: (*items[:i], *new, *items[i + 1 :])}
+        return replace(self, **changed)
+
     @property
     def key(self) -> GroupKey:
         """The settings that other problems must share to be merged with this one."""
@@ -165,6 +173,14 @@ class Problem:
 def list_constants(atoms: Iterable[NamedAtom]) -> dict[str, None]:
     """Return the constants of atoms, in order of first appearance."""
     return {term: None for _, a, b in atoms for term in (a, b) if not isinstance(term, Variable)}
+
+
+def free_prefix(prefix: str, names: Iterable[str], more: str) -> str:
+    """Return the prefix, followed by `more` as often as necessary, so that none of the names begins with it."""
+    taken = tuple(names)
+    while any(name.startswith(prefix) for name in taken):
+        prefix += more
+    return prefix
 
 
 def _check_ground(name: str, atoms: Iterable[NamedAtom]) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from kgverify.errors import UserError
 from kgverify.testing.checking.failure import LAW
 from kgverify.testing.reproducers.reproducer import Reproducer
-from kgverify.testing.reproducers.text_format import render_reproducer
+from kgverify.testing.reproducers.text_format import render_reproducer, write_text
 from kgverify.version import __version__
 
 _TEMPLATE: Final = '''"""{title}
@@ -51,12 +51,7 @@ def write_test(reproducer: Reproducer, path: Path) -> FirstRun:
     """Write the test, and run it once: before the repair it must fail. UserError if it cannot be written."""
     if not (path.name.startswith("test_") and path.suffix == ".py"):
         raise UserError("pytest does not collect this name", where=str(path), fix="give a name such as test_step.py")
-    try:
-        path.write_text(render_test(reproducer), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(
-            f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
-        ) from None
+    write_text(render_test(reproducer), path)
     return run_test(path)
 
 

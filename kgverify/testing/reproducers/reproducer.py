@@ -42,17 +42,6 @@ class Reproducer:
         """Return the same reproducer for another engine."""
         return replace(self, engine=engine)
 
-    def describes(self, failure: Failure) -> bool:
-        """Return whether a failure has the same signature and step, and the same two values."""
-        found = make_reproducer(failure)
-        return (found.signature, found.candidate, found.step, found.expected, found.actual) == (
-            self.signature,
-            self.candidate,
-            self.step,
-            self.expected,
-            self.actual,
-        )
-
 
 def make_reproducer(
     failure: Failure,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -84,8 +84,13 @@ def read_reproducer(path: Path) -> Reproducer:
 
 def write_reproducer(reproducer: Reproducer, path: Path) -> None:
     """Write a file. UserError if it cannot be written."""
+    write_text(render_reproducer(reproducer), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text as it is. UserError if it cannot be written."""
     try:
-        path.write_text(render_reproducer(reproducer), encoding="utf-8", newline="\n")
+        path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UserError(
             f"cannot be written: {error.strerror}", where=str(path), fix="give a path in a folder that exists"
@@ -232,11 +237,6 @@ def parse_reproducer(text: str, file: str = "reproducer") -> Reproducer:
     return _Parser(file).parse(text)
 
 
-class _Query(NamedTuple):
-    atom: NamedAtom
-    is_ranked: bool
-
-
 class _Parser:
     """A parser that reads a text line by line, and knows the current line."""
 
@@ -254,7 +254,8 @@ class _Parser:
             raise self._error(f"expected {FIRST_LINE!r}, found {lines[0][:60]!r}", "give a file of `kgverify shrink`")
         facts: list[NamedAtom] = []
         rules: list[NamedRule] = []
-        queries: list[_Query] = []
+        ranked: list[NamedAtom] = []
+        unranked: list[NamedAtom] = []
         for self._line, raw in enumerate(lines, 1):
             line = raw.rstrip("\r")
             if not line.strip() or line.startswith("%"):
@@ -265,7 +266,7 @@ class _Parser:
                 continue
             self._tokens = self._scan(line)
             if self._take("?-"):
-                queries.append(self._query())
+                (ranked if self._take_ranked() else unranked).append(self._atom())
             else:
                 head = self._atom()
                 if self._take(":-"):
@@ -278,7 +279,7 @@ class _Parser:
                 else:
                     facts.append(head)
             self._end()
-        problem = self._problem(tuple(facts), tuple(rules), queries)
+        problem = self._problem(facts, rules, ranked, unranked)
         signature = Signature(*(self._text(key) for key in ("stage", "field", "class", "situation")))
         if not signature.kind:
             raise self._error("expected a line `class: ...`, found none", "say what difference is expected")
@@ -306,14 +307,16 @@ class _Parser:
             notes=self._texts("note"),
         )
 
-    def _problem(self, facts: tuple[NamedAtom, ...], rules: tuple[NamedRule, ...], queries: list[_Query]) -> Problem:
+    def _problem(
+        self, facts: list[NamedAtom], rules: list[NamedRule], ranked: list[NamedAtom], unranked: list[NamedAtom]
+    ) -> Problem:
         policy, *weights = self._items("policy") or ["shortest"]
         try:
             return Problem(
-                facts=facts,
-                rules=rules,
-                queries=tuple(query.atom for query in queries if query.is_ranked),
-                unranked=tuple(query.atom for query in queries if not query.is_ranked),
+                facts=tuple(facts),
+                rules=tuple(rules),
+                queries=tuple(ranked),
+                unranked=tuple(unranked),
                 constants=self._constants(),
                 limits=Limits(**self._numbers("limits", Limits.__struct_fields__)),
                 policy=PolicySpec(policy, **self._numbers("policy", PolicySpec._fields[1:], weights)),
@@ -398,11 +401,11 @@ class _Parser:
             raise self._error(f"expected a constant, found the variable {term.name}", "quote the name")
         return term
 
-    def _query(self) -> _Query:
+    def _take_ranked(self) -> bool:
         is_ranked = len(self._tokens) > 1 and self._tokens[0] == ("bare", "ranked") and self._tokens[1][1] != "("
         if is_ranked:
             self._tokens.pop(0)
-        return _Query(self._atom(), is_ranked)
+        return is_ranked
 
     def _atom(self) -> NamedAtom:
         predicate = self._term()

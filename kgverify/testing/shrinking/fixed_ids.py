@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from kgverify.program.atoms import NamedAtom
-from kgverify.testing.problems.problem import NO_SPREAD, Problem, Spread, list_constants
+from kgverify.testing.problems.problem import NO_SPREAD, Problem, Spread, free_prefix, list_constants
 from kgverify.testing.shrinking.oracle import Oracle
 
 MOST_FOUND: Final = 6
@@ -67,10 +67,7 @@ class _Held:
     @cached_property
     def fresh(self) -> str:
         """A prefix that no name of the problem has."""
-        fresh = "known"
-        while any(name.startswith(fresh) for name in (*self.constants, *self.predicates)):
-            fresh += "_"
-        return fresh
+        return free_prefix("known", (*self.constants, *self.predicates), "_")
 
     @cached_property
     def _declared(self) -> list[NamedAtom]:

@@ -1,6 +1,6 @@
 """The nearest agreeing neighbour: a failing problem with one change, on which both sides agree."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -37,15 +37,17 @@ def find_neighbour(problem: Problem, oracle: Oracle) -> Neighbour | None:
 
 def _neighbours(problem: Problem) -> Iterator[Neighbour]:
     yield from _other_numbers(problem)
-    yield from _fewer_queries(problem)
+    if len(problem.unranked) + len(problem.queries) > 1:
+        yield from _without(problem, "unranked", "query", range(len(problem.unranked)))
+    last_first = range(len(problem.facts))[::-1]
     if len(problem.facts) > MANY_FACTS:
-        yield from _fewer_facts(problem)
+        yield from _without(problem, "facts", "fact", last_first)
     yield from _other_queries(problem)
-    yield from _fewer_facts(problem)
+    yield from _without(problem, "facts", "fact", last_first)
     yield from _shorter_rules(problem)
     yield from _other_terms(problem)
     yield from _more_facts(problem)
-    yield from _fewer_rules(problem)
+    yield from _without(problem, "rules", "rule", range(len(problem.rules)))
     yield from _proved_queries(problem)
     if problem.policy != SHORTEST:
         yield Neighbour(replace(problem, policy=SHORTEST), "the policy is shortest")
@@ -75,29 +77,18 @@ def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
                 yield Neighbour(replace(problem, sizes=sizes), f"{name.replace('_', ' ')}: {other} instead of {value}")
 
 
-def _fewer_facts(problem: Problem) -> Iterator[Neighbour]:
-    for i in range(len(problem.facts) - 1, -1, -1):
-        rest = problem.facts[:i] + problem.facts[i + 1 :]
-        yield Neighbour(replace(problem, facts=rest), f"without the fact {render_named(problem.facts[i])}")
-
-
-def _fewer_rules(problem: Problem) -> Iterator[Neighbour]:
-    for i, rule in enumerate(problem.rules):
-        rest = problem.rules[:i] + problem.rules[i + 1 :]
-        yield Neighbour(replace(problem, rules=rest), f"without the rule {rule}")
-
-
-def _fewer_queries(problem: Problem) -> Iterator[Neighbour]:
-    for i in range(len(problem.unranked)) if len(problem.unranked) + len(problem.queries) > 1 else ():
-        rest = problem.unranked[:i] + problem.unranked[i + 1 :]
-        yield Neighbour(replace(problem, unranked=rest), f"without the query {render_named(problem.unranked[i])}")
+def _without(problem: Problem, field: str, noun: str, indices: Iterable[int]) -> Iterator[Neighbour]:
+    for i in indices:
+        item = getattr(problem, field)[i]
+        text = str(item) if isinstance(item, NamedRule) else render_named(item)
+        yield Neighbour(problem.with_item(field, i), f"without the {noun} {text}")
 
 
 def _shorter_rules(problem: Problem) -> Iterator[Neighbour]:
     for i, rule in enumerate(problem.rules):
         for j, atom in enumerate(rule.body if len(rule.body) > 1 else ()):
             short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
-            yield Neighbour(_with_rule(problem, i, short), f"without {render_named(atom)} in the rule {rule}")
+            yield Neighbour(problem.with_item("rules", i, short), f"without {render_named(atom)} in the rule {rule}")
 
 
 def _other_queries(problem: Problem) -> Iterator[Neighbour]:
@@ -110,8 +101,7 @@ def _other_queries(problem: Problem) -> Iterator[Neighbour]:
             if field == "unranked":
                 terms += [Variable("X"), Variable("Y")]
             for other in _with_other_term(query, terms):
-                changed = (*queries[:i], other, *queries[i + 1 :])
-                yield Neighbour(replace(problem, **{field: changed}), _instead("the query", other, query))  # type: ignore[arg-type]
+                yield Neighbour(problem.with_item(field, i, other), _instead("the query", other, query))
 
 
 def _other_terms(problem: Problem) -> Iterator[Neighbour]:
@@ -121,17 +111,18 @@ def _other_terms(problem: Problem) -> Iterator[Neighbour]:
         terms: list[Term] = [*variables, Variable("V"), *names]
         for other in _with_other_term(rule.clause_head, terms):
             text = _instead("the head", other, rule.clause_head)
-            yield Neighbour(_with_rule(problem, i, replace(rule, clause_head=other)), f"{text} of the rule {rule}")
+            yield Neighbour(
+                problem.with_item("rules", i, replace(rule, clause_head=other)), f"{text} of the rule {rule}"
+            )
         for j, atom in enumerate(rule.body):
             for other in _with_other_term(atom, terms):
                 body = (*rule.body[:j], other, *rule.body[j + 1 :])
                 text = _instead("the body atom", other, atom)
-                yield Neighbour(_with_rule(problem, i, replace(rule, body=body)), f"{text} of the rule {rule}")
+                yield Neighbour(problem.with_item("rules", i, replace(rule, body=body)), f"{text} of the rule {rule}")
     for i, fact in enumerate(problem.facts[: 2 * MANY_FACTS]):
         for other in _with_other_term(fact, [*names, _fresh(problem)]):
             if other not in problem.facts:
-                facts = (*problem.facts[:i], other, *problem.facts[i + 1 :])
-                yield Neighbour(replace(problem, facts=facts), _instead("the fact", other, fact))
+                yield Neighbour(problem.with_item("facts", i, other), _instead("the fact", other, fact))
 
 
 def _more_facts(problem: Problem) -> Iterator[Neighbour]:
@@ -150,9 +141,9 @@ def _proved_queries(problem: Problem) -> Iterator[Neighbour]:
     for i, (predicate, first, _) in enumerate(problem.unranked[:1]):
         query, fact = NamedAtom(predicate, first, Variable("X")), NamedAtom(predicate, str(first), _fresh(problem))
         if not isinstance(first, Variable):
-            changed = (*problem.unranked[:i], query, *problem.unranked[i + 1 :])
             text = f"with the fact {render_named(fact)}, and {_instead('the query', query, problem.unranked[i])}"
-            yield Neighbour(replace(problem, facts=(*problem.facts, fact), unranked=changed), text)
+            changed = problem.with_item("unranked", i, query)
+            yield Neighbour(replace(changed, facts=(*problem.facts, fact)), text)
 
 
 def _with_other_term(atom: NamedAtom, terms: list[Term]) -> Iterator[NamedAtom]:
@@ -160,10 +151,6 @@ def _with_other_term(atom: NamedAtom, terms: list[Term]) -> Iterator[NamedAtom]:
         for term in dict.fromkeys(terms):
             if term != getattr(atom, field):
                 yield atom._replace(first=term) if field == "first" else atom._replace(second=term)
-
-
-def _with_rule(problem: Problem, i: int, rule: NamedRule) -> Problem:
-    return replace(problem, rules=(*problem.rules[:i], rule, *problem.rules[i + 1 :]))
 
 
 def _instead(what: str, other: NamedAtom, atom: NamedAtom) -> str:

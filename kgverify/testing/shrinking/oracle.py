@@ -104,7 +104,7 @@ class Oracle:
 
         control: a problem known to fail; without it, attempts that agree in a common run count as find_agreeing alone
         """
-        return next((attempts[i] for i in self.sift_lazily(attempts, control) if self.holds(attempts[i])), None)
+        return next((attempts[i] for i in self.sift(attempts, control) if self.holds(attempts[i])), None)
 
     def drop_items(
         self, problem: Problem, items: Sequence[T], rebuild: Callable[[tuple[T, ...]], Problem | None]
@@ -118,15 +118,12 @@ class Oracle:
         kept = minimize(every, still_fails, _Sift(self, problem, every, rebuild) if self.can_share else None)
         return problem if kept == every else rebuild(kept) or problem
 
-    def sift(self, attempts: Sequence[Problem], control: Problem | None) -> list[int]:
-        """Return the indices of the attempts that may fail: those that differ in a common run, if the control does.
+    def sift(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
+        """Yield the indices of the attempts that may fail: those that differ in a common run, if the control does.
 
-        If problems cannot be judged together, return all of them except those known not to fail.
+        The runs are made one at a time, as the indices are consumed. If problems cannot be judged together, all of them
+        are yielded except those known not to fail.
         """
-        return list(self.sift_lazily(attempts, control))
-
-    def sift_lazily(self, attempts: Sequence[Problem], control: Problem | None) -> Iterator[int]:
-        """Sift the attempts like `sift`, one run at a time, as they are consumed."""
         group: list[int] = []
         size = 0
         for i, attempt in enumerate(attempts):
@@ -216,7 +213,7 @@ class _Sift(NamedTuple, Generic[T]):
     def find_suspects(self, attempts: Sequence[tuple[T, ...]], kept: tuple[T, ...]) -> Iterable[int]:
         """Yield the indices of the attempts that may fail with the signature."""
         built = [(i, problem) for i, left in enumerate(attempts) if (problem := self.rebuild(left)) is not None]
-        for i in self.oracle.sift_lazily([problem for _, problem in built], self._build(kept)):
+        for i in self.oracle.sift([problem for _, problem in built], self._build(kept)):
             yield built[i][0]
 
     def _build(self, kept: tuple[T, ...]) -> Problem:

@@ -1,22 +1,20 @@
 """The passes of the shrinker: each reduces one kind of thing in a problem as long as it fails in the same way."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from kgverify.program.atoms import NamedAtom, Variable, decode_variable, is_variable
+from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
-from kgverify.program.program import Symbols
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.delta_debugging import count_down
-from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import DEFAULT_SIZES, NO_SPREAD, SHORTEST, Problem, Sizes
 from kgverify.testing.shrinking.oracle import Oracle
 from kgverify.testing.shrinking.terms import (
-    VARIABLE_NAMES,
     ask_fact,
     ask_premise,
     assert_conclusion,
@@ -67,7 +65,7 @@ def drop_queries(problem: Problem, oracle: Oracle) -> Problem:
             oracle.first([replace(problem, num_corruptions=n) for n in _fewer(problem.num_corruptions)], problem)
             or problem
         )
-        candidates = list_candidates(merge([problem]))
+        candidates = merge([problem]).list_candidates()
         unranked = [
             replace(problem, queries=(), unranked=(each,), num_corruptions=0) for each in dict.fromkeys(candidates)
         ]
@@ -143,7 +141,7 @@ def merge_symbols(problem: Problem, oracle: Oracle) -> Problem:
         most = 1 if len(names) > 4 * MOST_MERGED else MOST_MERGED
         pairs = [(late, early) for i, late in enumerate(names) for early in names[: min(i, most)]]
         pairs.reverse()
-        indices = oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem)
+        indices = list(oracle.sift([merge_constants(problem, dict([pair])) for pair in pairs], problem))
         # The last pair of each constant has the first one that it may become.
         into = list(dict(pairs[i] for i in indices).items())
         attempts = [merge_constants(problem, dict(into[:n])) for n in count_down(len(into))]
@@ -261,21 +259,6 @@ PASSES: Final[tuple[Pass, ...]] = (
 
 LAST_PASSES: Final[tuple[Pass, ...]] = (simplify_sizes, restore_limits, simplify_names)
 """Passes that make a problem no smaller, but easier to read."""
-
-
-def list_candidates(merged: Merged) -> list[NamedAtom]:
-    """Return the candidates of a run, in the order in which they are proved."""
-    run, symbols = merged.run, merged.graph.program.symbols
-    drawn = merged.expected.draw(run.graph, run.split, run.queries, run.num_corruptions, run.seed)
-    return [_decode(row, symbols) for row in drawn.atom.tolist()]
-
-
-def _decode(row: Sequence[int], symbols: Symbols) -> NamedAtom:
-    first, second = (
-        symbols.constants[each] if not is_variable(each) else Variable(VARIABLE_NAMES[decode_variable(each)])
-        for each in row[1:]
-    )
-    return NamedAtom(symbols.predicates[row[0]], first, second)
 
 
 def _limited(problem: Problem, name: str, value: int | bool) -> Problem:

@@ -12,7 +12,6 @@ from kgverify.comparison.result import Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.atoms import NamedAtom, Term, Variable, decode_variable, is_variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import STEP_STAGES, Stage
@@ -101,7 +100,7 @@ class Slicer:
             rows = list(range(first, min(first + count, num)))
             touched = self._touched(rows, None)
             queries = tuple(self._candidate(each) for each in rows)
-            slots = dict.fromkeys((2, self._layout.get("slots", 2)))
+            slots = dict.fromkeys((2, self.verification.actual.header.engine.layout.get("slots", 2)))
             yield [
                 replace(
                     self._problem(touched.matching, touched.rules, queries),
@@ -141,7 +140,7 @@ class Slicer:
             rules=tuple(replace(rule, name="", confidence=None) for rule in rules),
             queries=queries,
             unranked=unranked,
-            limits=self._limits,
+            limits=self.verification.report.limits,
             policy=self.policy,
             num_corruptions=0,
             seed=self.verification.report.run.seed,
@@ -274,11 +273,3 @@ class Slicer:
         for rule in self.graph.rules:
             found[rule.clause_head.predicate].append(rule)
         return found
-
-    @property
-    def _limits(self) -> Limits:
-        return self.verification.report.limits
-
-    @property
-    def _layout(self) -> dict[str, int]:
-        return self.verification.actual.header.engine.layout

@@ -15,7 +15,7 @@ from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.shrinking.neighbour import Neighbour, find_neighbour
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
-from kgverify.testing.shrinking.passes import LAST_PASSES, PASSES, list_candidates
+from kgverify.testing.shrinking.passes import LAST_PASSES, PASSES
 
 MAX_CALLS: Final = 2000
 """The default limit on the runs of the engine under test."""
@@ -119,7 +119,7 @@ def join_problems(group: Sequence[Problem]) -> Iterator[Problem]:
     common = Problem(
         facts=facts,
         rules=rules,
-        unranked=tuple(list_candidates(merged)),
+        unranked=tuple(merged.list_candidates()),
         limits=limits,
         policy=group[0].policy,
         num_corruptions=0,

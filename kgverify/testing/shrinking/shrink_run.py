@@ -10,7 +10,7 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, MakePipeline, make_pipeline
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, MakePipeline, find_maker
 from kgverify.testing.checking.failure import sign
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
@@ -133,12 +133,12 @@ def shrink_run(
     for each in engines[:-1]:
         try:
             found = shrink_divergence(
-                verification, loaded, make_pipeline(each), divergence, max_calls, seconds, progress=progress
+                verification, loaded, find_maker(each), divergence, max_calls, seconds, progress=progress
             )
             return replace(found, engine=each)
         except NoSlice:
             pass
-    make = make_pipeline(engines[-1])
+    make = find_maker(engines[-1])
     found = shrink_divergence(verification, loaded, make, divergence, max_calls, seconds, progress=progress)
     return replace(found, engine=engines[-1])
 

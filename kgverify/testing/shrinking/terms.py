@@ -7,11 +7,10 @@ from typing import Final
 
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.program import NamedRule
-from kgverify.testing.problems.problem import Problem, list_constants
+from kgverify.testing.problems.problem import VARIABLE_NAMES, Problem, list_constants
 
 CONSTANT_NAMES: Final = "abcdefghijklmno"
 PREDICATE_NAMES: Final = "pqrstuvw"
-VARIABLE_NAMES: Final = "XYZUVW"
 MOST_IN_COMPANY: Final = 4
 """Queries of which one at a time is replaced."""
 
@@ -77,26 +76,24 @@ def rename_plainly(problem: Problem) -> Problem:
 def ask_premise(problem: Problem, i: int) -> Iterator[Problem]:
     """Yield the problem without its i-th rule, with an atom of the rule's body in place of its queries."""
     rule = problem.rules[i]
-    rest = problem.rules[:i] + problem.rules[i + 1 :]
     queries = (*problem.queries, *problem.unranked)
     if len(queries) != 1:
         return
     bindings = unify(rule.clause_head, rename_apart(queries)[0])
     for atom in rule.body if bindings is not None else ():
         goal = rename_variables([substitute(atom, bindings or {})])[0]
-        yield replace(problem, rules=rest, queries=(), unranked=(goal,))
+        yield replace(problem.with_item("rules", i), queries=(), unranked=(goal,))
 
 
 def assert_conclusion(problem: Problem, i: int, most: int) -> Iterator[Problem]:
     """Yield the problem with a fact that its i-th rule may conclude in place of the rule."""
     rule = problem.rules[i]
-    rest = problem.rules[:i] + problem.rules[i + 1 :]
     names = problem.domain[:most]
     predicate, first, second = rule.clause_head
     for a in [first] if isinstance(first, str) else names:
         for b in [second] if isinstance(second, str) else names:
             if first != second or a == b:
-                yield replace(problem, rules=rest, facts=(*problem.facts, NamedAtom(predicate, a, b)))
+                yield replace(problem.with_item("rules", i), facts=(*problem.facts, NamedAtom(predicate, a, b)))
 
 
 def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
@@ -109,9 +106,8 @@ def unfold_rule(problem: Problem, i: int) -> Iterator[Problem]:
                 continue
             atoms = [rule.clause_head, *rule.body[:j], *body, *rule.body[j + 1 :]]
             new_head, *new_body = rename_variables([substitute(each, bindings) for each in atoms])
-            rules = list(problem.rules)
-            rules[k] = NamedRule(new_head, tuple(new_body))
-            yield replace(problem, rules=tuple(rules[:i] + rules[i + 1 :]))
+            unfolded = problem.with_item("rules", k, NamedRule(new_head, tuple(new_body)))
+            yield unfolded.with_item("rules", i)
 
 
 def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
@@ -123,20 +119,18 @@ def merge_variables(problem: Problem, most: int) -> Iterator[Problem]:
             terms: list[Term] = [*variables[:k], *names]
             for term in terms:
                 head, *body = [substitute(atom, {variable: term}) for atom in _atoms(rule)]
-                rules = (*problem.rules[:i], NamedRule(head, tuple(body)), *problem.rules[i + 1 :])
-                yield replace(problem, rules=rules)
+                yield problem.with_item("rules", i, NamedRule(head, tuple(body)))
 
 
 def drop_one(problem: Problem) -> Iterator[Problem]:
     """Yield the problem without one of its facts, rules or body atoms."""
     for i in range(len(problem.facts)):
-        yield replace(problem, facts=problem.facts[:i] + problem.facts[i + 1 :])
+        yield problem.with_item("facts", i)
     for i, rule in enumerate(problem.rules):
-        others = problem.rules[:i], problem.rules[i + 1 :]
-        yield replace(problem, rules=others[0] + others[1])
+        yield problem.with_item("rules", i)
         for j in range(len(rule.body) if len(rule.body) > 1 else 0):
             short = replace(rule, body=rule.body[:j] + rule.body[j + 1 :])
-            yield replace(problem, rules=(*others[0], short, *others[1]))
+            yield problem.with_item("rules", i, short)
 
 
 def ask_fact(problem: Problem) -> Iterator[Problem]:
@@ -150,8 +144,7 @@ def ask_fact(problem: Problem) -> Iterator[Problem]:
         yield replace(problem, rules=(), queries=(), unranked=(query,), num_corruptions=0)
         # One of several queries that fail only together.
         for i in range(len(problem.unranked)) if 1 < len(problem.unranked) <= MOST_IN_COMPANY else ():
-            others = problem.unranked[:i], problem.unranked[i + 1 :]
-            yield replace(problem, rules=(), unranked=(*others[0], query, *others[1]))
+            yield replace(problem.with_item("unranked", i, query), rules=())
 
 
 def unify(left: NamedAtom, right: NamedAtom) -> dict[Variable, Term] | None:
