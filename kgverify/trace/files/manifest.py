@@ -121,6 +121,10 @@ def read_manifest(folder: Path) -> Manifest:
     UserError if the manifest is missing or contradicts itself.
     """
     path = folder / MANIFEST
+
+    def refuse(message: str) -> UserError:
+        return UserError(message, where=str(path), fix=RECORD_AGAIN)
+
     check_no_link(path)
     if not path.is_file() and (folder / journal_name(0)).is_file():
         return list_shards((), is_complete=False, creator="")
@@ -131,30 +135,30 @@ def read_manifest(folder: Path) -> Manifest:
             fix="give the path of a trace",
         )
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
-        raise _refuse(path, f"takes {path.stat().st_size} bytes, expected at most {_MAX_MANIFEST_BYTES}")
+        raise refuse(f"takes {path.stat().st_size} bytes, expected at most {_MAX_MANIFEST_BYTES}")
     try:
         raw = msgspec.json.decode(path.read_bytes())
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
-            raise _refuse(path, f"schema version is {version}, expected {expected_versions()}")
+            raise refuse(f"schema version is {version}, expected {expected_versions()}")
         manifest = msgspec.convert(raw, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _refuse(path, f"not a manifest: {error}") from error
+        raise refuse(f"not a manifest: {error}") from error
     except OSError as error:
-        raise _refuse(path, f"cannot be read: {error.strerror}") from error
+        raise refuse(f"cannot be read: {error.strerror}") from error
     if manifest.format != FORMAT:
-        raise _refuse(path, f"format is {manifest.format!r}, expected {FORMAT!r}")
+        raise refuse(f"format is {manifest.format!r}, expected {FORMAT!r}")
     for index, shard in enumerate(manifest.shards):
         if shard.name != shard_name(index):
-            raise _refuse(path, f"shard {index} is named {shard.name!r}, expected {shard_name(index)!r}")
+            raise refuse(f"shard {index} is named {shard.name!r}, expected {shard_name(index)!r}")
         try:
             is_hash = all(len(h) == 16 and render_hash(int(h, 16)) == h for h in (shard.xxh3, shard.root))
         except ValueError:
             is_hash = False
         if not is_hash:
-            raise _refuse(path, f"shard {index} has hashes that are not 16 hexadecimal digits")
+            raise refuse(f"shard {index} has hashes that are not 16 hexadecimal digits")
     if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
-        raise _refuse(path, f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
+        raise refuse(f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
     total = list_shards(
         manifest.shards,
         is_complete=manifest.is_complete,
@@ -163,8 +167,7 @@ def read_manifest(folder: Path) -> Manifest:
         has_gaps=manifest.has_gaps,
     )
     if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
-        raise _refuse(
-            path,
+        raise refuse(
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
             f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}",
         )
@@ -252,7 +255,3 @@ def remove_trace(path: Path) -> None:
 def _write_bytes(path: Path, content: bytes) -> None:
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         write_all(descriptor, [content], 0)
-
-
-def _refuse(path: Path, message: str) -> UserError:
-    return UserError(message, where=str(path), fix=RECORD_AGAIN)

@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 
 from kgverify.errors import UserError
+from kgverify.trace.files.disk import bytes_of
 from kgverify.trace.hdf5.stored_array import (
     DEFLATE,
     FLETCHER32,
@@ -123,6 +124,17 @@ def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
         _check_together(known, unknown, identity[2], problems)
         level = _check_whole(root, descriptor, path, known, problems)
         return StoredFile(known, unknown, tuple(dropped), identity, level)
+
+
+def describe_arrays(arrays: Arrays, path: Path) -> StoredFile:
+    """Describe arrays in memory as the datasets of a file."""
+    stored = {
+        name: StoredArray(
+            f"{path}:{name}", array.dtype, array.shape, checksum=xxhash.xxh3_64_intdigest(bytes_of(array))
+        )
+        for name, array in arrays.items()
+    }
+    return StoredFile(stored, {}, (), (0, 0, 0), None)
 
 
 def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:
@@ -257,16 +269,15 @@ def _missing(field: Field, where: str) -> UserError:
 def _locate_unknown(root: Any, path: Path, file_size: int, dropped: list[str]) -> dict[str, StoredArray]:
     """Locate the datasets that the schema does not name; add the paths of those that cannot be kept to `dropped`."""
     found: dict[str, StoredArray] = {}
-    with translate_hdf5_errors(str(path)):
-        for name, dataset in _find_unknown(root, dropped):
-            where = f"{path}:{name}"
-            try:
-                stored = _check_unknown(dataset, where, file_size)
-            except UserError:
-                dropped.append(name)
-            else:
-                has_checksum = h5a.exists(dataset, b"xxh3")
-                found[name] = replace(stored, checksum=_read_checksum(dataset, where) if has_checksum else None)
+    for name, dataset in _find_unknown(root, dropped):
+        where = f"{path}:{name}"
+        try:
+            stored = _check_unknown(dataset, where, file_size)
+        except UserError:
+            dropped.append(name)
+        else:
+            has_checksum = h5a.exists(dataset, b"xxh3")
+            found[name] = replace(stored, checksum=_read_checksum(dataset, where) if has_checksum else None)
     return found
 
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.disk import bytes_of
-from kgverify.trace.hdf5.reading import StoredFile, load_arrays, load_unknown, locate_arrays
+from kgverify.trace.hdf5.reading import describe_arrays, load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
     Candidates,
@@ -78,7 +77,7 @@ class DataFile:
 
     def __init__(self, path: Path, cache: ChunkCache | None = None, arrays: Arrays | None = None) -> None:
         self.path = path
-        self._file = locate_arrays(path) if arrays is None else _in_memory(arrays, path)
+        self._file = locate_arrays(path) if arrays is None else describe_arrays(arrays, path)
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._in_memory, self._loaded = arrays is not None, arrays
         self._cache = cache or ChunkCache()
@@ -467,17 +466,3 @@ def decode_header(content: bytes, where: str) -> Header:
         )
     # Version 1 gave the level no meaning.
     return header if header.schema_version > 1 else msgspec.structs.replace(header, level=TraceLevel.STEPS.value)
-
-
-def _in_memory(arrays: Arrays, path: Path) -> StoredFile:
-    """Describe arrays in memory as the datasets of a file."""
-    stored = {
-        name: StoredArray(
-            f"{path}:{name}",
-            array.dtype,
-            array.shape,
-            checksum=xxhash.xxh3_64_intdigest(bytes_of(array)),
-        )
-        for name, array in arrays.items()
-    }
-    return StoredFile(stored, {}, (), (0, 0, 0), None)
