@@ -105,6 +105,17 @@ def list_shards(
     )
 
 
+def replace_shards(manifest: Manifest, shards: tuple[Shard, ...]) -> Manifest:
+    """Make the manifest of other shards of the same recording, in this version of the schema."""
+    return list_shards(
+        shards,
+        is_complete=manifest.is_complete,
+        creator=manifest.creator,
+        part=manifest.part,
+        has_gaps=manifest.has_gaps,
+    )
+
+
 def render_hash(value: int) -> str:
     """Return 16 hexadecimal digits."""
     return f"{value:016x}"
@@ -159,13 +170,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise refuse(f"shard {index} has hashes that are not 16 hexadecimal digits")
     if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
         raise refuse(f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
-    total = list_shards(
-        manifest.shards,
-        is_complete=manifest.is_complete,
-        creator=manifest.creator,
-        part=manifest.part,
-        has_gaps=manifest.has_gaps,
-    )
+    total = replace_shards(manifest, manifest.shards)
     if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
         raise refuse(
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
@@ -174,14 +179,20 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def check_shard(folder: Path, shard: Shard) -> None:
-    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
+def find_shard(folder: Path, shard: Shard) -> Path:
+    """Return the path of the shard's file. ShardError if it is missing."""
     path = folder / shard.name
     check_no_link(path)
     if not path.is_file():
         raise ShardError(
             "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
         )
+    return path
+
+
+def check_shard(folder: Path, shard: Shard) -> None:
+    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
+    path = find_shard(folder, shard)
     message = ""
     if path.stat().st_size != shard.size:
         message = f"takes {path.stat().st_size} bytes, expected {shard.size}"

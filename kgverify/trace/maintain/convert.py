@@ -11,10 +11,10 @@ from kgverify.trace.files.manifest import (
     Manifest,
     Shard,
     check_shard,
-    list_shards,
     put_in_place,
     read_manifest,
     render_hash,
+    replace_shards,
     shard_name,
     write_at_once,
     write_manifest,
@@ -125,13 +125,7 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
             # The digests of the sequence do not change, and so the root does not.
             shards.append(Shard(name, written.size, *counts, written.xxh3, render_hash(trace.root)))
             dropped.update(trace.unknown.dropped)
-        converted = list_shards(
-            tuple(shards),
-            is_complete=manifest.is_complete,
-            creator=manifest.creator,
-            part=manifest.part,
-            has_gaps=manifest.has_gaps,
-        )
+        converted = replace_shards(manifest, tuple(shards))
         write_manifest(unfinished, converted)
         read_trace(unfinished)
         put_in_place(unfinished, target)

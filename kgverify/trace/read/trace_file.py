@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.disk import check_no_link
 from kgverify.trace.files.journal import journal_name, load_journal
-from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash
+from kgverify.trace.files.manifest import Shard, ShardError, check_shard, find_shard, read_manifest, render_hash
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
@@ -379,12 +378,7 @@ class TraceFile:
 
 def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None = None) -> DataFile:
     """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
-    path = folder / shard.name
-    check_no_link(path)
-    if not path.is_file():
-        raise ShardError(
-            "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
-        )
+    path = find_shard(folder, shard)
     file = DataFile(path, cache)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
     if stored != [index]:
