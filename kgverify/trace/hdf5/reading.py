@@ -232,22 +232,19 @@ def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
             )
         with h5py.File(path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
-            _check_format(_read_text(root, "format", where), where)
-            _check_version(_read_integer(root, "schema_version", where), where)
+            _check_attributes(root, where)
             yield root, descriptor
 
 
-def _check_format(found: str | None, where: str) -> None:
-    """Raise a UserError unless the root attribute `format` is that of a trace."""
+def _check_attributes(root: Any, where: str) -> None:
+    """Raise a UserError unless the root attributes are those of a trace in a version that can be read."""
+    found = _read_text(root, "format", where)
     fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
     if found is None:
         raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
     if found != FORMAT:
         raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
-
-
-def _check_version(version: int | None, where: str) -> None:
-    """Raise a UserError for a schema version that cannot be read."""
+    version = _read_integer(root, "schema_version", where)
     if version not in READABLE_VERSIONS:
         newer = version is not None and version > SCHEMA_VERSION
         raise UserError(
