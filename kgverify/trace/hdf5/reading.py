@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,7 +33,6 @@ from kgverify.trace.hdf5.stored_array import (
     open_again,
     open_regular,
     read_array,
-    translate_error,
     translate_hdf5_errors,
 )
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
@@ -159,24 +157,16 @@ def load_unknown(path: Path, stored: StoredFile) -> Arrays:
         return {name: load_array(descriptor, each) for name, each in stored.unknown.items()}
 
 
-class collecting:
-    """A context manager that collects the problem of a dataset, or raises it as a UserError if nothing is collected."""
-
-    def __init__(self, problems: Problems | None, name: str, where: str) -> None:
-        self._problems, self._name, self._where = problems, name, where
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        found = None if error is None else translate_error(error, self._where)
-        if found is not None and self._problems is not None:
-            self._problems.setdefault(self._name, found.message)
-        elif found is not None and found is not error:
-            raise found from error
-        return found is not None and self._problems is not None
+@contextmanager
+def collecting(problems: Problems | None, name: str, where: str) -> Iterator[None]:
+    """Collect the problem of a dataset, or raise it as a UserError if nothing is collected."""
+    try:
+        with translate_hdf5_errors(where):
+            yield
+    except UserError as error:
+        if problems is None:
+            raise
+        problems.setdefault(name, error.message)
 
 
 def _check_together(
