@@ -66,23 +66,22 @@ def salvage(path: Path) -> Salvage:
     reason = "; ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
     steps_of = arrays.get("candidates/num_steps")
     counts = (None, None) if steps_of is None else (len(steps_of), int(steps_of.sum(dtype=np.int64)))
+    nothing = Salvage(None, reason, num_candidates=counts[0], num_steps=counts[1])
     lost = problems.keys() - {"/"}
     doubtful = {name for name in lost if name in _DIGESTED and name in altered}
     try:
         level = level_of(arrays["header"], str(path)) if "header" in arrays else TraceLevel.STEPS
     except UserError as error:
-        return Salvage(None, error.message, (), *_NONE, *counts)
+        return replace(nothing, reason=error.message)
     if not has_goals(level):
         # No digest can be computed again: the columns that they count must exist, and they cannot prove a step intact.
         doubtful = set()
     has_digests = "digests/sequence" in arrays and not any(name.startswith("digests/") for name in lost)
     if doubtful and not has_digests:
-        return Salvage(
-            None, f"{reason}; without intact digests nothing else proves {min(doubtful)} intact", (), *_NONE, *counts
-        )
+        return replace(nothing, reason=f"{reason}; without intact digests nothing else proves {min(doubtful)} intact")
     needed = required(level).difference(STAGES) | (frozenset() if has_goals(level) else _COUNTED)
     if without := sorted((lost - doubtful) & needed):
-        return Salvage(None, f"{reason}; a trace without {without[0]} is invalid", (), *_NONE, *counts)
+        return replace(nothing, reason=f"{reason}; a trace without {without[0]} is invalid")
     dropped = lost - doubtful
     for group in TOGETHER:
         if dropped & set(group):
@@ -101,12 +100,7 @@ def salvage(path: Path) -> Salvage:
         return replace(kept, is_archived=located.is_archived)
     except (UserError, ValueError, LookupError) as error:
         why = error.message if isinstance(error, UserError) else str(error)
-        return Salvage(
-            None, f"{reason}; the intact datasets do not make a trace: {why}".removeprefix("; "), (), *_NONE, *counts
-        )
-
-
-_NONE: Final = (np.zeros(0, np.int64),)
+        return replace(nothing, reason=f"{reason}; the intact datasets do not make a trace: {why}".removeprefix("; "))
 
 
 def _rebuild(
