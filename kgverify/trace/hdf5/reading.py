@@ -46,6 +46,7 @@ from kgverify.trace.model.schema import (
     Field,
     check_file_checksum,
 )
+from kgverify.trace.model.validate import check_shape
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
@@ -347,7 +348,12 @@ def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> St
             where=where,
             fix="write it with the type that docs/trace-format.md prescribes",
         )
-    shape = _check_shape(_shape_of(dataset), field, where)
+    shape = _shape_of(dataset) or ()
+    check_shape(field, shape, where)
+    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
+        raise UserError(
+            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
+        )
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
 
 
@@ -359,21 +365,6 @@ def _check_unknown(dataset: Any, where: str, file_size: int) -> StoredArray:
     if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
         raise UserError("is not a plain array", where=where, fix="write it as an array of numbers")
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, None)
-
-
-def _check_shape(shape: tuple[int, ...] | None, field: Field, where: str) -> tuple[int, ...]:
-    """Return the shape. UserError unless the field may have it."""
-    if shape is None or len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
-        raise UserError(
-            f"shape is {list(shape or ())}, expected {field.shape_text}",
-            where=where,
-            fix=f"write it with shape {field.shape_text}",
-        )
-    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
-        raise UserError(
-            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
-        )
-    return shape
 
 
 def _locate(

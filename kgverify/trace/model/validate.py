@@ -31,10 +31,15 @@ def check_array(field: Field, array: NDArray[Any], where: str) -> None:
             where=place,
             fix=f"convert with .astype({allowed[-1].name!r})",
         )
-    if array.ndim != 1 + bool(field.width) or (field.width and array.shape[1] != field.width):
+    check_shape(field, array.shape, place)
+
+
+def check_shape(field: Field, shape: tuple[int, ...], where: str) -> None:
+    """Raise a UserError unless the field may have the shape."""
+    if len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
         raise UserError(
-            f"shape is {list(array.shape)}, expected {field.shape_text}",
-            where=place,
+            f"shape is {list(shape)}, expected {field.shape_text}",
+            where=where,
             fix=f"write it with shape {field.shape_text}",
         )
 
