@@ -1,5 +1,6 @@
 """The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -20,7 +21,6 @@ _Result = TypeVar("_Result")
 
 MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST_BYTES: Final = 64 << 20
-_READ_BYTES: Final = 1 << 22
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -204,11 +204,8 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the xxh3 of a file's bytes, 16 hexadecimal digits."""
-    digest = xxhash.xxh3_64()
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
