@@ -52,11 +52,8 @@ def count_safe(partial: Path) -> tuple[int, int]:
         journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
     except UserError:
         return 0, 0
-    batches = [] if journal is None else journal.batches
-    return (
-        manifest.num_candidates + sum(batch.num_candidates for batch in batches),
-        manifest.num_steps + sum(batch.num_steps for batch in batches),
-    )
+    num_candidates, num_steps = (0, 0) if journal is None else journal.count()
+    return manifest.num_candidates + num_candidates, manifest.num_steps + num_steps
 
 
 def remove_left_over(folder: Path) -> None:

@@ -233,12 +233,8 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
         where = "of no shard" if number is None else f"of shard {number.tolist()[0]}"
         rebuilt.lose(msgspec.structs.replace(lost_all, reason=f"the file is {where}, or not the one committed"))
         return
-    loss = _loss_of(shard.name, found)
-    if loss is not None and loss.num_candidates:
-        # Candidates between those kept may be lost.
+    if (loss := _loss_of(shard.name, found)) is not None:
         rebuilt.lose(loss)
-    elif loss is not None:
-        rebuilt.losses.append(loss)
     else:
         rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all of it is intact, and kept")
     try:
@@ -254,7 +250,6 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
             rebuilt.notes.append(f"{path.name} is in the shards already")
             continue
         journal = read_journal(path)
-        kept = sum(b.num_candidates for b in journal.batches), sum(b.num_steps for b in journal.batches)
         # The counts of the last commit, less what was found up to it, less the losses whose counts are known.
         rest = _missing(journal)
         for damage in journal.damages:
@@ -284,17 +279,15 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
                 level = level_of(journal.shared["header"], str(path))
                 rebuilt.keep(path, gather(journal), packing_of(level, is_archived=is_archived))
             except (UserError, ValueError, LookupError, TypeError) as error:
-                rebuilt.lose(Loss(path.name, str(error), *kept))
+                rebuilt.lose(Loss(path.name, str(error), *journal.count()))
 
 
 def _missing(journal: Journal) -> tuple[int, int]:
-    found = journal.batches[: journal.num_batches]
+    num_candidates, num_steps = journal.count(journal.num_batches)
     known = [damage for damage in journal.damages if damage.was_committed]
-    num_candidates = journal.num_candidates - sum(batch.num_candidates for batch in found)
-    num_steps = journal.num_steps - sum(batch.num_steps for batch in found)
     return (
-        max(0, num_candidates - sum(damage.num_candidates or 0 for damage in known)),
-        max(0, num_steps - sum(damage.num_steps or 0 for damage in known)),
+        max(0, journal.num_candidates - num_candidates - sum(damage.num_candidates or 0 for damage in known)),
+        max(0, journal.num_steps - num_steps - sum(damage.num_steps or 0 for damage in known)),
     )
 
 
@@ -314,19 +307,17 @@ def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
             if index in journals:
                 _rebuild_journal(rebuilt, index)
                 return
-            rebuilt.lose(Loss(files[index].name, found.reason or "of another number", *_counts(found)))
+            rebuilt.lose(
+                Loss(files[index].name, found.reason or "of another number", found.num_candidates, found.num_steps)
+            )
             continue
         if (loss := _loss_of(files[index].name, found)) is not None:
             rebuilt.lose(loss)
         try:
             rebuilt.keep(files[index], found.arrays, found.packing)
         except UserError as error:
-            rebuilt.lose(Loss(files[index].name, error.message, *_counts(found)))
+            rebuilt.lose(Loss(files[index].name, error.message, found.num_candidates, found.num_steps))
     _rebuild_journal(rebuilt, last + 1)
-
-
-def _counts(found: Salvage) -> tuple[int | None, int | None]:
-    return found.num_candidates, found.num_steps
 
 
 def _loss_of(name: str, found: Salvage) -> Loss | None:
