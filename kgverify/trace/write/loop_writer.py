@@ -5,7 +5,6 @@ The names of the columns are those of docs/trace-format.md.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -145,14 +144,12 @@ class LoopWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             writer = self._writer or self._open(frozenset())
             writer.close()
         elif self._writer is not None:
-            self._writer.__exit__(kind, error, traceback)
+            self._writer.__exit__(kind, *error)
 
     def _open(self, absent: frozenset[str]) -> TraceWriter:
         return TraceWriter(
