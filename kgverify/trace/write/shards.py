@@ -40,7 +40,7 @@ class UncommittedBatches:
     def fill(
         self, columns: Columns, sequence: NDArray[np.uint64] | None, max_steps: int, max_bytes: int
     ) -> "UncommittedBatches | None":
-        """Return these batches and one more, if these are more steps or more bytes than the maximum; else None."""
+        """Return these batches and one more if together they exceed the maximum of steps or bytes; else None."""
         more = copy(self)
         more._batches = []
         more.add(columns, sequence)
