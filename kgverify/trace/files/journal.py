@@ -135,6 +135,11 @@ class Journal:
         """True if committed bytes cannot be read."""
         return any(damage.was_committed for damage in self.damages)
 
+    def count(self, num_batches: int | None = None) -> tuple[int, int]:
+        """Count the candidates and steps of the first batches, or of all."""
+        batches = self.batches[:num_batches]
+        return sum(batch.num_candidates for batch in batches), sum(batch.num_steps for batch in batches)
+
 
 def journal_name(shard: int) -> str:
     """Return the name of the journal whose batches will become this shard."""
@@ -171,8 +176,7 @@ class JournalWriter:
         self._open(shard)
         os.ftruncate(self._descriptor, journal.end)
         self._end, self._num_frames, self._salt = journal.end, journal.num_frames, journal.salt
-        self._num_candidates = sum(batch.num_candidates for batch in journal.batches)
-        self._num_steps = sum(batch.num_steps for batch in journal.batches)
+        self._num_candidates, self._num_steps = journal.count()
         self._num_unsynced = 1
         self.sync()
 

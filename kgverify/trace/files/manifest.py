@@ -1,5 +1,6 @@
 """The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -20,7 +21,6 @@ _Result = TypeVar("_Result")
 
 MANIFEST: Final = "manifest.json"
 _MAX_MANIFEST_BYTES: Final = 64 << 20
-_READ_BYTES: Final = 1 << 22
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -105,6 +105,17 @@ def list_shards(
     )
 
 
+def replace_shards(manifest: Manifest, shards: tuple[Shard, ...]) -> Manifest:
+    """Make the manifest of other shards of the same recording, in this version of the schema."""
+    return list_shards(
+        shards,
+        is_complete=manifest.is_complete,
+        creator=manifest.creator,
+        part=manifest.part,
+        has_gaps=manifest.has_gaps,
+    )
+
+
 def render_hash(value: int) -> str:
     """Return 16 hexadecimal digits."""
     return f"{value:016x}"
@@ -121,6 +132,10 @@ def read_manifest(folder: Path) -> Manifest:
     UserError if the manifest is missing or contradicts itself.
     """
     path = folder / MANIFEST
+
+    def refuse(message: str) -> UserError:
+        return UserError(message, where=str(path), fix=RECORD_AGAIN)
+
     check_no_link(path)
     if not path.is_file() and (folder / journal_name(0)).is_file():
         return list_shards((), is_complete=False, creator="")
@@ -131,54 +146,53 @@ def read_manifest(folder: Path) -> Manifest:
             fix="give the path of a trace",
         )
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
-        raise _refuse(path, f"takes {path.stat().st_size} bytes, expected at most {_MAX_MANIFEST_BYTES}")
+        raise refuse(f"takes {path.stat().st_size} bytes, expected at most {_MAX_MANIFEST_BYTES}")
     try:
         raw = msgspec.json.decode(path.read_bytes())
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if isinstance(raw, dict) and raw.get("format") == FORMAT and version not in READABLE_VERSIONS:
-            raise _refuse(path, f"schema version is {version}, expected {expected_versions()}")
+            raise refuse(f"schema version is {version}, expected {expected_versions()}")
         manifest = msgspec.convert(raw, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _refuse(path, f"not a manifest: {error}") from error
+        raise refuse(f"not a manifest: {error}") from error
     except OSError as error:
-        raise _refuse(path, f"cannot be read: {error.strerror}") from error
+        raise refuse(f"cannot be read: {error.strerror}") from error
     if manifest.format != FORMAT:
-        raise _refuse(path, f"format is {manifest.format!r}, expected {FORMAT!r}")
+        raise refuse(f"format is {manifest.format!r}, expected {FORMAT!r}")
     for index, shard in enumerate(manifest.shards):
         if shard.name != shard_name(index):
-            raise _refuse(path, f"shard {index} is named {shard.name!r}, expected {shard_name(index)!r}")
+            raise refuse(f"shard {index} is named {shard.name!r}, expected {shard_name(index)!r}")
         try:
             is_hash = all(len(h) == 16 and render_hash(int(h, 16)) == h for h in (shard.xxh3, shard.root))
         except ValueError:
             is_hash = False
         if not is_hash:
-            raise _refuse(path, f"shard {index} has hashes that are not 16 hexadecimal digits")
+            raise refuse(f"shard {index} has hashes that are not 16 hexadecimal digits")
     if manifest.part is not None and not 0 <= manifest.part.index < manifest.part.count:
-        raise _refuse(path, f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
-    total = list_shards(
-        manifest.shards,
-        is_complete=manifest.is_complete,
-        creator=manifest.creator,
-        part=manifest.part,
-        has_gaps=manifest.has_gaps,
-    )
+        raise refuse(f"says part {manifest.part.index} of {manifest.part.count}, expected 0 or more, and less")
+    total = replace_shards(manifest, manifest.shards)
     if msgspec.structs.replace(total, schema_version=manifest.schema_version) != manifest:
-        raise _refuse(
-            path,
+        raise refuse(
             f"says {manifest.num_candidates} candidates, {manifest.num_steps} steps and root {manifest.root},"
             f" but its shards add up to {total.num_candidates}, {total.num_steps} and {total.root}",
         )
     return manifest
 
 
-def check_shard(folder: Path, shard: Shard) -> None:
-    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
+def find_shard(folder: Path, shard: Shard) -> Path:
+    """Return the path of the shard's file. ShardError if it is missing."""
     path = folder / shard.name
     check_no_link(path)
     if not path.is_file():
         raise ShardError(
             "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
         )
+    return path
+
+
+def check_shard(folder: Path, shard: Shard) -> None:
+    """Raise a ShardError unless the shard's file exists with the size and checksum of the manifest."""
+    path = find_shard(folder, shard)
     message = ""
     if path.stat().st_size != shard.size:
         message = f"takes {path.stat().st_size} bytes, expected {shard.size}"
@@ -190,11 +204,8 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the xxh3 of a file's bytes, 16 hexadecimal digits."""
-    digest = xxhash.xxh3_64()
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -252,7 +263,3 @@ def remove_trace(path: Path) -> None:
 def _write_bytes(path: Path, content: bytes) -> None:
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
         write_all(descriptor, [content], 0)
-
-
-def _refuse(path: Path, message: str) -> UserError:
-    return UserError(message, where=str(path), fix=RECORD_AGAIN)

@@ -36,19 +36,13 @@ def check_no_partial(partial: Path) -> None:
 
 def explain_failed_write(what: str, error: OSError, num_safe: int, partial: Path, where: str) -> UserError:
     """Make the error for a failed write, which states the candidates that are safe."""
+    safe = f"the first {num_safe:,} candidates are safe in {partial}" if num_safe else "nothing was safe yet"
     return UserError(
-        f"{what} cannot be written: {error.strerror or error}; {describe_safe(num_safe, partial)}",
+        f"{what} cannot be written: {error.strerror or error}; {safe}",
         where=where,
         fix="make room, or see to the permissions; then resume the recording"
         + (f", or keep what there is: kgverify trace repair {partial}" if num_safe else ""),
     )
-
-
-def describe_safe(num_candidates: int, partial: Path) -> str:
-    """Describe the candidates that a failure did not touch."""
-    if not num_candidates:
-        return "nothing was safe yet"
-    return f"the first {num_candidates:,} candidates are safe in {partial}"
 
 
 def count_safe(partial: Path) -> tuple[int, int]:
@@ -58,11 +52,8 @@ def count_safe(partial: Path) -> tuple[int, int]:
         journal = None if manifest.is_complete else open_journal(partial, len(manifest.shards))
     except UserError:
         return 0, 0
-    batches = [] if journal is None else journal.batches
-    return (
-        manifest.num_candidates + sum(batch.num_candidates for batch in batches),
-        manifest.num_steps + sum(batch.num_steps for batch in batches),
-    )
+    num_candidates, num_steps = (0, 0) if journal is None else journal.count()
+    return manifest.num_candidates + num_candidates, manifest.num_steps + num_steps
 
 
 def remove_left_over(folder: Path) -> None:

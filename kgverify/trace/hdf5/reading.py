@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
 
 from kgverify.errors import UserError
+from kgverify.trace.files.disk import bytes_of
 from kgverify.trace.hdf5.stored_array import (
     DEFLATE,
     FLETCHER32,
@@ -33,7 +33,6 @@ from kgverify.trace.hdf5.stored_array import (
     open_again,
     open_regular,
     read_array,
-    translate_error,
     translate_hdf5_errors,
 )
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
@@ -47,6 +46,7 @@ from kgverify.trace.model.schema import (
     Field,
     check_file_checksum,
 )
+from kgverify.trace.model.validate import check_shape
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded
 
@@ -125,6 +125,17 @@ def locate_arrays(path: Path, problems: Problems | None = None) -> StoredFile:
         return StoredFile(known, unknown, tuple(dropped), identity, level)
 
 
+def describe_arrays(arrays: Arrays, path: Path) -> StoredFile:
+    """Describe arrays in memory as the datasets of a file."""
+    stored = {
+        name: StoredArray(
+            f"{path}:{name}", array.dtype, array.shape, checksum=xxhash.xxh3_64_intdigest(bytes_of(array))
+        )
+        for name, array in arrays.items()
+    }
+    return StoredFile(stored, {}, (), (0, 0, 0), None)
+
+
 def load_arrays(path: Path, stored: StoredFile, problems: Problems | None = None) -> tuple[Arrays, Arrays]:
     """Read all known datasets and verify their checksums: return the intact ones, and those that were altered.
 
@@ -147,24 +158,16 @@ def load_unknown(path: Path, stored: StoredFile) -> Arrays:
         return {name: load_array(descriptor, each) for name, each in stored.unknown.items()}
 
 
-class collecting:
-    """A context manager that collects the problem of a dataset, or raises it as a UserError if nothing is collected."""
-
-    def __init__(self, problems: Problems | None, name: str, where: str) -> None:
-        self._problems, self._name, self._where = problems, name, where
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        found = None if error is None else translate_error(error, self._where)
-        if found is not None and self._problems is not None:
-            self._problems.setdefault(self._name, found.message)
-        elif found is not None and found is not error:
-            raise found from error
-        return found is not None and self._problems is not None
+@contextmanager
+def collecting(problems: Problems | None, name: str, where: str) -> Iterator[None]:
+    """Collect the problem of a dataset, or raise it as a UserError if nothing is collected."""
+    try:
+        with translate_hdf5_errors(where):
+            yield
+    except UserError as error:
+        if problems is None:
+            raise
+        problems.setdefault(name, error.message)
 
 
 def _check_together(
@@ -220,22 +223,19 @@ def _opened_trace(path: Path) -> Iterator[tuple[Any, int]]:
             )
         with h5py.File(path, "r", locking="best-effort") as file:
             root: Any = file["/"].id
-            _check_format(_read_text(root, "format", where), where)
-            _check_version(_read_integer(root, "schema_version", where), where)
+            _check_attributes(root, where)
             yield root, descriptor
 
 
-def _check_format(found: str | None, where: str) -> None:
-    """Raise a UserError unless the root attribute `format` is that of a trace."""
+def _check_attributes(root: Any, where: str) -> None:
+    """Raise a UserError unless the root attributes are those of a trace in a version that can be read."""
+    found = _read_text(root, "format", where)
     fix = "give a trace that kgverify, or a writer following docs/trace-format.md, made"
     if found is None:
         raise UserError("HDF5, but without the root attribute `format`: not a trace", where=where, fix=fix)
     if found != FORMAT:
         raise UserError(f"the root attribute `format` is {found!r}, expected {FORMAT!r}", where=where, fix=fix)
-
-
-def _check_version(version: int | None, where: str) -> None:
-    """Raise a UserError for a schema version that cannot be read."""
+    version = _read_integer(root, "schema_version", where)
     if version not in READABLE_VERSIONS:
         newer = version is not None and version > SCHEMA_VERSION
         raise UserError(
@@ -257,16 +257,15 @@ def _missing(field: Field, where: str) -> UserError:
 def _locate_unknown(root: Any, path: Path, file_size: int, dropped: list[str]) -> dict[str, StoredArray]:
     """Locate the datasets that the schema does not name; add the paths of those that cannot be kept to `dropped`."""
     found: dict[str, StoredArray] = {}
-    with translate_hdf5_errors(str(path)):
-        for name, dataset in _find_unknown(root, dropped):
-            where = f"{path}:{name}"
-            try:
-                stored = _check_unknown(dataset, where, file_size)
-            except UserError:
-                dropped.append(name)
-            else:
-                has_checksum = h5a.exists(dataset, b"xxh3")
-                found[name] = replace(stored, checksum=_read_checksum(dataset, where) if has_checksum else None)
+    for name, dataset in _find_unknown(root, dropped):
+        where = f"{path}:{name}"
+        try:
+            stored = _check_unknown(dataset, where, file_size)
+        except UserError:
+            dropped.append(name)
+        else:
+            has_checksum = h5a.exists(dataset, b"xxh3")
+            found[name] = replace(stored, checksum=_read_checksum(dataset, where) if has_checksum else None)
     return found
 
 
@@ -349,7 +348,12 @@ def _check_dataset(dataset: Any, field: Field, where: str, file_size: int) -> St
             where=where,
             fix="write it with the type that docs/trace-format.md prescribes",
         )
-    shape = _check_shape(_shape_of(dataset), field, where)
+    shape = _shape_of(dataset) or ()
+    check_shape(field, shape, where)
+    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
+        raise UserError(
+            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
+        )
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, _read_checksum(dataset, where))
 
 
@@ -361,21 +365,6 @@ def _check_unknown(dataset: Any, where: str, file_size: int) -> StoredArray:
     if shape is None or not 0 < len(shape) <= _MAX_NESTING or not matching:
         raise UserError("is not a plain array", where=where, fix="write it as an array of numbers")
     return _locate(dataset, np.dtype(matching[0]), shape, where, file_size, None)
-
-
-def _check_shape(shape: tuple[int, ...] | None, field: Field, where: str) -> tuple[int, ...]:
-    """Return the shape. UserError unless the field may have it."""
-    if shape is None or len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
-        raise UserError(
-            f"shape is {list(shape or ())}, expected {field.shape_text}",
-            where=where,
-            fix=f"write it with shape {field.shape_text}",
-        )
-    if field.path == "header" and shape[0] > _MAX_HEADER_BYTES:
-        raise UserError(
-            f"takes {shape[0]} bytes, expected at most {_MAX_HEADER_BYTES}", where=where, fix="write a shorter header"
-        )
-    return shape
 
 
 def _locate(

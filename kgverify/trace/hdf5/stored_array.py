@@ -142,25 +142,15 @@ def open_again(path: Path, identity: Identity) -> Iterator[int]:
         yield descriptor
 
 
-def translate_error(error: BaseException, where: str) -> UserError | None:
-    """Return the UserError for an error that HDF5 raises on a damaged file; None for any other error."""
-    if isinstance(error, UserError):
-        return error
-    if not isinstance(error, _HDF5_ERRORS):
-        return None
-    reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    return UserError(f"HDF5 cannot read it, it is cut off or damaged: {reason}", where=where, fix=RECORD_AGAIN)
-
-
 @contextmanager
 def translate_hdf5_errors(where: str) -> Iterator[None]:
     """Turn what HDF5 raises on a damaged file into a UserError."""
     try:
         yield
     except _HDF5_ERRORS as error:
-        found = translate_error(error, where)
-        assert found is not None
-        raise found from error
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        message = f"HDF5 cannot read it, it is cut off or damaged: {reason}"
+        raise UserError(message, where=where, fix=RECORD_AGAIN) from error
 
 
 def check_extents(arrays: Sequence[StoredArray], file_size: int) -> None:

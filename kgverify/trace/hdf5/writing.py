@@ -103,7 +103,11 @@ def _pack(parts: ArrayParts, creator: str, packing: Packing) -> memoryview:
     with h5py.File(content, "w", libver=_BOUNDS) as file:
         for name, pieces in parts.items():
             array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            _create_packed(file, name, array, packing)
+            options = _storage_options(array, packing)
+            if options and packing is Packing.SMALL:
+                _write_chunks(file.create_dataset(name, array.shape, array.dtype, **options), array)
+            else:
+                file.create_dataset(name, data=array, **options)
         _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
     return content.getbuffer()
 
@@ -119,19 +123,8 @@ def _sign(file: Any, checksums: Mapping[str, int], creator: str) -> None:
     file.attrs["xxh3"] = np.uint64(file_checksum(known))
 
 
-def _create_packed(group: Any, name: str, array: NDArray[Any], packing: Packing) -> None:
-    """Write a dataset into a group of h5py; the same array gives the same bytes."""
-    options = _storage_options(array, packing)
-    if options and packing is Packing.SMALL:
-        _write_chunks(group.create_dataset(name, array.shape, array.dtype, **options), array)
-    else:
-        group.create_dataset(name, data=array, **options)
-
-
 def _storage_options(array: NDArray[Any], packing: Packing) -> dict[str, Any]:
-    if packing is Packing.PLAIN or not array.size:
-        return {}
-    if packing is Packing.SMALL and not _shrinks(array):
+    if not array.size or (packing is Packing.SMALL and not _shrinks(array)):
         return {}
     rows = min(len(array), _CHUNK_BYTES // array.dtype.itemsize)
     return {
@@ -148,15 +141,11 @@ def _write_chunks(dataset: Any, array: NDArray[Any]) -> None:
     """Fill a dataset with shuffled, deflated chunks; unlike HDF5, deflate them in parallel."""
     shape, level = dataset.chunks, dataset.compression_opts
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
-        indices = list(_indices(array.shape, shape))
+        firsts = (range(0, length, step) for length, step in zip(array.shape, shape, strict=True))
+        indices = list(itertools.product(*firsts))
         deflated = pool.map(lambda index: zlib.compress(_shuffled(array, index, shape), level), indices)
         for index, content in zip(indices, deflated, strict=True):
             dataset.id.write_direct_chunk(index, content)
-
-
-def _indices(shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Return the index of each chunk's first element."""
-    return itertools.product(*(range(0, length, step) for length, step in zip(shape, chunk, strict=True)))
 
 
 def _shuffled(array: NDArray[Any], index: tuple[int, ...], shape: tuple[int, ...]) -> bytes:
@@ -190,12 +179,6 @@ class _MetadataImage(io.RawIOBase):
         # By page number: a page's bytes, and a 1 for each byte that was written.
         self._pages: dict[int, tuple[bytearray, bytearray]] = {}
 
-    def runs(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the offset and the bytes of each run written, in ascending order."""
-        for number, (content, mask) in sorted(self._pages.items()):
-            for found in _WRITTEN.finditer(mask):
-                yield number * _PAGE + found.start(), bytes(content[found.start() : found.end()])
-
     def write_out(
         self, descriptor: int, placed: Sequence[Placed], written: "Future[None]", pool: ThreadPoolExecutor
     ) -> Written:
@@ -204,7 +187,11 @@ class _MetadataImage(io.RawIOBase):
         placed:  the data
         written: done when the data are in the file
         """
-        runs: list[Placed] = [(offset, [content]) for offset, content in self.runs()]
+        runs: list[Placed] = [
+            (number * _PAGE + found.start(), [bytes(content[found.start() : found.end()])])
+            for number, (content, mask) in sorted(self._pages.items())
+            for found in _WRITTEN.finditer(mask)
+        ]
         hashed = pool.submit(_hash_pieces, [*placed, *runs], self.size)
         written.result()
         os.ftruncate(descriptor, self.size)

@@ -8,11 +8,10 @@ import numpy as np
 from kgverify.errors import UserError
 from kgverify.program.outcomes import Side
 from kgverify.trace.files.journal import journal_name, list_journals, read_journal
-from kgverify.trace.files.manifest import MANIFEST, Manifest, check_shard, read_manifest
+from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard, read_manifest
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.digests import candidate_keys
-from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import check_alike, check_root, open_journal_file, open_shard, read_trace
 
@@ -100,21 +99,17 @@ class _FolderCheck:
         self.root = 0
         self._first: DataFile | None = None
 
-    def load(self, file: DataFile, *, is_last: bool) -> Trace:
-        """Load a file, and compare it with the first one."""
-        first = self._first or file
-        check_alike(first, file, is_last=is_last)
+    def add(self, file: DataFile, shard: Shard | None = None, *, is_last: bool = True) -> None:
+        """Add a file. UserError unless it is intact, and agrees with the first one and with the manifest."""
+        check_alike(self._first or file, file, is_last=is_last)
         trace = file.load()
-        self._first = first
-        return trace
-
-    def add(self, name: str, trace: Trace | None) -> None:
-        """Add an intact part."""
-        candidates = join_candidates([]) if trace is None else trace.columns.candidates
-        num_steps = 0 if trace is None else len(trace.columns.steps.depth)
-        self.parts.append(PartState(name, "", len(candidates.query), num_steps))
+        self._first = self._first or file
+        if shard is not None:
+            check_root(trace.root, shard, file.path)
+        candidates, steps, *_ = trace.columns
+        self.parts.append(PartState(file.path.name, "", len(candidates.query), len(steps.depth)))
         self.candidates.append(candidates)
-        self.root += 0 if trace is None else trace.root
+        self.root += trace.root
 
 
 def _check_folder(folder: Path) -> CheckReport:
@@ -131,20 +126,19 @@ def _check_folder(folder: Path) -> CheckReport:
     for index, shard in enumerate(manifest.shards):
         try:
             check_shard(folder, shard)
-            file = open_shard(folder, index, shard)
-            trace = check.load(file, is_last=index + 1 == len(manifest.shards))
-            check_root(trace.root, shard, file.path)
+            check.add(open_shard(folder, index, shard), shard, is_last=index + 1 == len(manifest.shards))
         except UserError as error:
             check.parts.append(PartState(shard.name, _describe(error, folder), shard.num_candidates, shard.num_steps))
-        else:
-            check.add(shard.name, trace)
     notes = _note_files(folder, manifest)
     name = journal_name(len(manifest.shards))
     if not manifest.is_complete and (folder / name).is_file():
         try:
             notes += _note_tear(folder / name)
             journal = open_journal_file(folder, len(manifest.shards))
-            check.add(name, None if journal is None else check.load(journal, is_last=True))
+            if journal is None:
+                check.parts.append(PartState(name, "", 0, 0))
+            else:
+                check.add(journal)
         except UserError as error:
             check.parts.append(PartState(name, _describe(error, folder)))
     is_damaged = any(part.problem for part in check.parts)

@@ -1,20 +1,19 @@
 """Converting a trace: to another level, to another packing, or from an earlier version of the schema."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from kgverify.errors import UserError
 from kgverify.trace.files.disk import make_folder
 from kgverify.trace.files.manifest import (
-    Manifest,
     Shard,
     check_shard,
-    list_shards,
     put_in_place,
     read_manifest,
     render_hash,
+    replace_shards,
     shard_name,
     write_at_once,
     write_manifest,
@@ -23,7 +22,7 @@ from kgverify.trace.hdf5.writing import Written, write_arrays
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, packing_of, parse_level
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile
-from kgverify.trace.read.trace_file import open_journal_file, open_trace, read_trace
+from kgverify.trace.read.trace_file import open_trace, read_trace
 from kgverify.trace.write.encode import encode_trace
 from kgverify.version import __version__
 
@@ -108,7 +107,7 @@ def _convert_file(source: Path, target: Path, job: _Job) -> Conversion:
 
 
 def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
-    manifest = read_manifest(source)
+    manifest, opened = read_manifest(source), open_trace(source, is_lazy=True)
     unfinished = target.with_name(target.name + ".converting")
     if unfinished.exists():
         raise UserError(
@@ -118,20 +117,16 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
     try:
         shards: list[Shard] = []
         dropped: set[str] = set()
-        for index, file in enumerate(_list_files(source, manifest)):
+        for index, shard in enumerate(opened.shards):
+            if shard is not None:
+                check_shard(source, shard)
             name = shard_name(index)
-            trace, written = job.write(file, unfinished / name)
+            trace, written = job.write(opened.files[index], unfinished / name)
             counts = len(trace.columns.candidates.query), len(trace.columns.steps.depth)
             # The digests of the sequence do not change, and so the root does not.
             shards.append(Shard(name, written.size, *counts, written.xxh3, render_hash(trace.root)))
             dropped.update(trace.unknown.dropped)
-        converted = list_shards(
-            tuple(shards),
-            is_complete=manifest.is_complete,
-            creator=manifest.creator,
-            part=manifest.part,
-            has_gaps=manifest.has_gaps,
-        )
+        converted = replace_shards(manifest, tuple(shards))
         write_manifest(unfinished, converted)
         read_trace(unfinished)
         put_in_place(unfinished, target)
@@ -145,12 +140,3 @@ def _convert_folder(source: Path, target: Path, job: _Job) -> Conversion:
         sum(shard.size for shard in shards),
         tuple(sorted(dropped)),
     )
-
-
-def _list_files(folder: Path, manifest: Manifest) -> Iterator[DataFile]:
-    """Open the shards of a folder, one by one, then the journal of its recording, if there is one."""
-    for shard in manifest.shards:
-        check_shard(folder, shard)
-        yield DataFile(folder / shard.name)
-    if not manifest.is_complete and (journal := open_journal_file(folder, len(manifest.shards))) is not None:
-        yield journal

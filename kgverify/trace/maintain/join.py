@@ -157,7 +157,8 @@ def _write(
         columns = decode_columns(arrays).candidates
         if not len(columns.query) and (held is not None or path != files[-1][0]):
             continue
-        kind = frozenset(arrays) & _MAY_DIFFER, _score_type(arrays)
+        scores = arrays.get("resolvents/score")
+        kind = frozenset(arrays) & _MAY_DIFFER, None if scores is None else scores.dtype
         if kinds is not None and kind != kinds:
             raise UserError(
                 "has other columns, or another type of score, than the traces before",
@@ -189,10 +190,6 @@ def _read(path: Path, shard: Shard | None) -> tuple[DataFile, Arrays, Packing]:
     if "digests/sequence" not in arrays:
         arrays |= encode_level("digests", compute_digests(decode_columns(arrays)))
     return file, arrays, packing_of(file.level, is_archived=file.is_archived)
-
-
-def _score_type(arrays: Arrays) -> Any:
-    return arrays["resolvents/score"].dtype if "resolvents/score" in arrays else None
 
 
 def _put(partial: Path, index: int, arrays: Arrays, packing: Packing, creator: str) -> Shard:

@@ -75,8 +75,8 @@ def repair_trace(path: Path | str) -> RepairReport:
         sync_folder(path.parent)
     report = check_trace(path)
     is_folder = path.is_dir()
-    needs = report.state not in (WHOLE, UNFINISHED) or (is_folder and _has_leftovers(path))
-    if not needs:
+    has_leftovers = is_folder and (list_journals(path) or any(path.glob("*.tmp")))
+    if report.state in (WHOLE, UNFINISHED) and not has_leftovers:
         is_resumable = report.state == UNFINISHED and path.name.endswith(".partial")
         return RepairReport(
             str(path), False, report.num_candidates, report.num_steps, notes=report.notes, is_resumable=is_resumable
@@ -89,10 +89,6 @@ def repair_trace(path: Path | str) -> RepairReport:
             where=str(path),
             fix="make room, or see to the permissions, then repair again",
         ) from error
-
-
-def _has_leftovers(folder: Path) -> bool:
-    return bool(list_journals(folder)) or any(folder.glob("*.tmp"))
 
 
 def _repair_file(path: Path, repaired: Path) -> RepairReport:
@@ -237,12 +233,8 @@ def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
         where = "of no shard" if number is None else f"of shard {number.tolist()[0]}"
         rebuilt.lose(msgspec.structs.replace(lost_all, reason=f"the file is {where}, or not the one committed"))
         return
-    loss = _loss_of(shard.name, found)
-    if loss is not None and loss.num_candidates:
-        # Candidates between those kept may be lost.
+    if (loss := _loss_of(shard.name, found)) is not None:
         rebuilt.lose(loss)
-    elif loss is not None:
-        rebuilt.losses.append(loss)
     else:
         rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all of it is intact, and kept")
     try:
@@ -258,7 +250,6 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
             rebuilt.notes.append(f"{path.name} is in the shards already")
             continue
         journal = read_journal(path)
-        kept = sum(b.num_candidates for b in journal.batches), sum(b.num_steps for b in journal.batches)
         # The counts of the last commit, less what was found up to it, less the losses whose counts are known.
         rest = _missing(journal)
         for damage in journal.damages:
@@ -273,38 +264,31 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
                     f"{path.name}: a batch at byte {damage.offset} that was never confirmed is dropped{what}"
                 )
         if journal.batches:
-            if journal.start is None:
-                journal.shared = _shared_arrays(rebuilt)
-            is_archived = journal.start.is_archived if journal.start else _is_archived(rebuilt)
+            if journal.start is not None:
+                is_archived = journal.start.is_archived
+            elif rebuilt.shards:
+                # A shard that was kept repeats what the first frame held.
+                found = salvage(rebuilt.folder / rebuilt.shards[0].name)
+                is_archived = found.is_archived
+                journal.shared = {n: array for n, array in (found.arrays or {}).items() if n.startswith(SHARED)}
+            else:
+                raise UserError(
+                    "its first frame is damaged, and no shard holds a copy of it", where=str(rebuilt.source)
+                )
             try:
                 level = level_of(journal.shared["header"], str(path))
-                packing = packing_of(level, is_archived=is_archived)
-                rebuilt.keep(path, gather(journal), packing)
+                rebuilt.keep(path, gather(journal), packing_of(level, is_archived=is_archived))
             except (UserError, ValueError, LookupError, TypeError) as error:
-                rebuilt.lose(Loss(path.name, str(error), *kept))
+                rebuilt.lose(Loss(path.name, str(error), *journal.count()))
 
 
 def _missing(journal: Journal) -> tuple[int, int]:
-    found = journal.batches[: journal.num_batches]
+    num_candidates, num_steps = journal.count(journal.num_batches)
     known = [damage for damage in journal.damages if damage.was_committed]
-    num_candidates = journal.num_candidates - sum(batch.num_candidates for batch in found)
-    num_steps = journal.num_steps - sum(batch.num_steps for batch in found)
     return (
-        max(0, num_candidates - sum(damage.num_candidates or 0 for damage in known)),
-        max(0, num_steps - sum(damage.num_steps or 0 for damage in known)),
+        max(0, journal.num_candidates - num_candidates - sum(damage.num_candidates or 0 for damage in known)),
+        max(0, journal.num_steps - num_steps - sum(damage.num_steps or 0 for damage in known)),
     )
-
-
-def _shared_arrays(rebuilt: _Rebuilt) -> Arrays:
-    """Return the datasets that every shard repeats, from a shard that was kept."""
-    if not rebuilt.shards:
-        raise UserError("its first frame is damaged, and no shard holds a copy of it", where=str(rebuilt.source))
-    found = salvage(rebuilt.folder / rebuilt.shards[0].name)
-    return {name: array for name, array in (found.arrays or {}).items() if name.startswith(SHARED)}
-
-
-def _is_archived(rebuilt: _Rebuilt) -> bool:
-    return bool(rebuilt.shards) and salvage(rebuilt.folder / rebuilt.shards[0].name).is_archived
 
 
 def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
@@ -323,19 +307,17 @@ def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
             if index in journals:
                 _rebuild_journal(rebuilt, index)
                 return
-            rebuilt.lose(Loss(files[index].name, found.reason or "of another number", *_counts(found)))
+            rebuilt.lose(
+                Loss(files[index].name, found.reason or "of another number", found.num_candidates, found.num_steps)
+            )
             continue
         if (loss := _loss_of(files[index].name, found)) is not None:
             rebuilt.lose(loss)
         try:
             rebuilt.keep(files[index], found.arrays, found.packing)
         except UserError as error:
-            rebuilt.lose(Loss(files[index].name, error.message, *_counts(found)))
+            rebuilt.lose(Loss(files[index].name, error.message, found.num_candidates, found.num_steps))
     _rebuild_journal(rebuilt, last + 1)
-
-
-def _counts(found: Salvage) -> tuple[int | None, int | None]:
-    return found.num_candidates, found.num_steps
 
 
 def _loss_of(name: str, found: Salvage) -> Loss | None:

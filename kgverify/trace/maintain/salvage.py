@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
@@ -43,7 +44,7 @@ class Salvage:
     arrays: Arrays | None
     reason: str
     dropped: tuple[str, ...] = ()
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     num_candidates: int | None = None
     num_steps: int | None = None
     is_archived: bool = False
@@ -66,23 +67,22 @@ def salvage(path: Path) -> Salvage:
     reason = "; ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
     steps_of = arrays.get("candidates/num_steps")
     counts = (None, None) if steps_of is None else (len(steps_of), int(steps_of.sum(dtype=np.int64)))
+    nothing = Salvage(None, reason, num_candidates=counts[0], num_steps=counts[1])
     lost = problems.keys() - {"/"}
     doubtful = {name for name in lost if name in _DIGESTED and name in altered}
     try:
         level = level_of(arrays["header"], str(path)) if "header" in arrays else TraceLevel.STEPS
     except UserError as error:
-        return Salvage(None, error.message, (), *_NONE, *counts)
+        return replace(nothing, reason=error.message)
     if not has_goals(level):
         # No digest can be computed again: the columns that they count must exist, and they cannot prove a step intact.
         doubtful = set()
     has_digests = "digests/sequence" in arrays and not any(name.startswith("digests/") for name in lost)
     if doubtful and not has_digests:
-        return Salvage(
-            None, f"{reason}; without intact digests nothing else proves {min(doubtful)} intact", (), *_NONE, *counts
-        )
+        return replace(nothing, reason=f"{reason}; without intact digests nothing else proves {min(doubtful)} intact")
     needed = required(level).difference(STAGES) | (frozenset() if has_goals(level) else _COUNTED)
     if without := sorted((lost - doubtful) & needed):
-        return Salvage(None, f"{reason}; a trace without {without[0]} is invalid", (), *_NONE, *counts)
+        return replace(nothing, reason=f"{reason}; a trace without {without[0]} is invalid")
     dropped = lost - doubtful
     for group in TOGETHER:
         if dropped & set(group):
@@ -97,27 +97,16 @@ def salvage(path: Path) -> Salvage:
         arrays.pop(name, None)
     arrays |= {name: altered[name] for name in doubtful}
     try:
-        kept = _rebuild(path, arrays, stored, doubtful, tuple(sorted(dropped)), reason, counts)
-        return replace(kept, is_archived=located.is_archived)
+        kept, rows = _rebuild(path, arrays, stored, doubtful)
+        is_archived = located.is_archived
+        return replace(nothing, arrays=kept, rows=rows, dropped=tuple(sorted(dropped)), is_archived=is_archived)
     except (UserError, ValueError, LookupError) as error:
         why = error.message if isinstance(error, UserError) else str(error)
-        return Salvage(
-            None, f"{reason}; the intact datasets do not make a trace: {why}".removeprefix("; "), (), *_NONE, *counts
-        )
+        return replace(nothing, reason=f"{reason}; the intact datasets do not make a trace: {why}".removeprefix("; "))
 
 
-_NONE: Final = (np.zeros(0, np.int64),)
-
-
-def _rebuild(
-    path: Path,
-    arrays: Arrays,
-    stored: Arrays,
-    doubtful: set[str],
-    dropped: tuple[str, ...],
-    reason: str,
-    counts: tuple[int | None, int | None],
-) -> Salvage:
+def _rebuild(path: Path, arrays: Arrays, stored: Arrays, doubtful: set[str]) -> tuple[Arrays, NDArray[np.int64]]:
+    """Return the datasets of the candidates that are intact, and the rows of these candidates."""
     if level_of(arrays["header"], str(path)) is TraceLevel.DEEP and STAGES[0] not in arrays:
         # The lost outputs become unknown; the level stays, as in the other shards.
         arrays |= encode_level("stages", no_stage_items(len(arrays["steps/depth"])))
@@ -137,11 +126,10 @@ def _rebuild(
         # An archive holds only the digests of the sequence.
         digests = {name: array for name, array in digests.items() if name in stored}
     kept = encode_columns(columns)
-    arrays = {name: kept.get(name, array) for name, array in arrays.items()} | digests
-    return Salvage(arrays, reason, dropped, rows, *counts)
+    return {name: kept.get(name, array) for name, array in arrays.items()} | digests, rows
 
 
-def _find_intact(columns: Columns, stored: Arrays, computed: Arrays) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _find_intact(columns: Columns, stored: Arrays, computed: Arrays) -> NDArray[np.int64]:
     """Return the candidates all of whose steps have the stored digests."""
     if any(len(each) != len(columns.steps.depth) for each in stored.values()):
         raise ValueError("the digests are not those of its steps")
@@ -150,5 +138,5 @@ def _find_intact(columns: Columns, stored: Arrays, computed: Arrays) -> np.ndarr
         is_wrong[1:] |= found != computed[name]
     running = np.cumsum(is_wrong)
     starts = starts_of(columns.candidates.num_steps)
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]] = np.flatnonzero(running[starts[1:]] == running[starts[:-1]])
+    rows: NDArray[np.int64] = np.flatnonzero(running[starts[1:]] == running[starts[:-1]])
     return rows

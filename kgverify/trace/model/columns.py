@@ -188,20 +188,16 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
     """Concatenate columns; no parts give empty columns."""
     if not parts:
         return empty_columns()
-    if len(parts) == 1:
-        return parts[0]
-
-    def join(levels: Sequence[Any]) -> Any:
-        return type(levels[0])(*(np.concatenate(columns) for columns in zip(*levels, strict=True)))
-
-    return Columns(*(join(levels) for levels in zip(*parts, strict=True)))
+    return parts[0] if len(parts) == 1 else Columns(*map(_join, zip(*parts, strict=True)))
 
 
 def join_candidates(parts: Sequence[Candidates]) -> Candidates:
     """Concatenate candidates; no parts give no candidates."""
-    if not parts:
-        return empty_columns().candidates
-    return Candidates(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return _join(parts) if parts else empty_columns().candidates
+
+
+def _join(levels: Sequence[Any]) -> Any:
+    return type(levels[0])(*map(np.concatenate, zip(*levels, strict=True)))
 
 
 def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:

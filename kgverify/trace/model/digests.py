@@ -6,14 +6,13 @@ They are built from the splitmix64 step (Steele, Lea, Flood 2014), they are not 
 out scores and origins.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.trace.model.columns import Candidates, Columns, Digests, starts_of
-from kgverify.trace.model.schema import decode_columns, encode_columns
 
 Words = NDArray[np.uint64]
 
@@ -46,14 +45,17 @@ def compute_digests(columns: Columns) -> Digests:
     return Digests(*_compute(columns, len(Digests._fields)))
 
 
-def compute_sequence(columns: Columns, absent: Iterable[str] = ()) -> Words:
+def compute_sequence(columns: Columns, absent: Collection[str] = ()) -> Words:
     """Compute uint64 [T], only the first of the digests, in half the time. ValueError if counts do not add up.
 
     absent: columns, named as in `Trace.fields`, that will not be stored and count as zeros
     """
-    if absent:
-        columns = decode_columns(encode_columns(columns, absent))
-    return _compute(columns, 1)[0]
+    zeros = np.zeros(len(columns.steps.depth), np.uint32)
+    # Digests count no other column that may be absent.
+    unknown: dict[str, Any] = {
+        name: zeros for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" in absent
+    }
+    return _compute(columns._replace(steps=columns.steps._replace(**unknown)), 1)[0]
 
 
 def _compute(columns: Columns, num: int) -> list[Words]:
@@ -71,7 +73,7 @@ def _compute(columns: Columns, num: int) -> list[Words]:
     hasher = _GoalHasher(columns, is_renaming=num > 1)
     starts = starts_of(steps.num_resolvents)
     goal_atom = atom = 0
-    for low, high in _pieces(starts + np.arange(num_steps + 1)):
+    for low, high in _pieces(steps.num_resolvents):
         rows = slice(low, high)
         goal_end = goal_atom + int(steps.num_atoms[rows].sum(dtype=np.int64))
         goals = hasher.hash_goals(
@@ -97,12 +99,13 @@ def candidate_keys(candidates: Candidates) -> Words:
 
 def root_digest(candidates: Candidates, sequence: Words) -> int:
     """Return one number for all steps: a sum modulo 2^64, so the roots of parts add up to the root of the whole."""
-    starts = starts_of(candidates.num_steps)
     keys = candidate_keys(candidates)
+    ends = np.cumsum(candidates.num_steps, dtype=np.int64)
+    starts = ends - candidates.num_steps
     root = 0
-    for low, high in _pieces(starts + np.arange(len(starts))):
+    for low, high in _pieces(candidates.num_steps):
         counts = candidates.num_steps[low:high]
-        begin, end = int(starts[low]), int(starts[high])
+        begin, end = int(starts[low]), int(ends[high - 1])
         index = np.arange(begin, end) - np.repeat(starts[low:high], counts)
         words = fold(np.repeat(keys[low:high], counts), words_of(index)) ^ sequence[begin:end]
         root += int(_mix_(words).sum(dtype=np.uint64))
@@ -163,7 +166,7 @@ class _GoalHasher:
         starts = starts_of(num_atoms)
         exact = np.empty(len(num_atoms), np.uint64)
         renamed = exact
-        for low, high in _pieces(starts + np.arange(len(starts))):
+        for low, high in _pieces(num_atoms):
             counts, piece = num_atoms[low:high], atoms[starts[low] : starts[high]]
             ends = starts[low : high + 1] - starts[low]
             exact[low:high] = self._hash(kind[low:high], counts, piece, ends)
@@ -285,14 +288,14 @@ def _renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np
     return renumbered.reshape(-1, 3)
 
 
-def _pieces(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows of at most `_BLOCK` elements each, or of a single row."""
-    low, last = 0, len(starts) - 1
-    while low < last:
-        high = int(np.searchsorted(starts, starts[low] + _BLOCK, side="right")) - 1
-        high = min(max(high, low + 1), last)
+def _pieces(counts: NDArray[np.integer]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of ragged rows with at most `_BLOCK` rows and elements each, or of a single row."""
+    ends = np.cumsum(counts.astype(np.int64) + 1)
+    low = done = 0
+    while low < len(ends):
+        high = max(low + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
         yield low, high
-        low = high
+        low, done = high, int(ends[high - 1])
 
 
 def _segment_sums(values: Words, starts: NDArray[np.int64]) -> Words:

@@ -110,11 +110,6 @@ def has_goals(level: str) -> bool:
     return level not in (TraceLevel.DIGESTS, TraceLevel.COMPACT)
 
 
-def optional_columns_of(level: TraceLevel, columns: frozenset[str]) -> frozenset[str]:
-    """Return those of the columns, named as in `Trace.fields`, that this level keeps."""
-    return frozenset(name for name in columns if name.replace(".", "/") not in _LEFT_OUT[level])
-
-
 def packing_of(level: TraceLevel, *, is_archived: bool) -> Packing:
     """Return the packing of a trace of this level: small levels are always packed, others only for the archive."""
     if is_archived:

@@ -157,24 +157,16 @@ def decode_rules(arrays: Arrays) -> tuple[Rule, ...] | None:
 
 
 def decode_columns(arrays: Arrays) -> Columns:
-    """Decode the datasets of a file; an absent column is zeros, and absent atoms are empty."""
+    """Decode the datasets of a file; an absent column is zeros, and absent atoms and stages are empty."""
     lengths = num_rows({path: len(array) for path, array in arrays.items()})
 
     def column(group: str, name: str) -> NDArray[Any]:
         path = f"{group}/{name}"
-        if path in arrays:
-            return arrays[path]
-        return absent_column(path, lengths[group])
+        return arrays[path] if path in arrays else absent_column(path, lengths[group])
 
     levels = [level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()]
-    return Columns(*[*levels, decode_stage_items(arrays)])
-
-
-def decode_stage_items(arrays: Arrays) -> StageItems:
-    """Decode the outputs of the stages; empty if the file does not hold them."""
-    if STAGES[0] not in arrays:
-        return no_stage_items()
-    return StageItems(*(arrays[path] for path in STAGES))
+    stages = StageItems(*(arrays[path] for path in STAGES)) if STAGES[0] in arrays else no_stage_items()
+    return Columns(*[*levels, stages])
 
 
 STAGES: Final = tuple(f"stages/{name}" for name in StageItems._fields)

@@ -12,7 +12,7 @@ from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, Rankings
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.offsets import ADD_UP, check_counts
-from kgverify.trace.model.schema import FIELD_OF, SEQUENCE, Arrays, Field, encode_columns
+from kgverify.trace.model.schema import FIELD_OF, SEQUENCE, Arrays, Field
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256
@@ -31,30 +31,32 @@ def check_array(field: Field, array: NDArray[Any], where: str) -> None:
             where=place,
             fix=f"convert with .astype({allowed[-1].name!r})",
         )
-    if array.ndim != 1 + bool(field.width) or (field.width and array.shape[1] != field.width):
+    check_shape(field, array.shape, place)
+
+
+def check_shape(field: Field, shape: tuple[int, ...], where: str) -> None:
+    """Raise a UserError unless the field may have the shape."""
+    if len(shape) != 1 + bool(field.width) or (field.width and shape[1] != field.width):
         raise UserError(
-            f"shape is {list(array.shape)}, expected {field.shape_text}",
-            where=place,
+            f"shape is {list(shape)}, expected {field.shape_text}",
+            where=where,
             fix=f"write it with shape {field.shape_text}",
         )
 
 
-def check_appended(columns: Columns, sequence: NDArray[np.uint64] | None, level: TraceLevel, where: str) -> None:
+def check_appended(arrays: Arrays, level: TraceLevel, where: str) -> None:
     """Raise a UserError unless appended columns and their digests have the right types, lengths and stages."""
-    check_types(encode_columns(columns), where)
-    num_steps = len(columns.steps.depth)
-    if level is TraceLevel.DEEP and len(columns.stages.told) != num_steps:
+    check_types(arrays, where)
+    num_steps = len(arrays["steps/depth"])
+    if level is TraceLevel.DEEP and len(arrays["stages/told"]) != num_steps:
         raise UserError(
             "level deep keeps the outputs of the stages of each step, and these columns do not hold them",
             where=f"{where}:stages/told",
             fix="give the columns of `stages` as well, `told` 0 where nothing is known; or write level steps",
         )
-    if sequence is None:
-        return
-    check_types({SEQUENCE: sequence}, where)
-    if len(sequence) != num_steps:
+    if len(arrays.get(SEQUENCE, arrays["steps/depth"])) != num_steps:
         raise UserError(
-            f"found {len(sequence)} digests for {num_steps} steps",
+            f"found {len(arrays[SEQUENCE])} digests for {num_steps} steps",
             where=f"{where}:{SEQUENCE}",
             fix="write one digest for each step, or none",
         )

@@ -1,7 +1,7 @@
 """One file of a trace, opened lazily: a column is read when it is needed, checked by the one who loads or verifies it."""
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, overload
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.disk import bytes_of
-from kgverify.trace.hdf5.reading import StoredFile, load_arrays, load_unknown, locate_arrays
+from kgverify.trace.hdf5.reading import describe_arrays, load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
     Candidates,
@@ -78,7 +77,7 @@ class DataFile:
 
     def __init__(self, path: Path, cache: ChunkCache | None = None, arrays: Arrays | None = None) -> None:
         self.path = path
-        self._file = locate_arrays(path) if arrays is None else _in_memory(arrays, path)
+        self._file = locate_arrays(path) if arrays is None else describe_arrays(arrays, path)
         self.stored, self._identity = self._file.arrays, self._file.identity
         self._in_memory, self._loaded = arrays is not None, arrays
         self._cache = cache or ChunkCache()
@@ -228,23 +227,13 @@ class DataFile:
 
     def read_steps(self, begin: int, end: int) -> Columns:
         """Return steps with all their resolvents; no candidates."""
-        first_goal, first_resolvent, first_atom = (
-            self.offsets(name) for name in ("steps/num_atoms", "steps/num_resolvents", "resolvents/num_atoms")
-        )
-        low, high = first_resolvent.at(begin), first_resolvent.at(end)
-        steps = [self.read(f"steps/{name}", begin, end) for name in Steps._fields[:-1]]
-        resolvents = [self.read(f"resolvents/{name}", low, high) for name in Resolvents._fields[:-1]]
-        goals = self.read("steps/goal_atoms", first_goal.at(begin), first_goal.at(end))
-        atoms = self.read("resolvents/atoms", first_atom.at(low), first_atom.at(high))
-        none = Candidates(*(self.read(f"candidates/{name}", 0, 0) for name in Candidates._fields))
-        items = self._read_items(begin, end) if self.has_stages else no_stage_items()
-        return Columns(none, Steps(*[*steps, goals]), Resolvents(*[*resolvents, atoms]), items)
 
-    def _read_items(self, begin: int, end: int) -> StageItems:
-        first_item, first_atom = (self.offsets(name) for name in STAGE_COUNTS)
-        low, high = first_item.at(begin), first_item.at(end)
-        ranges = dict.fromkeys(_PER_STEP, (begin, end)) | {STAGES[-1]: (first_atom.at(low), first_atom.at(high))}
-        return StageItems(*(self.read(name, *ranges.get(name, (low, high))) for name in STAGES))
+        def below(name: str, bounds: tuple[int, int]) -> tuple[int, int]:
+            first = self.offsets(name)
+            return first.at(bounds[0]), first.at(bounds[1])
+
+        rows = self._find_rows((begin, end), below) | {"candidates": (0, 0)}
+        return self._assemble(rows, lambda name, bounds: self.read(name, *bounds))
 
     def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates in any order, with all their steps."""
@@ -255,25 +244,31 @@ class DataFile:
             return expand_rows(bounds, np.arange(0, len(bounds), 2))
 
         steps = below("candidates/num_steps", rows)
+        return self._assemble(self._find_rows(steps, below) | {"candidates": rows}, self.take)
+
+    def _find_rows(self, steps: Any, below: Callable[[str, Any], Any]) -> dict[str, Any]:
+        """Find the rows of each level, or of a dataset where they differ, that belong to some steps.
+
+        below: returns the rows that rows of a column of counts count
+        """
         resolvents = below("steps/num_resolvents", steps)
-        elements = {"candidates": rows, "steps": steps, "resolvents": resolvents}
-        ragged = {RAGGED[0]: below("steps/num_atoms", steps), RAGGED[1]: below("resolvents/num_atoms", resolvents)}
-
-        def take(level: str, names: tuple[str, ...]) -> list[NDArray[Any]]:
-            paths = [f"{level}/{name}" for name in names]
-            return [self.take(path, ragged.get(path, elements[level])) for path in paths]
-
-        items = no_stage_items()
+        rows = {"steps": steps, "resolvents": resolvents}
+        rows |= {RAGGED[0]: below("steps/num_atoms", steps), RAGGED[1]: below("resolvents/num_atoms", resolvents)}
         if self.has_stages:
-            elements["stages"] = below("stages/num_items", steps)
-            ragged |= dict.fromkeys(_PER_STEP, steps)
-            ragged["stages/atoms"] = below("stages/num_atoms", elements["stages"])
-            items = StageItems(*take("stages", StageItems._fields))
+            rows["stages"] = items = below("stages/num_items", steps)
+            rows |= dict.fromkeys(_PER_STEP, steps) | {STAGES[-1]: below("stages/num_atoms", items)}
+        return rows
+
+    def _assemble(self, rows: dict[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Columns:
+        def level(kind: Any, group: str) -> Any:
+            names = [f"{group}/{name}" for name in kind._fields]
+            return kind(*(fetch(name, rows.get(name, rows[group])) for name in names))
+
         return Columns(
-            Candidates(*take("candidates", Candidates._fields)),
-            Steps(*take("steps", Steps._fields)),
-            Resolvents(*take("resolvents", Resolvents._fields)),
-            items,
+            level(Candidates, "candidates"),
+            level(Steps, "steps"),
+            level(Resolvents, "resolvents"),
+            level(StageItems, "stages") if self.has_stages else no_stage_items(),
         )
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
@@ -467,17 +462,3 @@ def decode_header(content: bytes, where: str) -> Header:
         )
     # Version 1 gave the level no meaning.
     return header if header.schema_version > 1 else msgspec.structs.replace(header, level=TraceLevel.STEPS.value)
-
-
-def _in_memory(arrays: Arrays, path: Path) -> StoredFile:
-    """Describe arrays in memory as the datasets of a file."""
-    stored = {
-        name: StoredArray(
-            f"{path}:{name}",
-            array.dtype,
-            array.shape,
-            checksum=xxhash.xxh3_64_intdigest(bytes_of(array)),
-        )
-        for name, array in arrays.items()
-    }
-    return StoredFile(stored, {}, (), (0, 0, 0), None)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.disk import check_no_link
 from kgverify.trace.files.journal import journal_name, load_journal
-from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash
+from kgverify.trace.files.manifest import Shard, ShardError, check_shard, find_shard, read_manifest, render_hash
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
@@ -81,17 +80,24 @@ class TraceFile:
         self.faults: tuple[str, ...] = ()
         self.shards: tuple[Shard | None, ...] = (None,)
         self.files: Sequence[DataFile]
+        counted: list[DataFile | Shard]
         self._cache = ChunkCache()
-        if self.path.is_dir():
-            self._open_folder(tolerates_shards, is_lazy)
-            return
-        if not self.path.is_file():
+        if self.path.is_file():
+            self.files = [DataFile(self.path, self._cache)]
+            self.is_complete = "shard/index" not in self.files[0].stored
+            counted = [*self.files]
+        elif self.path.is_dir():
+            counted = self._open_folder(tolerates_shards, is_lazy)
+        else:
             partial = partial_of(self.path)
             fix = f"its recording did not finish: resume it, or read {partial}"
             raise UserError("no such trace", where=self.source, fix=fix if partial.is_dir() else "check the path")
-        self.files = [DataFile(self.path, self._cache)]
-        self.is_complete = "shard/index" not in self.files[0].stored
-        self._count([(file.num_candidates, file.num_steps) for file in self.files])
+        counts = [(each.num_candidates, each.num_steps) for each in counted]
+        self.candidate_starts, self.step_starts = (
+            np.cumsum([0, *column], dtype=np.int64) for column in zip(*counts, strict=True)
+        )
+        self.num_candidates = int(self.candidate_starts[-1])
+        self.num_steps = int(self.step_starts[-1])
 
     @property
     def num_resolvents(self) -> int:
@@ -336,14 +342,8 @@ class TraceFile:
             if starts[i + 1] >= end:
                 return
 
-    def _count(self, counts: list[tuple[int, int]]) -> None:
-        self.candidate_starts, self.step_starts = (
-            np.cumsum([0, *column], dtype=np.int64) for column in zip(*counts, strict=True)
-        )
-        self.num_candidates = int(self.candidate_starts[-1])
-        self.num_steps = int(self.step_starts[-1])
-
-    def _open_folder(self, tolerates_shards: bool, is_lazy: bool) -> None:
+    def _open_folder(self, tolerates_shards: bool, is_lazy: bool) -> "list[DataFile | Shard]":
+        """Open the files of the folder; return what counts the candidates and steps of each."""
         manifest = read_manifest(self.path)
         self.is_complete = manifest.is_complete and not self.path.name.endswith(".partial")
         journal = None if manifest.is_complete else open_journal_file(self.path, len(manifest.shards))
@@ -353,13 +353,7 @@ class TraceFile:
         self.files = _LazyShards(self.path, manifest.shards, journal, self._cache)
         if not is_lazy:
             self._open_all(tolerates_shards, len(manifest.shards))
-        self._count(
-            [
-                (file.num_candidates, file.num_steps)
-                for file in (shard or journal for shard in self.shards)
-                if file is not None
-            ]
-        )
+        return [each for each in (shard or journal for shard in self.shards) if each is not None]
 
     def _open_all(self, tolerates_shards: bool, num_shards: int) -> None:
         opened: list[tuple[DataFile, Shard | None]] = []
@@ -384,12 +378,7 @@ class TraceFile:
 
 def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None = None) -> DataFile:
     """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
-    path = folder / shard.name
-    check_no_link(path)
-    if not path.is_file():
-        raise ShardError(
-            "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
-        )
+    path = find_shard(folder, shard)
     file = DataFile(path, cache)
     stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
     if stored != [index]:

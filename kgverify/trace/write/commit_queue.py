@@ -1,7 +1,6 @@
 """The order of appends from several threads: they begin in order, overlap, and end in order."""
 
 import threading
-from types import TracebackType
 from typing import Self
 
 
@@ -48,9 +47,7 @@ class CommitTicket:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.wait_for_others()
         self.let_next_begin()
         self._has_ended.set()

@@ -5,7 +5,6 @@ The names of the columns are those of docs/trace-format.md.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -145,14 +144,12 @@ class LoopWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             writer = self._writer or self._open(frozenset())
             writer.close()
         elif self._writer is not None:
-            self._writer.__exit__(kind, error, traceback)
+            self._writer.__exit__(kind, *error)
 
     def _open(self, absent: frozenset[str]) -> TraceWriter:
         return TraceWriter(
@@ -199,29 +196,23 @@ class LoopWriter:
 
         def column(group: str, name: str) -> NDArray[Any]:
             full = f"{group}.{name}"
-            if full not in given and full not in OPTIONAL_COLUMNS:
-                raise UserError(
-                    f"{full} is missing", where=str(self._path), fix="give every column that the format requires"
-                )
-            found = given.get(full)
-            return np.zeros(lengths[group], FIELD_OF[f"{group}/{name}"].dtypes[-1]) if found is None else found
+            if full in given:
+                return given[full]
+            if full in OPTIONAL_COLUMNS:
+                return np.zeros(lengths[group], FIELD_OF[f"{group}/{name}"].dtypes[-1])
+            which = "of the stages, or none" if group == "stages" else "that the format requires"
+            raise UserError(f"{full} is missing", where=str(self._path), fix=f"give every column {which}")
 
+        def level(kind: Any, group: str) -> Any:
+            return kind(*(column(group, name) for name in kind._fields))
+
+        has_stages = any(name.startswith("stages.") for name in given)
         return Columns(
-            Candidates(*(column("candidates", name) for name in Candidates._fields)),
-            Steps(*(column("steps", name) for name in Steps._fields)),
-            Resolvents(*(column("resolvents", name) for name in Resolvents._fields)),
-            self._complete_stages(given),
+            level(Candidates, "candidates"),
+            level(Steps, "steps"),
+            level(Resolvents, "resolvents"),
+            level(StageItems, "stages") if has_stages else no_stage_items(),
         )
-
-    def _complete_stages(self, given: dict[str, NDArray[Any]]) -> StageItems:
-        names = [f"stages.{name}" for name in StageItems._fields]
-        if not any(name in given for name in names):
-            return no_stage_items()
-        if lacking := [name for name in names if name not in given]:
-            raise UserError(
-                f"{lacking[0]} is missing", where=str(self._path), fix="give every column of the stages, or none"
-            )
-        return StageItems(*(given[name] for name in names))
 
 
 def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from kgverify.trace.files.journal import Journal, list_journals, open_journal
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Part, check_shard, read_manifest, shard_name
 from kgverify.trace.hdf5.reading import load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates
-from kgverify.trace.model.levels import TraceLevel, optional_columns_of
+from kgverify.trace.model.levels import TraceLevel, columns_kept
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, Arrays, decode_columns
 
 
@@ -93,7 +93,7 @@ def _check_same_run(arrays: Arrays, shared: Arrays, absent: frozenset[str], leve
             )
     if odd := sorted(
         name
-        for name in optional_columns_of(level, OPTIONAL_COLUMNS)
+        for name in OPTIONAL_COLUMNS & columns_kept(level)
         if (name.replace(".", "/") in arrays) == (name in absent)
     ):
         raise UserError(

@@ -1,7 +1,7 @@
 """The batches of a recording that are not in a shard yet, and the writing of a shard."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
@@ -30,30 +30,30 @@ class UncommittedBatches:
         self._batches: list[StepBatch] = []
         self.num_candidates = self.num_steps = self.num_bytes = 0
 
-    def with_batch(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> "UncommittedBatches":
-        """Return these batches and one more."""
-        more = copy(self)
-        more._batches = [*self._batches]
-        more.add(columns, sequence)
-        return more
-
     def add(self, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
         """Add a batch, without a copy."""
         self._batches.append((columns, sequence))
         self.num_candidates += len(columns.candidates.query)
         self.num_steps += len(columns.steps.depth)
-        self.num_bytes += _bytes_of(columns)
+        self.num_bytes += sum(column.nbytes for level in columns for column in level)
 
-    def would_exceed(self, columns: Columns, max_steps: int, max_bytes: int) -> bool:
-        """Return whether there would be more steps or more bytes with these columns."""
-        num_steps = self.num_steps + len(columns.steps.depth)
-        return num_steps > max_steps or self.num_bytes + _bytes_of(columns) > max_bytes
+    def fill(
+        self, columns: Columns, sequence: NDArray[np.uint64] | None, max_steps: int, max_bytes: int
+    ) -> "UncommittedBatches | None":
+        """Return these batches and one more if together they exceed the maximum of steps or bytes; else None."""
+        more = copy(self)
+        more._batches = []
+        more.add(columns, sequence)
+        if more.num_steps <= max_steps and more.num_bytes <= max_bytes:
+            return None
+        more._batches = [*self._batches, *more._batches]
+        return more
 
     def candidates(self) -> Candidates:
         """Return the candidates of all batches."""
         return join_candidates([columns.candidates for columns, _ in self._batches])
 
-    def encode(self, absent: Iterable[str], empty: Columns) -> dict[str, list[NDArray[Any]]]:
+    def encode(self, absent: Collection[str], empty: Columns) -> dict[str, list[NDArray[Any]]]:
         """Return the columns and digests by path, in parts that follow one another; `empty` if there is no batch."""
 
         def encode(group: StepBatch) -> Arrays:
@@ -82,10 +82,6 @@ class UncommittedBatches:
                 num_steps += len(columns.steps.depth)
         if group:
             yield concatenate(group), None
-
-
-def _bytes_of(columns: Columns) -> int:
-    return sum(column.nbytes for level in columns for column in level)
 
 
 def noop() -> None:
@@ -134,8 +130,9 @@ def write_shard(
 
 
 def _root_of(parts: ArrayParts) -> int:
-    num_candidates = sum(len(part) for part in parts["candidates/query"])
-    names = [f"candidates/{name}" for name in Candidates._fields]
-    # The root needs neither outcomes nor optional columns.
-    columns: list[Any] = [np.concatenate(parts[name]) if name in parts else np.zeros(num_candidates) for name in names]
-    return root_digest(Candidates(*columns), np.concatenate(parts[SEQUENCE]))
+    # The root does not need the optional columns.
+    columns: list[Any] = [parts.get(f"candidates/{name}", parts[SEQUENCE]) for name in Candidates._fields]
+    roots = (
+        root_digest(Candidates(*part), sequence) for *part, sequence in zip(*columns, parts[SEQUENCE], strict=True)
+    )
+    return sum(roots) % (1 << 64)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -266,9 +265,7 @@ class TraceWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         elif self._journal.is_open:
@@ -302,7 +299,8 @@ class TraceWriter:
 
     def _append(self, ticket: CommitTicket, columns: Columns, sequence: NDArray[np.uint64] | None) -> None:
         self._refuse_if_closed()
-        check_appended(columns, sequence, self._level, self._where)
+        arrays = encode_columns(columns) | ({} if sequence is None else {SEQUENCE: sequence})
+        check_appended(arrays, self._level, self._where)
         num_candidates = len(columns.candidates.query)
         check: Callable[[], None] = partial(self._check, columns)
         if sequence is None:
@@ -310,21 +308,23 @@ class TraceWriter:
             check()
             check = noop
             if not has_goals(self._level):
-                sequence = compute_sequence(columns, self._absent)  # not computable from what the level keeps
+                # Not computable from what the level keeps.
+                sequence = arrays[SEQUENCE] = compute_sequence(columns, self._absent)
         ticket.wait_to_begin()
         storage = self._storage
-        if num_candidates and self._batches.would_exceed(columns, storage.shard_steps, storage.shard_bytes):
-            self._check_order(columns)
-            self._commit_batches(ticket, self._batches.with_batch(columns, sequence), check)
-            return
-        ticket.wait_for_others()
-        check()
+        full = self._batches.fill(columns, sequence, storage.shard_steps, storage.shard_bytes)
+        if not num_candidates or full is None:
+            ticket.wait_for_others()
+            check()
         self._check_order(columns)
         if not num_candidates:
             return
+        if full is not None:
+            self._commit_batches(ticket, full, check)
+            return
         if self._durability.has_journal:
-            arrays = encode_columns(columns, self._absent) | ({} if sequence is None else {SEQUENCE: sequence})
-            kept = {name: array for name, array in arrays.items() if is_kept(name, self._level)}
+            absent = {name.replace(".", "/") for name in self._absent}
+            kept = {name: array for name, array in arrays.items() if name not in absent and is_kept(name, self._level)}
             with self._explaining_failures("the journal", ticket):
                 if self._journal.append(self._num_shards, kept, num_candidates, len(columns.steps.depth)):
                     self._num_safe = self._num_appended + num_candidates
@@ -365,11 +365,10 @@ class TraceWriter:
                 self._journal.resume(len(found.manifest.shards), found.journal)
         for batch in found.journal.batches:
             columns = decode_columns(batch.arrays)
-            sequence = batch.arrays.get(SEQUENCE)
-            check_appended(columns, sequence, self._level, self._where)
+            check_appended(encode_columns(columns) | batch.arrays, self._level, self._where)
             self._check(columns)
             self._check_order(columns)
-            self._batches.add(columns, sequence)
+            self._batches.add(columns, batch.arrays.get(SEQUENCE))
         self._num_appended += self._batches.num_candidates
 
     def _commit_batches(
