@@ -17,7 +17,9 @@ from kgverify.trace.model.columns import (
     Digests,
     Rankings,
     expand_rows,
+    no_stage_items,
     select_candidates,
+    select_stage_items,
     starts_of,
 )
 from kgverify.trace.model.levels import has_goals
@@ -70,18 +72,20 @@ class MemorySource:
         return column[rows]
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
-        """Return candidates with all their steps."""
-        return self.trace.columns if self._is_all(rows) else select_candidates(self.trace.columns, rows)
+        """Return candidates with all their steps, without the outputs of stages, which decide nothing."""
+        columns = self.trace.columns._replace(stages=no_stage_items())
+        return columns if self._is_all(rows) else select_candidates(columns, rows)
 
     def with_columns(self, columns: Columns) -> Trace:
         """Return the trace with other columns, unchecked and without digests."""
         return replace(self.trace, columns=columns, digests=_NO_DIGESTS)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
-        """Return some candidates as a trace."""
+        """Return some candidates as a trace, with the outputs of stages."""
         if self._is_all(rows):
             return self.trace
         steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
+        columns = columns._replace(stages=select_stage_items(self.trace.columns.stages, steps))
         return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
 
     def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
