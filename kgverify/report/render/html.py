@@ -2,15 +2,16 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from kgverify.report import wording
 from kgverify.report.content import ReportContent
-from kgverify.report.render.html_view import MOST_DETAILED, build_page
-from kgverify.report.wording import make_visible
+from kgverify.report.render.html_view import MOST_DETAILED, MOST_NEAR_TIES, ROW_CHARACTERS, build_page
 from kgverify.trace.model.trace import Trace
 
 _IN_SCRIPTS: Final = {
@@ -18,6 +19,17 @@ _IN_SCRIPTS: Final = {
     for code in (*map(ord, "<>&"), 0x7F, *range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
 """The characters that could end a script element or mislead a reader of its source, with their escapes."""
+
+
+_FILTERS: Final[tuple[Callable[..., Any], ...]] = (
+    wording.clip,
+    wording.describe_coverage,
+    wording.describe_engine,
+    wording.describe_location,
+    wording.describe_loss,
+    wording.describe_run,
+    wording.value_lines,
+)
 
 
 def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
@@ -33,11 +45,14 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         lstrip_blocks=True,
         finalize=_finalize,
     )
+    environment.filters.update({each.__name__: each for each in _FILTERS})
     style, script = (_read_own(environment, name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
+        report=report,
         page=build_page(report, expected, actual, stepped),
-        version=report.environment.kgverify,
+        most_near_ties=MOST_NEAR_TIES,
+        row_characters=ROW_CHARACTERS,
         style=Markup(style),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
@@ -67,7 +82,7 @@ def encode_for_script(data: Any) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    return make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return wording.make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _read_own(environment: Environment, name: str) -> str:

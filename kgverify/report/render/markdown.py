@@ -7,23 +7,24 @@ from typing import Final
 from kgverify.comparison.result import Divergence
 from kgverify.report.content import ReportContent
 from kgverify.report.wording import (
+    SIDES,
     cause_label,
     clip,
     describe_coverage,
     describe_engine,
     describe_finding,
     describe_kind,
+    describe_location,
     describe_loss,
     describe_run,
     describe_values,
     make_visible,
+    metric_rows,
     show_commands,
 )
 
 MOST_CAUSES: Final = 20
 MOST_REASONS: Final = 20
-_METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
-_SIDES: Final = ("both", "head", "tail")
 _SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|://|www")
 
 
@@ -97,13 +98,11 @@ def _summary(report: ReportContent) -> list[str]:
 
 
 def _metrics(report: ReportContent) -> str:
-    def compared(key: str) -> str:
-        found = report.metrics.expected.get(key), report.metrics.actual.get(key)
-        texts = ["-" if value is None else f"{value:.4f}" for value in found]
-        return texts[0] if texts[0] == texts[1] else f"{texts[0]} → **{texts[1]}**"
-
-    rows = ((f"`{name}`", *(compared(f"{side}.realistic.{name}") for side in _SIDES)) for name in _METRICS)
-    return render_table(("", *_SIDES), rows, 1)
+    rows = (
+        (f"`{name}`", *(left if left == right else f"{left} → **{right}**" for left, right in cells))
+        for name, cells in metric_rows(report, lacking="-")
+    )
+    return render_table(("", *SIDES), rows, 1)
 
 
 def _causes(report: ReportContent) -> str:
@@ -113,8 +112,7 @@ def _causes(report: ReportContent) -> str:
     rows = []
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
         first = report.divergences[cause.first]
-        step = f", step {first.step}" if first.step >= 0 else ""
-        row = [escape_markdown(cause_label(report, i)), f"candidate {first.candidate}{step}"]
+        row = [escape_markdown(cause_label(report, i)), describe_location(first)]
         row += [f"{cause.num_candidates:,}", f"{cause.num_queries:,}", f"{cause.num_later:,}"]
         if shares:
             share = shares.get(i)
