@@ -54,9 +54,7 @@ def compare_rankings(
             if wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got):
                 found.append(_divergence(group, wanted, got, expected, names))
     differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
-    levels = [each.level for each in (*comparison.divergences, *found)]
-    if comparison.level is not None:
-        levels.append(comparison.level)
+    levels = [comparison.level, *(each.level for each in (*comparison.divergences, *found))]
     if differing and (comparison.divergences or found):
         metric = not np.isclose(
             mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings), rtol=0, atol=1e-12
@@ -78,7 +76,7 @@ def compare_rankings(
 
 
 class _Ranks(NamedTuple):
-    """A row of the rankings."""
+    """A row of the rankings, without its query and side."""
 
     num_ranked: int
     optimistic: float
@@ -86,17 +84,8 @@ class _Ranks(NamedTuple):
 
 
 def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
-    return {
-        (query, side): _Ranks(num_ranked, optimistic, pessimistic)
-        for query, side, num_ranked, optimistic, pessimistic in zip(
-            rankings.query.tolist(),
-            rankings.side.tolist(),
-            rankings.num_ranked.tolist(),
-            rankings.optimistic.tolist(),
-            rankings.pessimistic.tolist(),
-            strict=True,
-        )
-    }
+    rows = zip(*(column.tolist() for column in rankings), strict=True)
+    return {(query, side): _Ranks(*ranks) for query, side, *ranks in rows}
 
 
 def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, str]]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import (
     Columns,
     Digests,
@@ -45,18 +44,13 @@ class MemorySource:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.header, self.symbols, self.fields = trace.header, trace.symbols, trace.fields
+        self.header, self.fields, self.rankings = trace.header, trace.fields, trace.rankings
         self.num_candidates = len(trace.columns.candidates.query)
         self.num_steps = len(trace.columns.steps.depth)
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
         """Return the whole trace."""
         return self.trace
-
-    @property
-    def rankings(self) -> Rankings | None:
-        """The rankings, None if there are no rankings."""
-        return self.trace.rankings
 
     def load_all(self) -> Trace:
         """Return the whole trace."""
@@ -120,11 +114,6 @@ class FileSource:
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
         self.block_steps: int | None = BLOCK_STEPS
         self.is_verified = False
-
-    @property
-    def symbols(self) -> Symbols:
-        """The names of predicates and constants."""
-        return self.trace.symbols
 
     @property
     def rankings(self) -> Rankings | None:

@@ -3,18 +3,19 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import Alignment, LoadedCandidates, align_candidates
+from kgverify.comparison.align import Alignment, align_candidates
 from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView, outcome_name
 from kgverify.report.wording import clip
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
@@ -129,7 +130,7 @@ class SidesReader:
 
 
 def _align(expected: Candidates, actual: Candidates) -> Alignment:
-    return align_candidates(LoadedCandidates(expected), LoadedCandidates(actual))
+    return align_candidates(CandidateSet(*expected[:3]), CandidateSet(*actual[:3]))
 
 
 def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:
@@ -269,7 +270,10 @@ class DerivationReader:
             )
         elif expected is None or actual is None:
             note = f"The {'actual' if actual is None else 'expected'} derivation has no such step."
-        return self._align(divergence, before, expected, actual, note)
+        found = self._derive(divergence.step, expected, actual, note)._replace(before=before)
+        if not note:
+            found = _point_at_culprit(divergence, found)
+        return found._replace(pairs=_shorten(found.pairs))
 
     def read_step(self, candidate: int, step: int) -> Derivation:
         """Return any step side by side, without an arrow, even if the two sides made different choices before it."""
@@ -279,10 +283,8 @@ class DerivationReader:
             note = f"The {'actual' if actual is None else 'expected'} side has no such step."
         elif not is_same_way:
             note = "The two derivations diverged before this step: differences here are consequences."
-        goals = tuple(_align_goals(expected, actual, self.sides.names))
-        pairs = _align_resolvents(expected, actual, self.sides.names, self.sides.score_tolerance)
-        facts = tuple(_facts(expected, actual, self.sides.names))
-        return Derivation((), step, goals, pairs=_shorten(pairs), facts=facts, note=note)
+        found = self._derive(step, expected, actual, note)
+        return found._replace(pairs=_shorten(found.pairs))
 
     def steps_before(self, candidate: int, step: int) -> tuple[StepBefore, ...]:
         """Return the last steps before a step, as the expected side took them."""
@@ -293,29 +295,16 @@ class DerivationReader:
         view = self.sides.read_expected(candidate, step)
         return describe_step(step, view, self.sides.names[0], (candidate, step) not in self._divergent)
 
-    def _align(
-        self,
-        divergence: Divergence,
-        before: tuple[StepBefore, ...],
-        expected: StepView | None,
-        actual: StepView | None,
-        note: str,
-    ) -> Derivation:
+    def _derive(self, step: int, expected: StepView | None, actual: StepView | None, note: str) -> Derivation:
         names = self.sides.names
-        goals = tuple(_align_goals(expected, actual, names))
-        pairs = _align_resolvents(expected, actual, names, self.sides.score_tolerance)
-        facts = tuple(_facts(expected, actual, names))
-        if note:
-            return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
-        is_goal, pairs, facts = _point_at_culprit(divergence, goals, pairs, facts)
-        arrows = [is_goal, *(pair.is_culprit for pair in pairs), *(fact.is_culprit for fact in facts)]
-        if not any(arrows):
-            note = (
-                "In its own run the actual engine took this step as expected, so the saved trace does not show the"
-                " difference: it depends on the steps that run beside it. The difference is shown above."
-            )
-            return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
-        return Derivation(before, divergence.step, goals, is_goal, _shorten(pairs), facts)
+        return Derivation(
+            (),
+            step,
+            tuple(_align_goals(expected, actual, names)),
+            pairs=_align_resolvents(expected, actual, names, self.sides.score_tolerance),
+            facts=tuple(_facts(expected, actual, names)),
+            note=note,
+        )
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:
@@ -328,17 +317,8 @@ def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> Step
 def _align_goals(expected: StepView | None, actual: StepView | None, names: tuple[Names, Names]) -> Iterable[Atoms]:
     left = [clip(names[0].atom(atom)) for atom in expected.goal] if expected else []
     right = [clip(names[1].atom(atom)) for atom in actual.goal] if actual else []
-    if expected is None or actual is None:
-        return [*(Atoms(atom, None) for atom in left), *(Atoms(None, atom) for atom in right)]
-    aligned = []
-    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-        if tag in ("equal", "replace"):
-            length = max(b - a, d - c)
-            columns = [[*part, *[None] * (length - len(part))] for part in (left[a:b], right[c:d])]
-            aligned += [Atoms(*pair) for pair in zip(*columns, strict=True)]
-        else:
-            aligned += [Atoms(atom, None) for atom in left[a:b]] + [Atoms(None, atom) for atom in right[c:d]]
-    return aligned
+    blocks = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+    return [Atoms(*pair) for _, a, b, c, d in blocks for pair in zip_longest(left[a:b], right[c:d])]
 
 
 def _align_resolvents(
@@ -439,9 +419,7 @@ def _facts_of(step: StepView | None, names: Names) -> tuple[str, ...]:
     return (*(f"{count:,}" for count in counts), f"{step.choice}: {chosen}", outcome_name(step.outcome))
 
 
-def _point_at_culprit(
-    divergence: Divergence, goals: tuple[Atoms, ...], pairs: tuple[Pair, ...], facts: tuple[Fact, ...]
-) -> tuple[bool, tuple[Pair, ...], tuple[Fact, ...]]:
+def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:
     """Put the arrow at the field of the divergence, or at the first difference if that field is equal."""
     # The targets of the arrow: the goals, a pair of resolvents, or the index of a fact.
     wanted: dict[str, tuple[int | str, ...]] = {
@@ -456,18 +434,22 @@ def _point_at_culprit(
         "stage.finish": (5,),
         "steps.outcome": (5,),
     }
+    pairs, facts = list(found.pairs), list(found.facts)
     for target in (*wanted.get(divergence.field, ()), "goal", "pair", *range(len(facts))):
-        if target == "goal" and any(atoms.differs for atoms in goals):
-            return True, pairs, facts
+        if target == "goal" and any(atoms.differs for atoms in found.goals):
+            return found._replace(goal_is_culprit=True)
         if target == "pair":
-            found = next((i for i, pair in enumerate(pairs) if pair.mark != "same"), None)
-            if found is not None:
-                marked = pairs[found]._replace(is_culprit=True)
-                return False, (*pairs[:found], marked, *pairs[found + 1 :]), facts
+            index = next((i for i, pair in enumerate(pairs) if pair.mark != "same"), None)
+            if index is not None:
+                pairs[index] = pairs[index]._replace(is_culprit=True)
+                return found._replace(pairs=tuple(pairs))
         if isinstance(target, int) and facts[target].differs:
-            fact = facts[target]._replace(is_culprit=True)
-            return False, pairs, (*facts[:target], fact, *facts[target + 1 :])
-    return False, pairs, facts
+            facts[target] = facts[target]._replace(is_culprit=True)
+            return found._replace(facts=tuple(facts))
+    return found._replace(
+        note="In its own run the actual engine took this step as expected, so the saved trace does not show the difference:"
+        " it depends on the steps that run beside it. The difference is shown above."
+    )
 
 
 def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:

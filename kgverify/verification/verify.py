@@ -155,7 +155,7 @@ def compare_recorded(
     kept: int = KEPT,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
-    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `compare`.
+    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
 
     Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +47,8 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         finalize=_finalize,
     )
     environment.filters.update({each.__name__: each for each in _FILTERS})
-    style, script = (_read_own(environment, name) for name in ("report.css", "report.js"))
+    templates = files("kgverify.report") / "templates"
+    style, script = ((templates / name).read_text("utf-8") for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         report=report,
@@ -83,10 +85,3 @@ def encode_for_script(data: Any) -> str:
 
 def _finalize(value: Any) -> Any:
     return wording.make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _read_own(environment: Environment, name: str) -> str:
-    """Read a file beside the templates, unchanged."""
-    if environment.loader is None:  # pragma: no cover
-        return ""
-    return environment.loader.get_source(environment, name)[0]

@@ -24,6 +24,11 @@ class CandidateSet(NamedTuple):
     side: NDArray[np.int8]
     atom: NDArray[np.int32]
 
+    @property
+    def num_candidates(self) -> int:
+        """The number of candidates."""
+        return len(self.query)
+
     def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
         """Return the given candidates."""
         return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
