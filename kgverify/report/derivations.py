@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import Alignment, align_candidates
+from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView, outcome_name
 from kgverify.report.wording import clip
-from kgverify.trace.model.columns import Candidates, CandidateSet
+from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
@@ -52,24 +52,21 @@ class SidesReader:
         self.names = pair.names, pair.actual_names
         self.score_tolerance = pair.score_tolerance
         self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
-        self._expected, self._actual = pair.expected.columns, pair.actual.columns
-        self._readers = StepReader(self._expected), StepReader(self._actual)
-        self._stage_readers = StageReader(self._expected), StageReader(self._actual)
-        alignment = _align(self._expected.candidates, self._actual.candidates)
-        self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
-        self._stepped: StepReader | None = None
-        self._stepped_of: dict[int, int] = {}
+        self._readers = [StepReader(trace.columns) for trace in (pair.expected, pair.actual)]
+        self._stage_readers = [StageReader(reader.columns) for reader in self._readers]
+        self._num_steps = [reader.columns.candidates.num_steps for reader in self._readers]
+        self._actual_of = _align(pair.expected.columns, pair.actual.columns)
+        self._stepped_of: dict[int, int] | None = None
         if stepped is not None:
             shared = share_symbols(pair.expected, stepped)
             self.names = pair.names, Names(shared)
-            self._stepped = StepReader(shared.columns)
-            aligned = _align(lockstep_columns(expected.columns).candidates, shared.columns.candidates)
-            self._stepped_of = dict(zip(aligned.expected.tolist(), aligned.actual.tolist(), strict=True))
+            self._readers[1] = StepReader(shared.columns)
+            self._stepped_of = _align(lockstep_columns(expected.columns), shared.columns)
 
     @property
     def has_stepped(self) -> bool:
         """True if the actual steps are those of lockstep."""
-        return self._stepped is not None
+        return self._stepped_of is not None
 
     def actual_candidate(self, divergence: Divergence) -> int | None:
         """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
@@ -79,58 +76,53 @@ class SidesReader:
 
     def num_steps(self, candidate: int) -> tuple[int, int]:
         """Return the number of steps of a candidate on each side."""
-        expected = _count(self._expected.candidates.num_steps, candidate)
-        if self._stepped is not None:
-            return expected, expected
-        return expected, _count(self._actual.candidates.num_steps, self._actual_of.get(candidate))
+        expected = _count(self._num_steps[0], candidate)
+        return expected, expected if self.has_stepped else _count(self._num_steps[1], self._actual_of.get(candidate))
 
     def read(self, candidate: int, step: int) -> Sides:
         """Return the step of both sides."""
-        num_expected, num_actual = self.num_steps(candidate)
-        expected = self.read_expected(candidate, step) if 0 <= step < num_expected else None
-        if self._stepped is not None:
-            return Sides(expected, self._read_stepped(candidate, step) if expected else None, True)
-        actual = self._read_actual(candidate, step) if 0 <= step < num_actual else None
-        return Sides(expected, actual, self._agree_before(candidate, step))
+        expected, actual = (self._view(side, candidate, step) for side in (0, 1))
+        return Sides(expected, actual, self.has_stepped or self._agree_before(candidate, step))
 
     def read_expected(self, candidate: int, step: int) -> StepView:
         """Return a step of the expected side, which must have it."""
-        reader = self._readers[0]
-        return reader.read(reader.first_step[candidate] + step)
-
-    def _read_actual(self, candidate: int, step: int) -> StepView:
-        reader = self._readers[1]
-        return reader.read(reader.first_step[self._actual_of[candidate]] + step)
-
-    def _read_stepped(self, candidate: int, step: int) -> StepView | None:
-        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
-        if self._stepped is None or position is None:
-            return None
-        first, end = self._stepped.first_step[position : position + 2]
-        return self._stepped.read(first) if first < end else None
+        return self._readers[0].read(self._readers[0].first_step[candidate] + step)
 
     def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
         """Return the outputs of the stages of a step on both sides; empty if a side has no such step or did not record them."""
-        rows = candidate, None if self._stepped is not None else self._actual_of.get(candidate)
-        sides = zip(self._stage_readers, self._readers, rows, self.num_steps(candidate), strict=True)
-        expected, actual = (
-            stages.read(reader.first_step[row] + step) if row is not None and 0 <= step < num_steps else {}
-            for stages, reader, row, num_steps in sides
-        )
+        rows = self._row(0, candidate, step), None if self.has_stepped else self._row(1, candidate, step)
+        sides = zip(self._stage_readers, rows, strict=True)
+        expected, actual = (stages.read(row) if row is not None else {} for stages, row in sides)
         return expected, actual
 
+    def _row(self, side: int, candidate: int, step: int) -> int | None:
+        """Return the row of a step among the steps of a side (0: expected, 1: actual); None if it has no such step."""
+        if not 0 <= step < self.num_steps(candidate)[side]:
+            return None
+        if not side or self._stepped_of is None:
+            return self._readers[side].first_step[self._actual_of[candidate] if side else candidate] + step
+        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
+        begin, end = (0, 0) if position is None else self._readers[1].first_step[position : position + 2]
+        return begin if begin < end else None
+
+    def _view(self, side: int, candidate: int, step: int) -> StepView | None:
+        row = self._row(side, candidate, step)
+        return self._readers[side].read(row) if row is not None else None
+
     def _agree_before(self, candidate: int, step: int) -> bool:
-        if min(self.num_steps(candidate)) < step or candidate not in self._actual_of:
+        if candidate not in self._actual_of:
             return False
         for number in range(step):
-            left, right = self.read_expected(candidate, number), self._read_actual(candidate, number)
-            if left.goal != right.goal or left.chosen != right.chosen:
+            left, right = (self._view(side, candidate, number) for side in (0, 1))
+            if left is None or right is None or left.goal != right.goal or left.chosen != right.chosen:
                 return False
         return True
 
 
-def _align(expected: Candidates, actual: Candidates) -> Alignment:
-    return align_candidates(CandidateSet(*expected[:3]), CandidateSet(*actual[:3]))
+def _align(expected: Columns, actual: Columns) -> dict[int, int]:
+    """Return the actual row of each expected candidate that both sides have."""
+    found = align_candidates(*(CandidateSet(*columns.candidates[:3]) for columns in (expected, actual)))
+    return dict(zip(found.expected.tolist(), found.actual.tolist(), strict=True))
 
 
 def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:

@@ -11,8 +11,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Attribution, NearTie, Share
 from kgverify.report.derivations import MOST_PAIRS, Derivation, DerivationReader
 from kgverify.report.render.charts import MOST_BARS, MOST_COLUMNS, build_heat_map, build_waterfall
-from kgverify.report.render.html import render_html
-from kgverify.report.render.html_view import MOST_DETAILED, MOST_ROWS, build_page
+from kgverify.report.render.html import MOST_DETAILED, MOST_ROWS, build_page, render_html
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
