@@ -161,11 +161,11 @@ class Row(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What the template shows besides the fields of the report, in reading order.
+    """The parts of the page that are computed from a report, in reading order.
 
-    metrics:  see `metric_rows`
-    groups:   rows under one heading, which is a stage; causes have no heading
-    engines:  both engines, line by line
+    metrics: see `metric_rows`
+    groups:  rows under one heading, which is a stage; causes have no heading
+    engines: both engines, line by line
     """
 
     metrics: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
