@@ -1,7 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -139,17 +138,8 @@ class LazyTraceView(TraceView):
     """Looks things up in a trace that stays on disk: reads what was asked for, and checks it by its digest."""
 
     def __init__(self, trace: TraceFile) -> None:
+        super().__init__(trace.metadata_only())
         self._mapped = trace
-
-    @cached_property
-    def trace(self) -> Trace:  # type: ignore[override]
-        """The trace without its candidates."""
-        return self._mapped.metadata_only()
-
-    @cached_property
-    def names(self) -> Names:  # type: ignore[override]
-        """The names of its ids."""
-        return Names(self.trace)
 
     @property
     def num_candidates(self) -> int:

@@ -192,7 +192,7 @@ def test_a_changed_goal_and_a_changed_resolvent_are_aligned(agreeing: Verificati
 
 
 def test_of_many_resolvents_the_culprit_and_the_chosen_stay(hostile: Verification):
-    derivation = page_of(hostile).groups[0].rows[0].detail.derivation
+    derivation = page_of(hostile).rows[0].detail.derivation
     shown = [pair for pair in derivation.pairs if pair.mark != "hidden"]
     assert len(shown) == MOST_PAIRS
     assert any(pair.is_culprit for pair in shown)
