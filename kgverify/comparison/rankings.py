@@ -46,7 +46,10 @@ def compare_rankings(
         wrong = {g: (w.get(g), h.get(g)) for w, h in reversed(pairs) for g in {**w, **h} if w.get(g) != h.get(g)}
         found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
     else:
-        touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
+        candidates = expected.columns.candidates
+        touched = {(each.query, each.side) for each in comparison.divergences}
+        for tie in comparison.near_ties:
+            touched.add((int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate]))))
         error = expected.header.engine.score_error + actual.header.engine.score_error
         for group in sorted({**left, **right}):
             wanted, got = left.get(group), right.get(group)
@@ -86,14 +89,6 @@ class _Ranks(NamedTuple):
 def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
     rows = zip(*(column.tolist() for column in rankings), strict=True)
     return {(query, side): _Ranks(*ranks) for query, side, *ranks in rows}
-
-
-def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, str]]:
-    candidates = expected.columns.candidates
-    return {
-        (int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate])))
-        for tie in comparison.near_ties
-    }
 
 
 def _is_rounding(

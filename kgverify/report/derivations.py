@@ -13,7 +13,7 @@ from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
-from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView, outcome_name
+from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
 from kgverify.report.wording import clip
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
@@ -336,18 +336,12 @@ def _align_resolvents(
         elif keys[0][i] != keys[1][j]:
             pairs.append(Pair("changed", *lines))
         else:
-            pairs.append(Pair(*_compare_scores(left[i], right[j], lines, tolerance)))
+            mark = "same" if is_close(left[i].score, right[j].score, tolerance) else "score"
+            if mark == "score" and lines[0] and lines[1] and lines[0].score == lines[1].score:
+                scores = repr(left[i].score), repr(right[j].score)
+                lines = lines[0]._replace(score=scores[0]), lines[1]._replace(score=scores[1])
+            pairs.append(Pair(mark, *lines))
     return tuple(pairs)
-
-
-def _compare_scores(
-    expected: ResolventView, actual: ResolventView, lines: tuple[Line | None, Line | None], tolerance: float
-) -> tuple[str, Line | None, Line | None]:
-    if is_close(expected.score, actual.score, tolerance) or lines[0] is None or lines[1] is None:
-        return "same", *lines
-    if lines[0].score == lines[1].score:
-        return "score", lines[0]._replace(score=repr(expected.score)), lines[1]._replace(score=repr(actual.score))
-    return "score", *lines
 
 
 def _line(step: StepView, index: int, names: Names) -> Line:

@@ -46,6 +46,7 @@ class TraceView:
                 fix="choose a candidate that the trace has",
             )
         c, row = self._find(candidate)
+        has_sum = "candidates.log_probability" in self.trace.fields
         return {
             "candidate": candidate,
             "atom": self.names.atom(tuple(c.atom[row].tolist())),
@@ -53,13 +54,9 @@ class TraceView:
             "side": side_name(int(c.side[row])),
             "outcome": outcome_name(int(c.outcome[row])),
             "is_limited": bool(c.is_limited[row]),
-            "log_probability": float(c.log_probability[row]) if self._has_sums else None,
+            "log_probability": float(c.log_probability[row]) if has_sum else None,
             "num_steps": int(c.num_steps[row]),
         }
-
-    @property
-    def _has_sums(self) -> bool:
-        return "candidates.log_probability" in self.trace.fields
 
     def view(self, candidate: int, step: int) -> StepView:
         """Return a step of a candidate."""
