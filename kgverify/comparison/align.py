@@ -11,7 +11,7 @@ from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import side_name
 from kgverify.program.stages import Stage
-from kgverify.trace.model.columns import Candidates, CandidateSet
+from kgverify.trace.model.columns import CandidateSet
 from kgverify.trace.model.digests import Words, fold, words_of
 
 ROWS: Final = 1 << 16
@@ -30,18 +30,6 @@ class Alignment(NamedTuple):
     extra: NDArray[np.int64]
 
 
-class LoadedCandidates:
-    """Candidates in memory."""
-
-    def __init__(self, candidates: Candidates | CandidateSet) -> None:
-        self._candidates = CandidateSet(*candidates[:3])
-        self.num_candidates = len(candidates.query)
-
-    def take(self, rows: NDArray[np.int64]) -> CandidateSet:
-        """Return query, side and atom of some candidates."""
-        return self._candidates.take(rows)
-
-
 class SourceCandidates:
     """Candidates of a source, which may stay on disk; `convert` brings their atoms into the common ids."""
 
@@ -56,7 +44,7 @@ class SourceCandidates:
         return CandidateSet(query, side, self._convert(atom) if self._convert is not None else atom)
 
 
-CandidateReader = LoadedCandidates | SourceCandidates
+CandidateReader = CandidateSet | SourceCandidates
 """The query, side and atom of the candidates of one trace, in the ids that both traces have."""
 
 

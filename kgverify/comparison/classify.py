@@ -35,6 +35,11 @@ class Surroundings(NamedTuple):
     error_bound: float
     draw: str = ""
 
+    @property
+    def steps(self) -> list[StepView]:
+        """The steps that exist, the expected one first."""
+        return [step for step in (self.expected, self.actual) if step is not None]
+
 
 class Finding(NamedTuple):
     """A class with its evidence, a confidence from 0 to 1, and the situation in which it was found."""
@@ -109,7 +114,7 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if stage is Stage.FINISH:
         return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0)
     if stage in (Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT):
-        return _of_goal(stage, around)
+        return _of_goal(around)
     return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
 
 
@@ -129,9 +134,7 @@ def _of_step_count(around: Surroundings) -> Finding:
 
 def _copied(around: Surroundings) -> Finding | None:
     """Find an earlier step that has the actual resolvents."""
-    expected, actual = around.expected, around.actual
-    if expected is None or actual is None:
-        return None
+    expected, actual = around.steps
     if expected.goal != actual.goal:
         return None
     contents = [r.content for r in actual.resolvents]
@@ -146,14 +149,13 @@ def _copied(around: Surroundings) -> Finding | None:
 
 def _of_matches(stage: Stage, around: Surroundings) -> Finding:
     if around.outputs is None:
-        sides = [_clauses(step, stage) for step in (around.expected, around.actual) if step]
+        sides = [_clauses(step, stage) for step in around.steps]
     else:
         sides = [Counter(output) for output in around.outputs]
     missing, extra = sides[0] - sides[1], sides[1] - sides[0]
-    situation = ""
-    selected = around.expected.goal[0] if around.expected and around.expected.goal else None
-    if selected is not None and selected.first < 0 and selected.first == selected.second:
-        situation = "a repeated variable is selected"
+    selected = around.steps[0].goal[:1]
+    is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in selected)
+    situation = "a repeated variable is selected" if is_repeated else ""
     what = "rules" if stage is Stage.MATCH_RULES else "facts"
     if missing and extra:
         return Finding(
@@ -216,12 +218,8 @@ def _of_limit(around: Surroundings) -> Finding:
 def _items(around: Surroundings) -> tuple[list[Any], list[Any]]:
     if around.outputs is not None:
         return list(around.outputs[0]), list(around.outputs[1])
-    sides = [
-        [(r.kind, r.origin_kind, r.origin, r.atoms) for r in step.resolvents]
-        for step in (around.expected, around.actual)
-        if step
-    ]
-    return sides[0], sides[1]
+    expected, actual = ([(r.kind, *r.clause, r.atoms) for r in step.resolvents] for step in around.steps)
+    return expected, actual
 
 
 def _goal(atoms: Any) -> Goal:
@@ -232,7 +230,7 @@ def _dropped(around: Surroundings) -> str:
     if around.outputs is not None:
         counts = [tuple(output[1:]) for output in around.outputs]
     else:
-        counts = [(s.dropped_atoms, s.dropped_resolvents) for s in (around.expected, around.actual) if s]
+        counts = [(step.dropped_atoms, step.dropped_resolvents) for step in around.steps]
     return f"dropped (by max_atoms, by max_resolvents): expected {counts[0]}, actual {counts[1]}"
 
 
@@ -241,20 +239,15 @@ def _proof_situation(stage: Stage, around: Surroundings) -> str:
         listed = [output[0] if stage is Stage.LIMIT else output for output in around.outputs]
         has_proof = [any(item[0] == GoalKind.TRUE for item in side) for side in listed]
     else:
-        has_proof = [any(r.kind == GoalKind.TRUE for r in s.resolvents) for s in (around.expected, around.actual) if s]
+        has_proof = [any(r.kind == GoalKind.TRUE for r in step.resolvents) for step in around.steps]
     if has_proof == [False, True]:
         return "a false proof"
     return "a proof is lost" if has_proof == [True, False] else ""
 
 
 def _of_scores(around: Surroundings) -> Finding:
-    if around.outputs is not None:
-        pairs = list(zip(*around.outputs, strict=False))
-    else:
-        pairs = [
-            (e.score, a.score)
-            for e, a in zip(*(s.resolvents for s in (around.expected, around.actual) if s), strict=False)
-        ]
+    scores = around.outputs or [[r.score for r in step.resolvents] for step in around.steps]
+    pairs = list(zip(*scores, strict=False))
     if any(a != a for _, a in pairs):
         return Finding(DifferenceClass.NUMBER, "a score is NaN", 1.0, "NaN")
     worst = max((abs(e - a) / max(1.0, abs(e), abs(a)) for e, a in pairs), default=0.0)
@@ -266,8 +259,8 @@ def _of_scores(around: Surroundings) -> Finding:
 
 
 def _of_choice(around: Surroundings) -> Finding:
-    expected, actual = around.expected, around.actual
-    if expected is None or actual is None or expected.chosen is None or actual.chosen is None:
+    expected, actual = around.steps
+    if expected.chosen is None or actual.chosen is None:
         return Finding(DifferenceClass.NUMBER, "the choice is not the index of a resolvent", 0.9)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
     own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score
@@ -278,10 +271,8 @@ def _of_choice(around: Surroundings) -> Finding:
     return Finding(DifferenceClass.NUMBER, f"the chosen resolvent scores {gap:.3g} below the highest", 0.8)
 
 
-def _of_goal(stage: Stage, around: Surroundings) -> Finding:
-    expected, actual = around.expected, around.actual
-    if expected is None or actual is None:
-        return Finding(DifferenceClass.UNCLASSIFIED, f"one side has no step at {stage.value}", 0.0)
+def _of_goal(around: Surroundings) -> Finding:
+    expected, actual = around.steps
     if expected.goal == actual.goal:
         if expected.depth != actual.depth:
             return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -49,16 +49,14 @@ _Located = TypeVar("_Located", Divergence, NearTie)
 
 
 def compare(
-    expected: Trace | TraceFile | Path | str,
-    actual: Trace | TraceFile | Path | str,
-    *,
-    lockstep: bool = False,
-    verifies_content: bool | None = None,
-    kept: int | None = None,
-    rebuilding: Rebuilding | None = None,
-    progress: Progress = lambda num_bytes: None,
+    expected: Trace | TraceFile | Path | str, actual: Trace | TraceFile | Path | str, **options: Any
 ) -> Comparison:
-    """Compare two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
+    """Compare two traces; the options are those of `Comparer`."""
+    return Comparer(expected, actual, **options).compare()
+
+
+class Comparer:
+    """Compares two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
 
     lockstep:         each candidate of both traces is one position from which one step was taken, and every step that
                       differs is a divergence; else each candidate has its first divergence
@@ -67,24 +65,9 @@ def compare(
                       digests of a trace with goals if the other has none and only digests can be compared.
     kept:             the number of divergences to list; the verdict, the level and the coverage are those of all
     rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
+    explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
-    """
-    return Comparer(
-        expected,
-        actual,
-        lockstep=lockstep,
-        verifies_content=verifies_content,
-        kept=kept,
-        rebuilding=rebuilding,
-        progress=progress,
-    ).compare()
-
-
-class Comparer:
-    """Compares two traces; the parameters are those of `compare`.
-
-    explains: whether to name the stages that both traces recorded, and to classify the divergences that are listed
 
     sources:    both traces as they are read
 
@@ -129,19 +112,15 @@ class Comparer:
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self._has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
-        self._start()
 
-    def _start(self) -> None:
+    def compare(self) -> Comparison:
+        """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
         self._found = _Found(self._kept)
         self._num_steps = self._num_resolvents = 0
         self._has_other_bits = False
         self.findings: tuple[Finding, ...] = ()
         self.draws: dict[tuple[int, str], str] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
-
-    def compare(self) -> Comparison:
-        """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
-        self._start()
         faults = [fault for source in self.sources for fault in source.faults]
         num_pairs, blocks, alignment = self._find_suspects()
         if alignment is not None and not faults:
@@ -164,11 +143,13 @@ class Comparer:
             *(f"a shard is not there: {fault}" for fault in faults),
             *self._pair.reasons,
             *self._pair.explain_undecided(found.num_by_digest),
-            *_lacking_coverage(coverage),
         ]
-        level = highest_level(list(found.levels))
-        if level is None and self._has_other_bits:
-            level = Level.BITS
+        if not coverage.candidates or not coverage.steps:
+            reasons.append(
+                f"nothing was compared: {coverage.candidates_expected} candidates expected,"
+                f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
+            )
+        level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
         if self._explains:
             rebuild = self.rebuilds.expected
             known = find_goals(*self.sources, self._numbering, rebuild, found.wanted_goals)
@@ -269,7 +250,10 @@ class Comparer:
             begin = first
             while begin < last:
                 end = min([last, *(begin + size for size in sizes)])
-                rows = _rows_of(alignment, begin, end)
+                if alignment is None:
+                    rows = np.arange(begin, end), np.arange(begin, end)
+                else:
+                    rows = alignment.expected[begin:end], alignment.actual[begin:end]
                 for source, own in zip(self.sources, rows, strict=True) if sizes else ():
                     sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
                     end = min(end, begin + max(1, int(np.searchsorted(sums, min(sizes), side="right"))))
@@ -338,23 +322,6 @@ class Comparer:
 
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The rows of paired candidates in the expected and the actual trace."""
-
-
-def _rows_of(alignment: Alignment | None, begin: int, end: int) -> _Rows:
-    if alignment is None:
-        same = np.arange(begin, end)
-        return same, same
-    return alignment.expected[begin:end], alignment.actual[begin:end]
-
-
-def _lacking_coverage(coverage: Coverage) -> list[str]:
-    """Return why nothing can be decided, if nothing was compared."""
-    if coverage.candidates and coverage.steps:
-        return []
-    return [
-        f"nothing was compared: {coverage.candidates_expected} candidates expected,"
-        f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
-    ]
 
 
 class _Listed(NamedTuple):

@@ -46,7 +46,10 @@ def compare_rankings(
         wrong = {g: (w.get(g), h.get(g)) for w, h in reversed(pairs) for g in {**w, **h} if w.get(g) != h.get(g)}
         found = [_divergence(group, *wrong[group], expected, names) for group in sorted(wrong)]
     else:
-        touched = {(d.query, d.side) for d in comparison.divergences} | _near_tie_groups(comparison, expected)
+        candidates = expected.columns.candidates
+        touched = {(each.query, each.side) for each in comparison.divergences}
+        for tie in comparison.near_ties:
+            touched.add((int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate]))))
         error = expected.header.engine.score_error + actual.header.engine.score_error
         for group in sorted({**left, **right}):
             wanted, got = left.get(group), right.get(group)
@@ -54,9 +57,7 @@ def compare_rankings(
             if wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got):
                 found.append(_divergence(group, wanted, got, expected, names))
     differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
-    levels = [each.level for each in (*comparison.divergences, *found)]
-    if comparison.level is not None:
-        levels.append(comparison.level)
+    levels = [comparison.level, *(each.level for each in (*comparison.divergences, *found))]
     if differing and (comparison.divergences or found):
         metric = not np.isclose(
             mean_reciprocal_rank(expected.rankings), mean_reciprocal_rank(actual.rankings), rtol=0, atol=1e-12
@@ -78,7 +79,7 @@ def compare_rankings(
 
 
 class _Ranks(NamedTuple):
-    """A row of the rankings."""
+    """A row of the rankings, without its query and side."""
 
     num_ranked: int
     optimistic: float
@@ -86,25 +87,8 @@ class _Ranks(NamedTuple):
 
 
 def _by_group(rankings: Rankings) -> dict[tuple[int, int], _Ranks]:
-    return {
-        (query, side): _Ranks(num_ranked, optimistic, pessimistic)
-        for query, side, num_ranked, optimistic, pessimistic in zip(
-            rankings.query.tolist(),
-            rankings.side.tolist(),
-            rankings.num_ranked.tolist(),
-            rankings.optimistic.tolist(),
-            rankings.pessimistic.tolist(),
-            strict=True,
-        )
-    }
-
-
-def _near_tie_groups(comparison: Comparison, expected: Trace) -> set[tuple[int, str]]:
-    candidates = expected.columns.candidates
-    return {
-        (int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate])))
-        for tie in comparison.near_ties
-    }
+    rows = zip(*(column.tolist() for column in rankings), strict=True)
+    return {(query, side): _Ranks(*ranks) for query, side, *ranks in rows}
 
 
 def _is_rounding(

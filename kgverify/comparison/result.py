@@ -1,5 +1,6 @@
 """The result of a comparison, as data. `kgverify.report` turns it into text."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -44,10 +45,9 @@ class Level(StrEnum):
     METRIC = "metric"
 
 
-def highest_level(levels: "list[Level]") -> Level | None:
+def highest_level(levels: Iterable[Level | None]) -> Level | None:
     """Return the most severe level, or None if there are no levels."""
-    order = list(Level)
-    return max(levels, key=order.index, default=None)
+    return max(filter(None, levels), key=list(Level).index, default=None)
 
 
 class DifferenceClass(StrEnum):

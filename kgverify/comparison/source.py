@@ -11,13 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import (
     Columns,
     Digests,
     Rankings,
     expand_rows,
+    no_stage_items,
     select_candidates,
+    select_stage_items,
     starts_of,
 )
 from kgverify.trace.model.levels import has_goals
@@ -43,18 +44,13 @@ class MemorySource:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.header, self.symbols, self.fields = trace.header, trace.symbols, trace.fields
+        self.header, self.fields, self.rankings = trace.header, trace.fields, trace.rankings
         self.num_candidates = len(trace.columns.candidates.query)
         self.num_steps = len(trace.columns.steps.depth)
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
         """Return the whole trace."""
         return self.trace
-
-    @property
-    def rankings(self) -> Rankings | None:
-        """The rankings, None if there are no rankings."""
-        return self.trace.rankings
 
     def load_all(self) -> Trace:
         """Return the whole trace."""
@@ -70,18 +66,20 @@ class MemorySource:
         return column[rows]
 
     def read_rows(self, rows: NDArray[np.int64]) -> Columns:
-        """Return candidates with all their steps."""
-        return self.trace.columns if self._is_all(rows) else select_candidates(self.trace.columns, rows)
+        """Return candidates with all their steps, without the outputs of stages, which decide nothing."""
+        columns = self.trace.columns._replace(stages=no_stage_items())
+        return columns if self._is_all(rows) else select_candidates(columns, rows)
 
     def with_columns(self, columns: Columns) -> Trace:
         """Return the trace with other columns, unchecked and without digests."""
         return replace(self.trace, columns=columns, digests=_NO_DIGESTS)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
-        """Return some candidates as a trace."""
+        """Return some candidates as a trace, with the outputs of stages."""
         if self._is_all(rows):
             return self.trace
         steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
+        columns = columns._replace(stages=select_stage_items(self.trace.columns.stages, steps))
         return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
 
     def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:
@@ -116,11 +114,6 @@ class FileSource:
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
         self.block_steps: int | None = BLOCK_STEPS
         self.is_verified = False
-
-    @property
-    def symbols(self) -> Symbols:
-        """The names of predicates and constants."""
-        return self.trace.symbols
 
     @property
     def rankings(self) -> Rankings | None:

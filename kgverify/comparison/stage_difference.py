@@ -8,7 +8,7 @@ import msgspec
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.locate import is_close, list_missing, shorten
 from kgverify.comparison.result import Divergence, Value
-from kgverify.comparison.step_view import Names, outcome_name
+from kgverify.comparison.step_view import Names, ResolventView, outcome_name
 from kgverify.program.atoms import Atom
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
@@ -70,14 +70,8 @@ def name_stage(divergence: Divergence, stage: Stage, expected: Any, actual: Any,
 
 def first_difference(expected: StageOutputs, actual: StageOutputs, tolerance: float) -> Stage | None:
     """Return the earliest stage that both engines show and whose outputs differ."""
-    for stage in STEP_STAGES:
-        if (
-            stage in expected
-            and stage in actual
-            and not is_same_output(stage, expected[stage], actual[stage], tolerance)
-        ):
-            return stage
-    return None
+    shown = (stage for stage in STEP_STAGES if stage in expected and stage in actual)
+    return next((s for s in shown if not is_same_output(s, expected[s], actual[s], tolerance)), None)
 
 
 def is_same_output(stage: Stage, expected: Any, actual: Any, tolerance: float) -> bool:
@@ -142,6 +136,4 @@ def _render_item(stage: Stage, item: Any, names: Names) -> str:
     if stage is Stage.MATCH_FACTS:
         return names.clause(Origin.FACT, item)
     kind, origin_kind, origin, atoms = item if len(item) == 4 else (GoalKind.GOAL, *item)
-    text = names.goal(tuple(Atom(*a) for a in atoms), kind)
-    made_by = names.clause(origin_kind, origin)
-    return f"{text}   by {made_by}" if made_by else text
+    return names.resolvent(ResolventView(kind, tuple(Atom(*a) for a in atoms), origin_kind, origin, 0.0))

@@ -158,10 +158,7 @@ def find_differing_ranges(
         if (is_same and x.dtype.kind == "f") or not is_same:
             is_same = agrees is not None and agrees(x, y, begin)
         if not is_same:
-            if found and found[-1][1] == begin:
-                found[-1] = found[-1][0], end
-            else:
-                found.append((begin, end))
+            found.append((begin, end))
         num_passed += x.nbytes + y.nbytes
         progress(x.nbytes + y.nbytes)
         if num_passed > _RELEASE_BYTES:
@@ -177,7 +174,7 @@ def find_differing_ranges(
             for file in trace.files:
                 if name in file.stored and not file.length(name):
                     file.verify(name)
-    return found
+    return join_ranges(found)
 
 
 def _compare_pieces(

@@ -3,18 +3,19 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import Alignment, LoadedCandidates, align_candidates
+from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
-from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView, outcome_name
+from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
 from kgverify.report.wording import clip
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.stage_items import StageOutputs, StageReader
 from kgverify.trace.model.trace import Trace
 
@@ -51,24 +52,21 @@ class SidesReader:
         self.names = pair.names, pair.actual_names
         self.score_tolerance = pair.score_tolerance
         self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
-        self._expected, self._actual = pair.expected.columns, pair.actual.columns
-        self._readers = StepReader(self._expected), StepReader(self._actual)
-        self._stage_readers = StageReader(self._expected), StageReader(self._actual)
-        alignment = _align(self._expected.candidates, self._actual.candidates)
-        self._actual_of = dict(zip(alignment.expected.tolist(), alignment.actual.tolist(), strict=True))
-        self._stepped: StepReader | None = None
-        self._stepped_of: dict[int, int] = {}
+        self._readers = [StepReader(trace.columns) for trace in (pair.expected, pair.actual)]
+        self._stage_readers = [StageReader(reader.columns) for reader in self._readers]
+        self._num_steps = [reader.columns.candidates.num_steps for reader in self._readers]
+        self._actual_of = _align(pair.expected.columns, pair.actual.columns)
+        self._stepped_of: dict[int, int] | None = None
         if stepped is not None:
             shared = share_symbols(pair.expected, stepped)
             self.names = pair.names, Names(shared)
-            self._stepped = StepReader(shared.columns)
-            aligned = _align(lockstep_columns(expected.columns).candidates, shared.columns.candidates)
-            self._stepped_of = dict(zip(aligned.expected.tolist(), aligned.actual.tolist(), strict=True))
+            self._readers[1] = StepReader(shared.columns)
+            self._stepped_of = _align(lockstep_columns(expected.columns), shared.columns)
 
     @property
     def has_stepped(self) -> bool:
         """True if the actual steps are those of lockstep."""
-        return self._stepped is not None
+        return self._stepped_of is not None
 
     def actual_candidate(self, divergence: Divergence) -> int | None:
         """Return the row of a divergence's candidate in the actual trace, or None if it is missing there."""
@@ -78,58 +76,53 @@ class SidesReader:
 
     def num_steps(self, candidate: int) -> tuple[int, int]:
         """Return the number of steps of a candidate on each side."""
-        expected = _count(self._expected.candidates.num_steps, candidate)
-        if self._stepped is not None:
-            return expected, expected
-        return expected, _count(self._actual.candidates.num_steps, self._actual_of.get(candidate))
+        expected = _count(self._num_steps[0], candidate)
+        return expected, expected if self.has_stepped else _count(self._num_steps[1], self._actual_of.get(candidate))
 
     def read(self, candidate: int, step: int) -> Sides:
         """Return the step of both sides."""
-        num_expected, num_actual = self.num_steps(candidate)
-        expected = self.read_expected(candidate, step) if 0 <= step < num_expected else None
-        if self._stepped is not None:
-            return Sides(expected, self._read_stepped(candidate, step) if expected else None, True)
-        actual = self._read_actual(candidate, step) if 0 <= step < num_actual else None
-        return Sides(expected, actual, self._agree_before(candidate, step))
+        expected, actual = (self._view(side, candidate, step) for side in (0, 1))
+        return Sides(expected, actual, self.has_stepped or self._agree_before(candidate, step))
 
     def read_expected(self, candidate: int, step: int) -> StepView:
         """Return a step of the expected side, which must have it."""
-        reader = self._readers[0]
-        return reader.read(reader.first_step[candidate] + step)
-
-    def _read_actual(self, candidate: int, step: int) -> StepView:
-        reader = self._readers[1]
-        return reader.read(reader.first_step[self._actual_of[candidate]] + step)
-
-    def _read_stepped(self, candidate: int, step: int) -> StepView | None:
-        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
-        if self._stepped is None or position is None:
-            return None
-        first, end = self._stepped.first_step[position : position + 2]
-        return self._stepped.read(first) if first < end else None
+        return self._readers[0].read(self._readers[0].first_step[candidate] + step)
 
     def outputs(self, candidate: int, step: int) -> tuple[StageOutputs, StageOutputs]:
         """Return the outputs of the stages of a step on both sides; empty if a side has no such step or did not record them."""
-        rows = candidate, None if self._stepped is not None else self._actual_of.get(candidate)
-        sides = zip(self._stage_readers, self._readers, rows, self.num_steps(candidate), strict=True)
-        expected, actual = (
-            stages.read(reader.first_step[row] + step) if row is not None and 0 <= step < num_steps else {}
-            for stages, reader, row, num_steps in sides
-        )
+        rows = self._row(0, candidate, step), None if self.has_stepped else self._row(1, candidate, step)
+        sides = zip(self._stage_readers, rows, strict=True)
+        expected, actual = (stages.read(row) if row is not None else {} for stages, row in sides)
         return expected, actual
 
+    def _row(self, side: int, candidate: int, step: int) -> int | None:
+        """Return the row of a step among the steps of a side (0: expected, 1: actual); None if it has no such step."""
+        if not 0 <= step < self.num_steps(candidate)[side]:
+            return None
+        if not side or self._stepped_of is None:
+            return self._readers[side].first_step[self._actual_of[candidate] if side else candidate] + step
+        position = self._stepped_of.get(self._readers[0].first_step[candidate] + step)
+        begin, end = (0, 0) if position is None else self._readers[1].first_step[position : position + 2]
+        return begin if begin < end else None
+
+    def _view(self, side: int, candidate: int, step: int) -> StepView | None:
+        row = self._row(side, candidate, step)
+        return self._readers[side].read(row) if row is not None else None
+
     def _agree_before(self, candidate: int, step: int) -> bool:
-        if min(self.num_steps(candidate)) < step or candidate not in self._actual_of:
+        if candidate not in self._actual_of:
             return False
         for number in range(step):
-            left, right = self.read_expected(candidate, number), self._read_actual(candidate, number)
-            if left.goal != right.goal or left.chosen != right.chosen:
+            left, right = (self._view(side, candidate, number) for side in (0, 1))
+            if left is None or right is None or left.goal != right.goal or left.chosen != right.chosen:
                 return False
         return True
 
 
-def _align(expected: Candidates, actual: Candidates) -> Alignment:
-    return align_candidates(LoadedCandidates(expected), LoadedCandidates(actual))
+def _align(expected: Columns, actual: Columns) -> dict[int, int]:
+    """Return the actual row of each expected candidate that both sides have."""
+    found = align_candidates(*(CandidateSet(*columns.candidates[:3]) for columns in (expected, actual)))
+    return dict(zip(found.expected.tolist(), found.actual.tolist(), strict=True))
 
 
 def _count(num_steps: NDArray[np.uint32], candidate: int | None) -> int:
@@ -269,7 +262,10 @@ class DerivationReader:
             )
         elif expected is None or actual is None:
             note = f"The {'actual' if actual is None else 'expected'} derivation has no such step."
-        return self._align(divergence, before, expected, actual, note)
+        found = self._derive(divergence.step, expected, actual, note)._replace(before=before)
+        if not note:
+            found = _point_at_culprit(divergence, found)
+        return found._replace(pairs=_shorten(found.pairs))
 
     def read_step(self, candidate: int, step: int) -> Derivation:
         """Return any step side by side, without an arrow, even if the two sides made different choices before it."""
@@ -279,10 +275,8 @@ class DerivationReader:
             note = f"The {'actual' if actual is None else 'expected'} side has no such step."
         elif not is_same_way:
             note = "The two derivations diverged before this step: differences here are consequences."
-        goals = tuple(_align_goals(expected, actual, self.sides.names))
-        pairs = _align_resolvents(expected, actual, self.sides.names, self.sides.score_tolerance)
-        facts = tuple(_facts(expected, actual, self.sides.names))
-        return Derivation((), step, goals, pairs=_shorten(pairs), facts=facts, note=note)
+        found = self._derive(step, expected, actual, note)
+        return found._replace(pairs=_shorten(found.pairs))
 
     def steps_before(self, candidate: int, step: int) -> tuple[StepBefore, ...]:
         """Return the last steps before a step, as the expected side took them."""
@@ -293,29 +287,16 @@ class DerivationReader:
         view = self.sides.read_expected(candidate, step)
         return describe_step(step, view, self.sides.names[0], (candidate, step) not in self._divergent)
 
-    def _align(
-        self,
-        divergence: Divergence,
-        before: tuple[StepBefore, ...],
-        expected: StepView | None,
-        actual: StepView | None,
-        note: str,
-    ) -> Derivation:
+    def _derive(self, step: int, expected: StepView | None, actual: StepView | None, note: str) -> Derivation:
         names = self.sides.names
-        goals = tuple(_align_goals(expected, actual, names))
-        pairs = _align_resolvents(expected, actual, names, self.sides.score_tolerance)
-        facts = tuple(_facts(expected, actual, names))
-        if note:
-            return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
-        is_goal, pairs, facts = _point_at_culprit(divergence, goals, pairs, facts)
-        arrows = [is_goal, *(pair.is_culprit for pair in pairs), *(fact.is_culprit for fact in facts)]
-        if not any(arrows):
-            note = (
-                "In its own run the actual engine took this step as expected, so the saved trace does not show the"
-                " difference: it depends on the steps that run beside it. The difference is shown above."
-            )
-            return Derivation(before, divergence.step, goals, pairs=_shorten(pairs), facts=facts, note=note)
-        return Derivation(before, divergence.step, goals, is_goal, _shorten(pairs), facts)
+        return Derivation(
+            (),
+            step,
+            tuple(_align_goals(expected, actual, names)),
+            pairs=_align_resolvents(expected, actual, names, self.sides.score_tolerance),
+            facts=tuple(_facts(expected, actual, names)),
+            note=note,
+        )
 
 
 def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> StepBefore:
@@ -328,17 +309,8 @@ def describe_step(step: int, view: StepView, names: Names, agrees: bool) -> Step
 def _align_goals(expected: StepView | None, actual: StepView | None, names: tuple[Names, Names]) -> Iterable[Atoms]:
     left = [clip(names[0].atom(atom)) for atom in expected.goal] if expected else []
     right = [clip(names[1].atom(atom)) for atom in actual.goal] if actual else []
-    if expected is None or actual is None:
-        return [*(Atoms(atom, None) for atom in left), *(Atoms(None, atom) for atom in right)]
-    aligned = []
-    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-        if tag in ("equal", "replace"):
-            length = max(b - a, d - c)
-            columns = [[*part, *[None] * (length - len(part))] for part in (left[a:b], right[c:d])]
-            aligned += [Atoms(*pair) for pair in zip(*columns, strict=True)]
-        else:
-            aligned += [Atoms(atom, None) for atom in left[a:b]] + [Atoms(None, atom) for atom in right[c:d]]
-    return aligned
+    blocks = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+    return [Atoms(*pair) for _, a, b, c, d in blocks for pair in zip_longest(left[a:b], right[c:d])]
 
 
 def _align_resolvents(
@@ -364,18 +336,12 @@ def _align_resolvents(
         elif keys[0][i] != keys[1][j]:
             pairs.append(Pair("changed", *lines))
         else:
-            pairs.append(Pair(*_compare_scores(left[i], right[j], lines, tolerance)))
+            mark = "same" if is_close(left[i].score, right[j].score, tolerance) else "score"
+            if mark == "score" and lines[0] and lines[1] and lines[0].score == lines[1].score:
+                scores = repr(left[i].score), repr(right[j].score)
+                lines = lines[0]._replace(score=scores[0]), lines[1]._replace(score=scores[1])
+            pairs.append(Pair(mark, *lines))
     return tuple(pairs)
-
-
-def _compare_scores(
-    expected: ResolventView, actual: ResolventView, lines: tuple[Line | None, Line | None], tolerance: float
-) -> tuple[str, Line | None, Line | None]:
-    if is_close(expected.score, actual.score, tolerance) or lines[0] is None or lines[1] is None:
-        return "same", *lines
-    if lines[0].score == lines[1].score:
-        return "score", lines[0]._replace(score=repr(expected.score)), lines[1]._replace(score=repr(actual.score))
-    return "score", *lines
 
 
 def _line(step: StepView, index: int, names: Names) -> Line:
@@ -439,9 +405,7 @@ def _facts_of(step: StepView | None, names: Names) -> tuple[str, ...]:
     return (*(f"{count:,}" for count in counts), f"{step.choice}: {chosen}", outcome_name(step.outcome))
 
 
-def _point_at_culprit(
-    divergence: Divergence, goals: tuple[Atoms, ...], pairs: tuple[Pair, ...], facts: tuple[Fact, ...]
-) -> tuple[bool, tuple[Pair, ...], tuple[Fact, ...]]:
+def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:
     """Put the arrow at the field of the divergence, or at the first difference if that field is equal."""
     # The targets of the arrow: the goals, a pair of resolvents, or the index of a fact.
     wanted: dict[str, tuple[int | str, ...]] = {
@@ -456,18 +420,22 @@ def _point_at_culprit(
         "stage.finish": (5,),
         "steps.outcome": (5,),
     }
+    pairs, facts = list(found.pairs), list(found.facts)
     for target in (*wanted.get(divergence.field, ()), "goal", "pair", *range(len(facts))):
-        if target == "goal" and any(atoms.differs for atoms in goals):
-            return True, pairs, facts
+        if target == "goal" and any(atoms.differs for atoms in found.goals):
+            return found._replace(goal_is_culprit=True)
         if target == "pair":
-            found = next((i for i, pair in enumerate(pairs) if pair.mark != "same"), None)
-            if found is not None:
-                marked = pairs[found]._replace(is_culprit=True)
-                return False, (*pairs[:found], marked, *pairs[found + 1 :]), facts
+            index = next((i for i, pair in enumerate(pairs) if pair.mark != "same"), None)
+            if index is not None:
+                pairs[index] = pairs[index]._replace(is_culprit=True)
+                return found._replace(pairs=tuple(pairs))
         if isinstance(target, int) and facts[target].differs:
-            fact = facts[target]._replace(is_culprit=True)
-            return False, pairs, (*facts[:target], fact, *facts[target + 1 :])
-    return False, pairs, facts
+            facts[target] = facts[target]._replace(is_culprit=True)
+            return found._replace(facts=tuple(facts))
+    return found._replace(
+        note="In its own run the actual engine took this step as expected, so the saved trace does not show the difference:"
+        " it depends on the steps that run beside it. The difference is shown above."
+    )
 
 
 def _shorten(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:

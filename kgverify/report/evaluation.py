@@ -6,10 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kgverify.program.limits import Limits
+from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
-
-_SIDES = ("both", "head", "tail")
-_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -117,10 +115,10 @@ def _headline(report: EvaluationReport) -> Text:
 
 def _metrics(report: EvaluationReport) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0))
-    for column in ("realistic ranks", *_SIDES):
+    for column in ("realistic ranks", *SIDES):
         table.add_column(column, no_wrap=True)
-    for metric in _METRICS:
-        values = (report.metrics.get(f"{side}.realistic.{metric}") for side in _SIDES)
+    for metric in METRICS:
+        values = (report.metrics.get(f"{side}.realistic.{metric}") for side in SIDES)
         table.add_row(metric, *("-" if value is None else f"{value:.4f}" for value in values))
     return table
 

@@ -106,13 +106,11 @@ def step_rows(trace: Trace, rows: NDArray[np.int64]) -> Iterator[Row]:
                     for r in view.resolvents
                 ]
             if "stages.told" in fields:
-                row["stages"] = list(_stage_rows(stages, first + step, names))
+                row["stages"] = [
+                    {"stage": stage.value, "gave": list(render_output(stage, given, names))}
+                    for stage, given in stages.read(first + step).items()
+                ]
             yield row
-
-
-def _stage_rows(reader: StageReader, row: int, names: Names) -> Iterator[Row]:
-    for stage, given in reader.read(row).items():
-        yield {"stage": stage.value, "gave": list(render_output(stage, given, names))}
 
 
 def _write_json_lines(trace: Trace, rows: NDArray[np.int64], path: Path) -> None:

@@ -107,18 +107,10 @@ def build_report(
     caches: CompilerCaches | None = None,
 ) -> Report:
     """Combine a comparison with its context. `header` is the expected trace's."""
-    first = comparison.divergences[0] if comparison.divergences else None
     return Report(
-        verdict=comparison.verdict,
-        coverage=comparison.coverage,
+        **msgspec.structs.asdict(comparison),
         metrics=metrics,
-        divergences=comparison.divergences,
-        first_cause=first,
-        near_ties=comparison.near_ties,
-        level=comparison.level,
-        reasons=comparison.reasons,
-        notes=comparison.notes,
-        equality=comparison.equality,
+        first_cause=comparison.divergences[0] if comparison.divergences else None,
         determinism=determinism,
         lockstep=lockstep,
         run=header.run,

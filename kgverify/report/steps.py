@@ -1,7 +1,6 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -47,6 +46,7 @@ class TraceView:
                 fix="choose a candidate that the trace has",
             )
         c, row = self._find(candidate)
+        has_sum = "candidates.log_probability" in self.trace.fields
         return {
             "candidate": candidate,
             "atom": self.names.atom(tuple(c.atom[row].tolist())),
@@ -54,13 +54,9 @@ class TraceView:
             "side": side_name(int(c.side[row])),
             "outcome": outcome_name(int(c.outcome[row])),
             "is_limited": bool(c.is_limited[row]),
-            "log_probability": float(c.log_probability[row]) if self._has_sums else None,
+            "log_probability": float(c.log_probability[row]) if has_sum else None,
             "num_steps": int(c.num_steps[row]),
         }
-
-    @property
-    def _has_sums(self) -> bool:
-        return "candidates.log_probability" in self.trace.fields
 
     def view(self, candidate: int, step: int) -> StepView:
         """Return a step of a candidate."""
@@ -139,17 +135,8 @@ class LazyTraceView(TraceView):
     """Looks things up in a trace that stays on disk: reads what was asked for, and checks it by its digest."""
 
     def __init__(self, trace: TraceFile) -> None:
+        super().__init__(trace.metadata_only())
         self._mapped = trace
-
-    @cached_property
-    def trace(self) -> Trace:  # type: ignore[override]
-        """The trace without its candidates."""
-        return self._mapped.metadata_only()
-
-    @cached_property
-    def names(self) -> Names:  # type: ignore[override]
-        """The names of its ids."""
-        return Names(self.trace)
 
     @property
     def num_candidates(self) -> int:

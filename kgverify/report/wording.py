@@ -1,14 +1,22 @@
 """Phrases that several renderings share, and text made safe to show."""
 
 import shlex
+from collections.abc import Iterator
+from typing import Final
 
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, DifferenceClass, Divergence, Value
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
 
-MOST_CHARACTERS = 400
+MOST_CHARACTERS: Final = 400
 """The most characters of one text; names can be of any length."""
+
+METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
+"""The metrics that a report shows."""
+
+SIDES: Final = ("both", "head", "tail")
+"""The sides over which a report shows metrics."""
 
 
 def make_visible(text: str) -> str:
@@ -117,6 +125,26 @@ def cause_label(report: ReportContent, cause: int) -> str:
         return "rounding at near-ties"
     found = report.causes[cause]
     return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
+
+
+def describe_location(divergence: Divergence) -> str:
+    """Describe the location of a divergence: `candidate 3, step 2`, or the candidate alone."""
+    return f"candidate {divergence.candidate}" + (f", step {divergence.step}" if divergence.step >= 0 else "")
+
+
+def metric_rows(report: ReportContent, lacking: str) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Yield the name of each metric, and its expected and actual value over each of `SIDES`; none without metrics.
+
+    lacking: the text of a value that is missing
+    """
+
+    def render(values: dict[str, float], key: str) -> str:
+        return f"{values[key]:.4f}" if key in values else lacking
+
+    both = report.metrics
+    for metric in METRICS if both.expected or both.actual else ():
+        keys = [f"{side}.realistic.{metric}" for side in SIDES]
+        yield metric, tuple((render(both.expected, key), render(both.actual, key)) for key in keys)
 
 
 def show_commands(divergence: Divergence, number: int, actual_candidate: int | None) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import LoadedCandidates, align_candidates
+from kgverify.comparison.align import align_candidates
 from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
 from kgverify.comparison.result import NO_CANDIDATE, Attribution, Cause, Divergence, Share
 from kgverify.program.stages import Stage
 from kgverify.ranking.metric import MRR
-from kgverify.trace.model.columns import Candidates
+from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.trace import Trace
 
 MOST_EXACT: Final = 8
@@ -71,7 +71,7 @@ class _Counterfactuals:
         actual_rank: RankCandidates,
     ) -> None:
         e, a = expected.columns.candidates, actual.columns.candidates
-        pairs = align_candidates(LoadedCandidates(e), LoadedCandidates(a))
+        pairs = align_candidates(CandidateSet(*e[:3]), CandidateSet(*a[:3]))
         # One row for each pair, each candidate of the expected run alone, and each of the actual run alone.
         self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
         self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])

@@ -53,7 +53,7 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
         msgspec.structs.replace(
             stepped,
             divergences=tuple(divergences),
-            level=highest_level([level for level in (stepped.level, *(d.level for d in unexplained)) if level]),
+            level=highest_level([stepped.level, *(d.level for d in unexplained)]),
             verdict=Verdict.INCONCLUSIVE if reasons else verdict,
             reasons=reasons,
         ),
@@ -108,7 +108,7 @@ def follow_near_ties(
         near_ties=tuple(sorted([*ties, *further], key=lambda tie: (tie.candidate, tie.step))),
         verdict=Verdict.DIVERGE if found and comparison.verdict is Verdict.AGREE else comparison.verdict,
         coverage=msgspec.structs.replace(comparison.coverage, steps_after_near_ties=len(owner)),
-        level=highest_level([level for level in (comparison.level, *(each.level for each in found)) if level]),
+        level=highest_level([comparison.level, *(each.level for each in found)]),
     )
     return followed, comparer.views | views
 

@@ -153,7 +153,7 @@ def compare_recorded(
     verifies_content: bool | None = None,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
-    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `compare`.
+    """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
 
     Compact traces that differ are compared goal by goal, if their clauses imply the recorded goals.
     """

@@ -10,10 +10,17 @@ import pytest
 from report_runs import HOSTILE, change, with_many_causes, without_causes
 
 from kgverify.comparison.result import Verdict
-from kgverify.report.render.github import MOST_ERRORS, annotate, render_annotations
+from kgverify.report.render.github import (
+    MOST_ERRORS,
+    annotate,
+    escape_markdown,
+    fence,
+    format_code,
+    render_annotations,
+    render_markdown,
+)
 from kgverify.report.render.html import encode_for_script, render_html
 from kgverify.report.render.junit import render_junit
-from kgverify.report.render.markdown import escape_markdown, fence, format_code, render_markdown
 from kgverify.report.wording import clip, make_visible
 from kgverify.verification.verify import Verification
 

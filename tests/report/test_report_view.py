@@ -11,8 +11,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Attribution, NearTie, Share
 from kgverify.report.derivations import MOST_PAIRS, Derivation, DerivationReader
 from kgverify.report.render.charts import MOST_BARS, MOST_COLUMNS, build_heat_map, build_waterfall
-from kgverify.report.render.html import render_html
-from kgverify.report.render.html_view import MOST_DETAILED, MOST_ROWS, build_page
+from kgverify.report.render.html import MOST_DETAILED, MOST_ROWS, build_page, render_html
 from kgverify.trace.model.columns import select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
@@ -43,16 +42,20 @@ def derivation_of_change(trace: Trace, level: str, field: str, change) -> Deriva
 
 
 def test_the_header_tells_verdict_level_coverage_and_engines(faulty: Verification):
+    header = render_html(faulty.report, faulty.expected, faulty.actual).partition("</header>")[0]
+    assert '<span class="badge DIVERGE">DIVERGE</span>' in header
+    assert "<dd>metric: the most severe difference</dd>" in header
+    assert f"<dt>covered</dt><dd>{faulty.report.coverage.candidates} candidates, " in header
+    assert '<dd class="a">compiled (eager, cpu, float32, fact-cap)</dd>' in header
     page = page_of(faulty)
-    assert (page.verdict, page.level) == ("DIVERGE", "metric")
-    assert page.coverage.startswith(f"{faulty.report.coverage.candidates} candidates, ")
-    assert page.engines[1] == "compiled (eager, cpu, float32, fact-cap)"
-    assert page.metrics[0].cells[0].expected != page.metrics[0].cells[0].actual
-    assert page.num_changed
+    name, cells = page.metrics[0]
+    assert name == "mean_reciprocal_rank"
+    assert cells[0][0] != cells[0][1]
+    assert page.has_other_metrics
 
 
 def test_a_cause_opens_to_its_first_divergence_side_by_side(faulty: Verification):
-    row = page_of(faulty).groups[0].rows[0]
+    row = page_of(faulty).rows[0]
     assert (row.stage, row.kind) == ("match_facts", "missing")
     assert row.candidates == faulty.report.causes[0].num_candidates
     derivation = row.detail.derivation
@@ -78,16 +81,15 @@ def test_without_causes_the_divergences_stand_stage_by_stage(faulty: Verificatio
     report = without_causes(faulty.report)
     later = change(report.divergences[0], stage="rank", step=-1, field="rankings", expected="1", actual="2")
     page = page_of(faulty, change(report, divergences=(later, *report.divergences)))
-    assert [group.title for group in page.groups] == ["match_facts", "rank"]
-    assert page.num_rows == len(report.divergences) + 1
-    assert page.groups[1].rows[0].detail.derivation is None
-    assert not page.has_causes
+    assert [title for title, _ in page.groups] == ["match_facts", "rank"]
+    assert len(page.rows) == len(report.divergences) + 1
+    assert page.groups[1][1][0].detail.derivation is None
     assert page.bars == ()
 
 
 def test_a_run_that_agrees_has_no_rows(agreeing: Verification):
     page = page_of(agreeing)
-    assert (page.groups[0].rows if page.groups else (), page.heat.rows, page.bars) == ((), (), ())
+    assert (page.rows, page.heat.rows, page.bars) == ([], (), ())
     assert page.commands == ("kgverify show expected.h5",)
 
 
@@ -118,10 +120,9 @@ def test_in_lockstep_the_saved_steps_show_both_sides_of_every_divergence(in_lock
         assert "missing" in marks or any(pair.num_differing for pair in found.pairs)
         assert [pair.is_culprit for pair in found.pairs].count(True) == 1
     page = page_of(run)
-    rows = [row for group in page.groups for row in group.rows]
-    assert all(not row.detail.derivation.note for row in rows)
-    assert not any("actual.h5" in command for row in rows for command in row.detail.commands)
-    assert not page.has_later
+    assert all(not row.detail.derivation.note for row in page.rows)
+    assert not any("actual.h5" in command for row in page.rows for command in row.detail.commands)
+    assert not any(row.later for row in page.rows)
 
 
 def test_a_step_that_the_engine_did_not_return_is_reported(in_lockstep: Verification):
@@ -191,7 +192,7 @@ def test_a_changed_goal_and_a_changed_resolvent_are_aligned(agreeing: Verificati
 
 
 def test_of_many_resolvents_the_culprit_and_the_chosen_stay(hostile: Verification):
-    derivation = page_of(hostile).groups[0].rows[0].detail.derivation
+    derivation = page_of(hostile).rows[0].detail.derivation
     shown = [pair for pair in derivation.pairs if pair.mark != "hidden"]
     assert len(shown) == MOST_PAIRS
     assert any(pair.is_culprit for pair in shown)
@@ -204,12 +205,13 @@ def test_of_many_resolvents_the_culprit_and_the_chosen_stay(hostile: Verificatio
 def test_two_thousand_divergences_make_a_page_of_bounded_size(faulty: Verification, make):
     report = make(faulty.report, 2000)
     page = page_of(faulty, report)
-    assert page.num_rows == MOST_ROWS
-    assert page.num_left_out == 2000 - MOST_ROWS
-    detailed = sum(row.detail is not None for group in page.groups for row in group.rows)
+    assert len(page.rows) == MOST_ROWS
+    detailed = sum(row.detail is not None for row in page.rows)
     assert 50 < detailed <= MOST_DETAILED
-    assert page.num_closed == MOST_ROWS - detailed
-    assert len(render_html(report, faulty.expected, faulty.actual).encode()) < 1_500_000
+    html = render_html(report, faulty.expected, faulty.actual)
+    assert f'<p class="soft">… and {2000 - MOST_ROWS:,} more in report.json</p>' in html
+    assert f'<p class="soft">To keep the page small {MOST_ROWS - detailed:,} rows do not open' in html
+    assert len(html.encode()) < 1_500_000
 
 
 def test_texts_as_long_as_their_author_liked_are_cut(faulty: Verification):
@@ -272,17 +274,17 @@ def test_deep_derivations_share_columns(faulty: Verification, deepest: int):
 
 def test_near_ties_are_listed_up_to_a_bound(agreeing: Verification):
     ties = tuple(NearTie(i, "p(a, b)", 2, 1e-7, 2e-7, "index 0", "index 1", 4) for i in range(70))
-    page = page_of(agreeing, change(agreeing.report, near_ties=ties))
-    assert (page.num_near_ties, len(page.near_ties)) == (70, 50)
-    assert page.near_ties[0].gap == "1e-07"
+    html = render_html(change(agreeing.report, near_ties=ties), agreeing.expected, agreeing.actual)
+    assert '<h2 id="h-ties">70 near-ties</h2>' in html
+    assert html.count('<td class="num">1e-07</td>') == 50
+    assert '<p class="soft">… and 20 more in report.json</p>' in html
 
 
 def test_a_comparison_of_recorded_traces_is_shown_too(faulty: Verification, tmp_path):
     save_verification(faulty, tmp_path)
     recorded = compare_recorded(tmp_path / "expected.h5", tmp_path / "actual.h5")
-    page = page_of(recorded)
-    assert page.verdict == "DIVERGE"
-    assert page.groups[0].rows[0].detail.derivation.pairs
+    assert recorded.report.verdict.value == "DIVERGE"
+    assert page_of(recorded).rows[0].detail.derivation.pairs
 
 
 def test_candidates_that_one_side_lacks_have_no_derivation(faulty: Verification):
@@ -290,6 +292,6 @@ def test_candidates_that_one_side_lacks_have_no_derivation(faulty: Verification)
     lost = change(first, step=-1, field="candidates.atom", expected="p(a, b)", actual="no such candidate")
     extra = change(lost, candidate=10_000, expected="no such candidate", actual="p(a, b)")
     report = change(without_causes(faulty.report), divergences=(lost, extra))
-    details = [row.detail for group in page_of(faulty, report).groups for row in group.rows]
+    details = [row.detail for row in page_of(faulty, report).rows]
     assert [detail.derivation for detail in details] == [None, None]
     assert details[1].commands == ("kgverify show . --divergence 2", "kgverify show actual.h5 --candidate 10000")

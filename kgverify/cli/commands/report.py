@@ -12,10 +12,9 @@ from typer.core import TyperCommand
 
 from kgverify.cli.progress import make_result_console, write_result
 from kgverify.errors import UserError
-from kgverify.report.render.github import render_annotations
+from kgverify.report.render.github import render_annotations, render_markdown
 from kgverify.report.render.html import render_html
 from kgverify.report.render.junit import render_junit
-from kgverify.report.render.markdown import render_markdown
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.verification.save import read_run

@@ -103,11 +103,5 @@ def build_heat_map(divergences: tuple[Divergence, ...]) -> HeatMap:
     for stage in sorted({each.stage for each in divergences}, key=stage_order):
         cells = tuple(Cell(n, round(sqrt(n / most), 3)) for n in (counts[stage, number] for number in numbers))
         rows.append(HeatRow(stage, cells, sum(cell.num for cell in cells)))
-    return HeatMap(tuple(_column_label(number, width) for number in numbers), tuple(rows))
-
-
-def _column_label(number: int, width: int) -> str:
-    if number < 0:
-        return "whole"
-    first = number * width
-    return str(first) if width == 1 else f"{first}–{first + width - 1}"
+    labels = [f"{number * width}–{number * width + width - 1}" if width > 1 else str(number) for number in numbers]
+    return HeatMap(("whole", *labels[1:]) if has_whole else tuple(labels), tuple(rows))

@@ -2,22 +2,74 @@
 
 import base64
 import hashlib
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from kgverify.comparison.result import DifferenceClass, Divergence, Share
 from kgverify.report.content import ReportContent
-from kgverify.report.render.html_view import MOST_DETAILED, build_page
-from kgverify.report.wording import make_visible
+from kgverify.report.derivations import Derivation, DerivationReader
+from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
+from kgverify.report.wording import (
+    clip,
+    describe_coverage,
+    describe_engine,
+    describe_finding,
+    describe_kind,
+    describe_location,
+    describe_loss,
+    describe_run,
+    diff_command,
+    make_visible,
+    metric_rows,
+    show_commands,
+    stage_order,
+    value_lines,
+)
+from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
+
+MOST_DETAILED: Final = 200
+"""The rows that open to a derivation."""
+
+MOST_ROWS: Final = 1000
+"""The rows of the table; JSON has all."""
+
+MOST_MEMBERS: Final = 10
+"""The further divergences of a cause that are listed."""
+
+MOST_NEAR_TIES: Final = 50
+"""The near-ties that are listed."""
+
+DETAIL_BUDGET: Final = 600_000
+"""The characters, markup included, of the details of all rows."""
+
+DETAIL_MARKUP: Final = 1_500
+"""The characters of the markup around a derivation and its values."""
+
+ROW_CHARACTERS: Final = 120
+"""The most characters of a text in a closed row."""
 
 _IN_SCRIPTS: Final = {
     code: f"\\u{code:04x}"
     for code in (*map(ord, "<>&"), 0x7F, *range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
 """The characters that could end a script element or mislead a reader of its source, with their escapes."""
+
+_FILTERS: Final[tuple[Callable[..., Any], ...]] = (
+    clip,
+    describe_coverage,
+    describe_engine,
+    describe_location,
+    describe_loss,
+    describe_run,
+    value_lines,
+)
 
 
 def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> str:
@@ -33,11 +85,15 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    style, script = (_read_own(environment, name) for name in ("report.css", "report.js"))
+    environment.filters.update({each.__name__: each for each in _FILTERS})
+    templates = files("kgverify.report") / "templates"
+    style, script = ((templates / name).read_text("utf-8") for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
+        report=report,
         page=build_page(report, expected, actual, stepped),
-        version=report.environment.kgverify,
+        most_near_ties=MOST_NEAR_TIES,
+        row_characters=ROW_CHARACTERS,
         style=Markup(style),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
@@ -70,8 +126,208 @@ def _finalize(value: Any) -> Any:
     return make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _read_own(environment: Environment, name: str) -> str:
-    """Read a file beside the templates, unchanged."""
-    if environment.loader is None:  # pragma: no cover
-        return ""
-    return environment.loader.get_source(environment, name)[0]
+class Detail(NamedTuple):
+    """The details of a row's first divergence.
+
+    found:      the difference, and the method that found its stage
+    derivation: None if the divergence is not in a derivation
+    members:    further divergences of the cause, of which `num_more` are not listed
+    """
+
+    found: str
+    derivation: Derivation | None
+    members: tuple[Divergence, ...]
+    num_more: int
+    commands: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """A cause, or a divergence if no causes were formed.
+
+    share:  None if the loss was not split
+    detail: None if the page would get too large
+    """
+
+    number: int
+    stage: str
+    kind: str
+    what: str
+    candidates: int
+    queries: int
+    later: int
+    share: Share | None
+    first: Divergence
+    detail: Detail | None
+
+
+class Page(NamedTuple):
+    """The parts of the page that are computed from a report, in reading order.
+
+    metrics: see `metric_rows`
+    groups:  rows under one heading, which is a stage; causes have no heading
+    engines: both engines, line by line
+    """
+
+    metrics: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    bars: tuple[Bar, ...]
+    heat: HeatMap
+    groups: tuple[tuple[str, tuple[Row, ...]], ...]
+    coverage: tuple[tuple[str, str], ...]
+    engines: tuple[tuple[str, str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    commands: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all groups."""
+        return [row for _, rows in self.groups for row in rows]
+
+    @property
+    def has_other_metrics(self) -> bool:
+        """True if a metric of the two sides differs."""
+        return any(expected != actual for _, cells in self.metrics for expected, actual in cells)
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages of the rows, in the order of a step."""
+        return sorted({row.stage for row in self.rows}, key=stage_order)
+
+
+def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
+    """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
+    groups = _RowBuilder(report, expected, actual, stepped).groups()
+    engines = zip(*map(_engine_lines, (report.environment.expected, report.environment.actual)), strict=True)
+    return Page(
+        metrics=tuple(metric_rows(report, lacking="")),
+        bars=build_waterfall(report),
+        heat=build_heat_map(report.divergences),
+        groups=groups,
+        coverage=_coverage_rows(report),
+        engines=tuple((name, left, right) for (name, left), (_, right) in engines),
+        environment=_environment_rows(report),
+        commands=_commands(report, groups),
+    )
+
+
+class _RowBuilder:
+    """Builds the rows within the budget of the page."""
+
+    def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
+        self._report = report
+        self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
+        self._budget = DETAIL_BUDGET
+        self._num = 0
+        self._numbers = {id(each): number for number, each in enumerate(report.divergences, 1)}
+        self._members: dict[int, list[Divergence]] = defaultdict(list)
+        for each in report.divergences:
+            self._members[each.cause].append(each)
+        attribution = report.attribution
+        self._shares = {share.cause: share for share in attribution.shares} if attribution else {}
+
+    def groups(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+        """Return the causes in the order of the report; without causes the divergences, stage by stage."""
+        if self._report.causes:
+            return (("", tuple(map(self._of_cause, range(min(MOST_ROWS, len(self._report.causes)))))),)
+        by_stage: dict[str, list[Divergence]] = defaultdict(list)
+        for each in self._report.divergences[:MOST_ROWS]:
+            by_stage[each.stage].append(each)
+        return tuple(
+            (stage, tuple(map(self._of_divergence, by_stage[stage]))) for stage in sorted(by_stage, key=stage_order)
+        )
+
+    def _of_cause(self, number: int) -> Row:
+        self._num += 1
+        cause = self._report.causes[number]
+        first = self._report.divergences[cause.first]
+        others = [each for each in self._members[number][: MOST_MEMBERS + 1] if each is not first]
+        return Row(
+            number=self._num,
+            stage=cause.stage,
+            kind=cause.kind.value,
+            what=": ".join(filter(None, (cause.kind.value, clip(cause.situation, ROW_CHARACTERS)))),
+            candidates=cause.num_candidates,
+            queries=cause.num_queries,
+            later=cause.num_later,
+            share=self._shares.get(number),
+            first=first,
+            detail=self._detail(first, tuple(others[:MOST_MEMBERS])),
+        )
+
+    def _of_divergence(self, divergence: Divergence) -> Row:
+        self._num += 1
+        return Row(
+            number=self._num,
+            stage=divergence.stage,
+            kind="" if divergence.kind is DifferenceClass.UNCLASSIFIED else divergence.kind.value,
+            what=clip(describe_kind(divergence), ROW_CHARACTERS),
+            candidates=1,
+            queries=1,
+            later=divergence.later_steps,
+            share=None,
+            first=divergence,
+            detail=self._detail(divergence, ()),
+        )
+
+    def _detail(self, first: Divergence, members: tuple[Divergence, ...]) -> Detail | None:
+        if self._num > MOST_DETAILED or self._budget < 0:
+            return None
+        derivation = self._reader.read(first)
+        # In lockstep the actual engine's own run has a different step there.
+        actual_candidate = None if self._report.lockstep else self._reader.sides.actual_candidate(first)
+        values = [*value_lines(first.expected), *value_lines(first.actual)]
+        self._budget -= derivation.size if derivation else 0
+        self._budget -= sum(len(line) + 20 for line in values) + DETAIL_MARKUP
+        number = first.cause if self._report.causes else -1
+        num_others = max(0, len(self._members[number]) - 1) if number >= 0 else 0
+        found = describe_finding(first)
+        if first.kind is not DifferenceClass.UNCLASSIFIED or first.evidence:
+            found = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
+        commands = show_commands(first, self._numbers[id(first)], actual_candidate)
+        return Detail(clip(found), derivation, members, num_others - len(members), commands)
+
+
+def _coverage_rows(report: ReportContent) -> tuple[tuple[str, str], ...]:
+    c, repeats = report.coverage, {True: "yes", False: "no", None: "not checked"}
+    return (
+        ("candidates compared", f"{c.candidates:,}"),
+        ("candidates expected, actual", f"{c.candidates_expected:,}, {c.candidates_actual:,}"),
+        ("steps compared", f"{c.steps:,}"),
+        ("resolvents compared", f"{c.resolvents:,}"),
+        ("steps compared after near-ties", f"{c.steps_after_near_ties:,}"),
+        ("fields not compared", ", ".join(c.not_compared) or "none"),
+        ("the expected engine repeats itself", repeats[report.determinism.expected]),
+        ("the actual engine repeats itself", repeats[report.determinism.actual]),
+    )
+
+
+def _environment_rows(report: ReportContent) -> tuple[tuple[str, str], ...]:
+    environment, limits = report.environment, report.limits
+    return (
+        ("kgverify", environment.kgverify),
+        ("Python", environment.python),
+        ("platform", environment.platform),
+        ("CPUs", str(environment.num_cpus)),
+        ("limits", ", ".join(f"{field} {getattr(limits, field)}" for field in limits.__struct_fields__)),
+        ("policy", f"{report.policy.name} {report.policy.sha256[:12]}".strip()),
+    )
+
+
+def _engine_lines(engine: EngineInfo) -> list[tuple[str, str]]:
+    lines = {
+        "name": engine.name,
+        "mode": engine.mode,
+        "device": engine.device,
+        "precision": engine.precision,
+        "error of a score": f"{engine.score_error:.3g}",
+        "layout": ", ".join(f"{name} {value}" for name, value in engine.layout.items()),
+        "versions": ", ".join(f"{name} {value}" for name, value in engine.versions.items()),
+        "faults": ", ".join(engine.faults),
+    }
+    return [(name, clip(value) or "none") for name, value in lines.items()]
+
+
+def _commands(report: ReportContent, groups: tuple[tuple[str, tuple[Row, ...]], ...]) -> tuple[str, ...]:
+    first = groups[0][1][0].detail if groups and groups[0][1] else None
+    commands = first.commands if first else ()
+    again = diff_command(report) if report.divergences else ""
+    return (*commands, again) if again else commands or ("kgverify show expected.h5",)

@@ -43,7 +43,15 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         skipped=str(len(groups) - len(found) if is_inconclusive else 0),
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in _properties(report):
+    values = {
+        "verdict": report.verdict.value,
+        "level": report.level.value if report.level else "none",
+        "coverage": describe_coverage(report),
+        "expected": clip(describe_engine(report.environment.expected)),
+        "actual": clip(describe_engine(report.environment.actual)),
+        "near_ties": str(len(report.near_ties)),
+    }
+    for name, value in values.items():
         ElementTree.SubElement(properties, "property", name=name, value=make_visible(value))
     verdict = ElementTree.SubElement(suite, "testcase", classname=f"{SUITE}.verdict", name="the comparison decides")
     reasons = make_visible("\n".join(map(clip, report.reasons)))
@@ -57,7 +65,11 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
             suite, "testcase", classname=f"{SUITE}.{side}", name=make_visible(f"query {query}, {side}: {atom}")
         )
         if found[group]:
-            case.append(_failure(found[group]))
+            first, *more = found[group]
+            text = describe_divergence(first)
+            failure = ElementTree.SubElement(case, "failure", type=first.stage, message=make_visible(text))
+            further = f"\nand {len(more):,} further divergences of this query and side" if more else ""
+            failure.text = make_visible(f"{text}\n{describe_values(first)}{further}")
         elif is_inconclusive:
             ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")
     ElementTree.indent(suites)
@@ -74,22 +86,3 @@ def _first_atoms(expected: Trace) -> dict[Group, str]:
         if group not in atoms:
             atoms[group] = clip(names.atom(tuple(candidates.atom[row].tolist())))
     return atoms
-
-
-def _failure(divergences: list[Divergence]) -> ElementTree.Element:
-    first = divergences[0]
-    failure = ElementTree.Element("failure", type=first.stage, message=make_visible(describe_divergence(first)))
-    more = f"\nand {len(divergences) - 1:,} further divergences of this query and side" if len(divergences) > 1 else ""
-    failure.text = make_visible(f"{describe_divergence(first)}\n{describe_values(first)}{more}")
-    return failure
-
-
-def _properties(report: ReportContent) -> list[tuple[str, str]]:
-    return [
-        ("verdict", report.verdict.value),
-        ("level", report.level.value if report.level else "none"),
-        ("coverage", describe_coverage(report)),
-        ("expected", clip(describe_engine(report.environment.expected))),
-        ("actual", clip(describe_engine(report.environment.actual))),
-        ("near_ties", str(len(report.near_ties))),
-    ]

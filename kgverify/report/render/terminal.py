@@ -14,14 +14,24 @@ from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
-from kgverify.report.wording import clip, describe_divergence, describe_finding, make_visible, value_lines
+from kgverify.report.wording import (
+    METRICS,
+    SIDES,
+    clip,
+    describe_coverage,
+    describe_divergence,
+    describe_engine,
+    describe_finding,
+    describe_location,
+    make_visible,
+    value_lines,
+)
 from kgverify.trace.model.trace import Trace
 
 _STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 MOST_CAUSES = 12
 TEXT_WIDTH: Final = 120
 """Columns of a report that is not printed on a terminal."""
-_SHOWN_METRICS = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 
 
 class NextCommand(NamedTuple):
@@ -94,10 +104,7 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     verdict = Text(report.verdict.value, style=_STYLES[report.verdict])
     verdict.append(f"   {_coverage_line(report)}", style="default")
     lines: list[RenderableType] = [verdict]
-    expected, actual = report.environment.expected, report.environment.actual
-    sides = " against ".join(
-        f"{e.name} ({', '.join(filter(None, (e.mode, e.device, e.precision, *e.faults)))})" for e in (expected, actual)
-    )
+    sides = " against ".join(map(describe_engine, (report.environment.expected, report.environment.actual)))
     run = report.run
     queries = "1 query" if run.num_queries == 1 else f"{run.num_queries} queries"
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
@@ -117,9 +124,7 @@ def _render_verdict(report: ReportContent) -> RenderableType:
 
 def _coverage_line(report: ReportContent) -> str:
     c = report.coverage
-    parts = [
-        f"{c.candidates:,} candidates, {c.steps:,} steps, {c.resolvents:,} resolvents, {len(c.fields)} fields compared"
-    ]
+    parts = [describe_coverage(report)]
     if c.candidates != max(c.candidates_expected, c.candidates_actual):
         parts.append(f"{c.candidates_expected:,} candidates expected, {c.candidates_actual:,} actual")
     if c.not_compared:
@@ -208,8 +213,7 @@ def _render_causes(report: ReportContent) -> RenderableType:
         if shares:
             share = shares.get(i)
             cells += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
-        where = f"candidate {first.candidate}" + (f", step {first.step}" if first.step >= 0 else "")
-        table.add_row(*cells, where)
+        table.add_row(*cells, describe_location(first))
     lines: list[RenderableType] = [Text("\ncauses", style="bold"), table]
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
@@ -250,11 +254,10 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
 def _render_metrics(report: ReportContent) -> RenderableType:
     title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
     table = Table(box=None, padding=(0, 3, 0, 0))
-    sides = ("both", "head", "tail")
-    for column in ("", *sides):
+    for column in ("", *SIDES):
         table.add_column(column, no_wrap=True)
-    for metric in _SHOWN_METRICS:
-        keys = [f"{side}.realistic.{metric}" for side in sides]
+    for metric in METRICS:
+        keys = [f"{side}.realistic.{metric}" for side in SIDES]
         cells = (_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys)
         table.add_row(metric, *cells)
     return Group(title, table)

@@ -93,7 +93,11 @@ class Stepper:
         if name in ("d", "c"):
             return self._jump(name, number)
         if name in ("n", "p"):
-            return self._to_divergence(self.position.divergence + (1 if name == "n" else -1))
+            number = self.position.divergence + (2 if name == "n" else 0)
+            if not 1 <= number <= len(self.report.divergences):
+                return f"this is the {'first' if number < 1 else 'last'} divergence"
+            self.go_to(number)
+            return ""
         if name in ("f", "b"):
             return self._to_step(self.position.step + (1 if name == "f" else -1))
         if name in ("s", "S"):
@@ -120,12 +124,6 @@ class Stepper:
         if number is None or not 1 <= number <= num:
             return f"{name} needs the number of a {what}, 1 to {num}"
         self.go_to(causes[number - 1].first + 1 if name == "c" else number)
-        return ""
-
-    def _to_divergence(self, index: int) -> str:
-        if not 0 <= index < len(self.report.divergences):
-            return "this is the first divergence" if index < 0 else "this is the last divergence"
-        self.go_to(index + 1)
         return ""
 
     def _to_step(self, step: int) -> str:

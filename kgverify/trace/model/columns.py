@@ -24,6 +24,11 @@ class CandidateSet(NamedTuple):
     side: NDArray[np.int8]
     atom: NDArray[np.int32]
 
+    @property
+    def num_candidates(self) -> int:
+        """The number of candidates."""
+        return len(self.query)
+
     def take(self, rows: NDArray[np.integer] | slice) -> "CandidateSet":
         """Return the given candidates."""
         return CandidateSet(self.query[rows], self.side[rows], self.atom[rows])
@@ -239,11 +244,12 @@ def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
         columns.candidates,
         Steps(*take(columns.steps, rows, goal_atoms)),
         Resolvents(*take(columns.resolvents, resolvents, atoms)),
-        _select_items(columns.stages, rows),
+        select_stage_items(columns.stages, rows),
     )
 
 
-def _select_items(stages: StageItems, rows: NDArray[np.int64]) -> StageItems:
+def select_stage_items(stages: StageItems, rows: NDArray[np.int64]) -> StageItems:
+    """Return the outputs of stages of the given steps, in the given order."""
     if not len(stages.told):
         return stages
     items = expand_rows(starts_of(stages.num_items), rows)
