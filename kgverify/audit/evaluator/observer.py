@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.audit.evaluator.audited_tick import lay_out_candidates
-from kgverify.audit.numerics.choice_states import collect_choice_states
-from kgverify.audit.numerics.precision_ladder import find_choices
+from kgverify.audit.numerics.precision_ladder import collect_choice_states, find_choices
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import FUSED

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -111,7 +112,7 @@ def find_culprit(
         if not group:
             continue
         if search.repairs(group):
-            return search.finish(search.minimize(group))
+            return search.finish(minimize(group, lambda part: bool(part) and search.repairs(part)))
         # Some items cannot all be left out together, and some are needed.
         if number < len(of_kind) and search.has_failed:
             for item in group:
@@ -188,10 +189,6 @@ class _Search:
         self._known[key] = not deviations
         return not deviations
 
-    def minimize(self, items: Sequence[Item]) -> tuple[Item, ...]:
-        """Reduce items that repair the subject to a set of which none can be spared."""
-        return minimize(items, lambda part: bool(part) and self.repairs(part))
-
     def finish(self, items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
         return Culprit(tuple(items), len(self._known), self._is_complete)
@@ -202,16 +199,11 @@ def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
     """Answer the compiler's question whether to leave something out: (subsystem, name) -> bool."""
     from torch._inductor.compiler_bisector import CompilerBisector
 
-    before = CompilerBisector.__dict__["disable_subsystem"]
-
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
         return answer(subsystem, debug_info() if debug_info else "")
 
-    CompilerBisector.disable_subsystem = staticmethod(disable_subsystem)  # type: ignore[method-assign]
-    try:
+    with patch.object(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
         yield
-    finally:
-        CompilerBisector.disable_subsystem = before  # type: ignore[method-assign]
 
 
 _MISSING: Final = object()

@@ -63,31 +63,18 @@ def audit_repetition(
     report.measures["repetitions"] = float(repetitions)
     for mode in modes:
         function = compile_in_mode(subject.function, mode)
-        # One finding of a kind is enough.
-        any(_differs(subject, function, mode, title, make, repetitions, report) for title, make in variants)
-
-
-def _differs(
-    subject: Subject,
-    function: Function,
-    mode: str,
-    title: str,
-    make: Callable[[], Inputs],
-    repetitions: int,
-    report: ReportBuilder,
-) -> bool:
-    """Return whether repeated calls differ or fail, which is reported."""
-    try:
-        results = [_call(function, make()) for _ in range(repetitions)]
-    except Exception as error:  # The user's function and the compiler may raise anything.
-        report.skip(AUDIT, f"{subject.name}, mode {mode}{title}: {describe_error(error)}")
-        return True
-    for number, result in enumerate(results[1:], 2):
-        found = next(find_differences(results[0], result), None)
-        if found is not None:
-            _report_difference(subject, mode, title, make, number, found, report)
-            return True
-    return False
+        for title, make in variants:
+            try:
+                results = [_call(function, make()) for _ in range(repetitions)]
+            except Exception as error:  # The user's function and the compiler may raise anything.
+                report.skip(AUDIT, f"{subject.name}, mode {mode}{title}: {describe_error(error)}")
+                break
+            pairs = ((number, find_differences(results[0], each)) for number, each in enumerate(results[1:], 2))
+            first = next(((number, found) for number, differences in pairs for found in differences), None)
+            if first is not None:
+                # One finding of a kind is enough.
+                _report_difference(subject, mode, title, make, *first, report)
+                break
 
 
 def _call(function: Function, inputs: Inputs) -> Any:
