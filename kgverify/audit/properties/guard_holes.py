@@ -29,16 +29,9 @@ def find_guard_holes(
     Guards are Dynamo's work, so the graphs themselves run eagerly, and on a CPU: a changed value that becomes a wrong index
     ends a CUDA process. seconds: time limit, after which further changes are skipped
     """
-    with _moving_to_cpu(subject, found) as moved:
-        _find_holes(moved, setting, found, report, seconds)
-
-
-def _find_holes(
-    subject: Subject, setting: CompileSetting, found: list[CapturedValue], report: ReportBuilder, seconds: float
-) -> None:
     num_tried = num_without = num_holes = num_left = 0
     until = time.monotonic() + seconds
-    with silencing_compiler():
+    with _moving_to_cpu(subject, found) as subject, silencing_compiler():
         compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
         with restoring(found):
             plain, error = _observe(subject, subject.function)
@@ -94,11 +87,8 @@ def _moving_to_cpu(subject: Subject, found: list[CapturedValue]) -> Iterator[Sub
 def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException | None]:
     inputs = subject.inputs(0)
     call, error = make_call(function, inputs, 0)
-    return [
-        [tensor for _, tensor in call.snapshot],
-        [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)],
-        inputs,
-    ], error
+    plain = [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)]
+    return [[tensor for _, tensor in call.snapshot], plain, inputs], error
 
 
 def _try(
