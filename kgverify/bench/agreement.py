@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -91,14 +90,3 @@ class Expectation:
 def _take_rows(ends: Candidates, rows: NDArray[np.int64]) -> Candidates:
     columns: Any = (column[rows] for column in ends)
     return Candidates(*columns)
-
-
-def join_agreements(earlier: Agreement | None, later: Agreement) -> Agreement:
-    """Join the agreements of two calls on the same candidates: the differences of the later, the largest gap of both."""
-    if earlier is None:
-        return later
-    return msgspec.structs.replace(
-        later,
-        num_near_ties=max(earlier.num_near_ties, later.num_near_ties),
-        largest_gap=max(earlier.largest_gap, later.largest_gap),
-    )

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from kgverify.bench.timing import Stopwatch
+
 _STATUS: Final = Path("/proc/self/status")
 _CLEAR: Final = Path("/proc/self/clear_refs")
 _COMPILE_CLOCK: Final = "_compile.compile_inner"
@@ -66,13 +68,15 @@ class MemoryGauge:
         except OSError:
             self._reason = "the kernel does not let this process restart its peak of resident memory"
 
-    def read(self) -> tuple[int | None, str]:
-        """Return the bytes, or None with the reason."""
+    def read(self, watch: Stopwatch) -> None:
+        """Note the bytes in a measurement, or the reason why they are unknown."""
         if self._device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self._device)) - self._before, ""
-        if self._reason or not self._before:
-            return None, self._reason or "this system does not report the resident memory of a process"
-        return max(0, _read_status("VmHWM") - self._before), ""
+            watch.peak_bytes = int(torch.cuda.max_memory_allocated(self._device)) - self._before
+        elif self._reason or not self._before:
+            reason = self._reason or "this system does not report the resident memory of a process"
+            watch.unmeasured["memory"] = reason
+        else:
+            watch.peak_bytes = max(0, _read_status("VmHWM") - self._before)
 
 
 def _read_status(key: str) -> int:
