@@ -5,9 +5,11 @@ programs, and a defect of one may be missing from the other: a comparison of rec
 the code that evaluates. Both must end in equal outcomes and log-probabilities, bit for bit, and in those of eager.
 """
 
+import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,33 +150,22 @@ def audit_observer(
     wanted = [mode for mode in (MODES[on.type] if modes is None else modes) if mode != "eager"]
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
     candidates, layout = lay_out_candidates(run, slots)
-
-    def build(mode: str) -> _CountedEngine:
-        return _CountedEngine(
-            run.graph.program,
-            run.limits,
-            run.policy,
-            mode=mode,
-            device=on.type,
-            layout=layout,
-            stages=stages,
-            precision=precision,
-        )
-
+    options: dict[str, Any] = {"device": on.type, "layout": layout, "stages": stages, "precision": precision}
+    build = partial(_CountedEngine, run.graph.program, run.limits, run.policy, **options)
     report = ReportBuilder()
     # Even where warnings are errors, those of torch are not a difference that recording makes: the trees of CUDA graphs
     # begin with an empty capture, of which torch warns.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with phase("eager", 0):
-            eager = build("eager")
+            eager = build(mode="eager")
             standard = _make_standard(run, eager, candidates)
             ends = [End("eager", RECORDED, standard.results)]
             ends.append(find_end("eager", UNRECORDED, eager, candidates, standard.most_ticks))
         for mode in wanted:
             with phase(mode, 0):
                 try:
-                    engine = build(mode)
+                    engine = build(mode=mode)
                 except UserError as error:
                     if modes is not None:
                         raise
@@ -223,18 +214,16 @@ def _results(columns: Columns) -> Results:
 def find_end(mode: str, recording: str, engine: _CountedEngine, candidates: CandidateSet, most: int) -> End:
     """Prove the candidates in a build; return their end, or the error that it raises."""
     engine.limit_ticks(most)
-    num_looks = 0
+    looks = itertools.count(1)
 
-    def count(_: int) -> None:
-        nonlocal num_looks
-        num_looks += 1
-        if num_looks > most:
+    def look(_: int) -> None:
+        if next(looks) > most:
             raise Endless(f"no end after {most} looks at the device")
 
     try:
         if recording == RECORDED:
-            return End(mode, recording, _results(engine.prove(candidates, count)))
-        return End(mode, recording, engine.evaluate(candidates, count, has_digests=recording == DIGESTS).results)
+            return End(mode, recording, _results(engine.prove(candidates, look)))
+        return End(mode, recording, engine.evaluate(candidates, look, has_digests=recording == DIGESTS).results)
     except Exception as error:  # Any error of the compiler or of compiled code is the end of this build.
         return End(mode, recording, None, describe_error(error))
 

@@ -8,10 +8,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
-
-import torch
 
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.ladder.climb import find_deviations
@@ -151,7 +151,7 @@ def compiling_without(items: Sequence[Item]) -> Iterator[None]:
         for item in items:
             if item.kind == SWITCH:
                 module, setting, value = values[item.name]
-                stack.enter_context(_config(module).patch({setting: value}))
+                stack.enter_context(import_module(module).patch({setting: value}))
         stack.enter_context(
             _answering(lambda subsystem, name: subsystem in _KINDS and (_KINDS[subsystem], name) in left_out)
         )
@@ -209,18 +209,11 @@ def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
 _MISSING: Final = object()
 
 
-def _config(module: str) -> Any:
-    __import__(module)
-    return {_INDUCTOR: torch._inductor, _FUNCTORCH: torch._functorch, _DYNAMO: torch._dynamo}[module].config
-
-
 def _read_setting(module: str, setting: str) -> Any:
-    value = _config(module)
     with warnings.catch_warnings():
         # Some settings are deprecated.
         warnings.simplefilter("ignore")
-        for name in setting.split("."):
-            value = getattr(value, name, _MISSING)
-            if value is _MISSING:
-                break
-    return value
+        try:
+            return attrgetter(setting)(import_module(module))
+        except AttributeError:
+            return _MISSING

@@ -1,6 +1,7 @@
 """The audit of compile modes: the first rung that deviates, the smallest part that does, the cause, and a reproducer."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -79,10 +80,8 @@ def audit_modes(
 
 
 def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[str, Cell]]:
-    rows: list[dict[str, Cell]] = []
-    for call, found in list(deviations)[:MOST_LISTED]:
-        rows.append({"rung": rung, "call": call, "kind": found.kind, "where": found.where, "detail": found.detail})
-    return rows
+    listed = islice(deviations, MOST_LISTED)
+    return [{"rung": rung, "call": call, **found._asdict()} for call, found in listed]
 
 
 def _attribute(

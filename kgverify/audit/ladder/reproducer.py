@@ -21,9 +21,6 @@ MOST_WRITTEN: Final = 20_000
 
 SECONDS: Final = 300
 
-_TRACED: Final = ("backend-eager",)
-"""Rungs whose defect is in the tracing, so that the traced graph does not show it."""
-
 
 class Reproducer(NamedTuple):
     """The written file, or None; shows: whether it ended in exit code 1, as it must; why: the reason if not."""
@@ -42,7 +39,8 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
     number = _number_of(climb)
     why = ""
     attempts: list[Callable[[], Bundle]] = [partial(bundle, subject.function, subject.inputs(number))]
-    if climb.rung.name not in _TRACED:
+    # A defect of the tracing does not show in the traced graph.
+    if climb.rung.name != "backend-eager":
         attempts.append(partial(_bundle_graph, subject, number))
     for attempt in attempts:
         try:

@@ -37,8 +37,6 @@ RUNGS: Final = (
     Rung("max-autotune", "kernels chosen by measuring", {"backend": "inductor", "mode": "max-autotune"}),
 )
 
-NAMES: Final = tuple(rung.name for rung in RUNGS)
-
 
 class Watched(NamedTuple):
     """The observations of calls, in order.
@@ -75,7 +73,10 @@ def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repe
         repeated = []
         for number in range(subject.calls):
             if expected is not None and number:
-                _put(expected.repeated[number - 1].arguments, held)
+                before = expected.repeated[number - 1].arguments
+                for value, (_, leaf) in zip(before.values(), list_leaves(held), strict=True):
+                    if isinstance(leaf, Tensor):
+                        leaf.copy_(value)
             repeated.append(_call(function, held, subject))
         again = [_call(function, subject.inputs(0), subject) for _ in range(repetitions)]
         return Watched(fresh, repeated, again)
@@ -99,13 +100,6 @@ def _call(function: Function, inputs: Inputs, subject: Subject) -> Observation:
         # Earlier outputs of a captured graph may be overwritten: they have been copied.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return observe(function, inputs, subject.read)
-
-
-def _put(arguments: dict[str, Any], held: Inputs) -> None:
-    """Give tensors their expected values, in place."""
-    for before, (_, leaf) in zip(arguments.values(), list_leaves(held), strict=True):
-        if isinstance(leaf, Tensor):
-            leaf.copy_(before)
 
 
 @contextmanager
