@@ -46,7 +46,7 @@ class Expectation:
         A candidate that differs is a near-tie, not a difference, where two scores of its derivation are closer than the errors.
         """
         error = score_error + self.score_error
-        ends, mine = self.ends, actual._make(column[self.rows] for column in actual)
+        ends, mine = self.ends, Candidates._make(column[self.rows] for column in actual)
         with np.errstate(invalid="ignore"):
             apart = np.abs(mine.log_probability - ends.log_probability)
         is_same = (mine.outcome == ends.outcome) & (mine.is_limited == ends.is_limited)
