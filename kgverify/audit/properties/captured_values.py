@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kgverify.audit.source_lines import find_code, find_read
+from kgverify.audit.source_lines import find_code, find_read, list_codes
 from kgverify.audit.values import copy_tensor, is_same
 
 _DEEPEST: Final = 5
@@ -126,7 +126,7 @@ class _Walk:
             # It may not be filled yet.
             if captured.read_if_present() is not _MISSING:
                 self._visit_value(captured, 0)
-        for nested, names in _list_codes(code):
+        for nested, names in list_codes(code):
             for name in names:
                 if name not in function.__globals__:
                     continue
@@ -222,13 +222,6 @@ class _Walk:
             self._visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
 
 
-def _list_codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
-    yield code, code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _list_codes(constant)
-
-
 def _is_user_module(module: str | None) -> bool:
     return module is not None and module.split(".")[0] not in _FOREIGN
 
@@ -274,9 +267,8 @@ def restoring(found: list[CapturedValue]) -> Iterator[None]:
             if captured.is_settable and not captured.is_inner:
                 captured.set(value)
             if isinstance(value, Tensor):
-                with torch.no_grad():
-                    if kept is not None and value.shape == kept.shape and not is_same(value, kept):
-                        value.detach().copy_(kept)
+                if kept is not None and value.shape == kept.shape and not is_same(value, kept):
+                    value.detach().copy_(kept)
             elif isinstance(value, list):
                 value[:] = kept
             elif isinstance(value, dict):

@@ -98,7 +98,6 @@ class Call:
     num_runs: the number of compiled graphs that ran
     """
 
-    number: int
     inputs: Inputs
     output: Any
     snapshot: list[tuple[str, Tensor | None]]
@@ -276,7 +275,7 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     tensors = list_tensors(output)
     memory = [(path, find_storage(tensor)) for path, tensor in tensors]
     snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
-    return Call(number, inputs, output, snapshot, memory, 0, seconds), error
+    return Call(inputs, output, snapshot, memory, 0, seconds), error
 
 
 def find_storage(tensor: Tensor) -> int:

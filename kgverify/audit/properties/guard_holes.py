@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from kgverify.audit.report import ReportBuilder
 from kgverify.audit.values import is_same, list_leaves
 
 AUDIT = "guard-holes"
-_CHANGES: Final = "change in captured"
 
 
 def find_guard_holes(
@@ -92,7 +91,12 @@ def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException |
 
 
 def _try(
-    subject: Subject, compiled: Function, found: list[CapturedValue], apply: Callable[[], None], plain: Any, before: Any
+    subject: Subject,
+    compiled: Function,
+    found: list[CapturedValue],
+    apply: Callable[[], object],
+    plain: Any,
+    before: Any,
 ) -> str | None:
     """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
     with restoring(found):
@@ -111,7 +115,7 @@ def _try(
     return "compiled code gives the old answer" if is_same(actual, before) else "compiled code gives another answer"
 
 
-def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], None]]]:
+def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], object]]]:
     value = captured.get()
     if isinstance(value, bool):
         yield f"{value} -> {not value}", lambda: captured.set(not value)
@@ -128,10 +132,9 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
     elif isinstance(value, str):
         yield f"{value!r} -> {value + '_'!r}", lambda: captured.set(value + "_")
     elif isinstance(value, Tensor):
-        changed = _changed(value)
-        if changed is not None:
-            yield _CHANGES, lambda: _fill(value, changed)
-            yield "another tensor", lambda: captured.set(changed)
+        changed = _change(value)
+        yield "change in captured", lambda: value.detach().copy_(changed)
+        yield "another tensor", lambda: captured.set(changed)
     elif isinstance(value, list) and value:
         yield "last item removed", lambda: value.__delitem__(-1)
         yield "last item repeated", lambda: value.append(value[-1])
@@ -139,17 +142,11 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
         yield "last item removed", lambda: value.__delitem__(list(value)[-1])
 
 
-def _changed(value: Tensor) -> Tensor | None:
+def _change(value: Tensor) -> Tensor:
     """Return other values of the same kind; integers among the present ones, since they may be indices."""
-    with torch.no_grad():
-        held = value.detach()
-        if held.dtype == torch.bool:
-            return ~held
-        if held.is_floating_point() or held.is_complex():
-            return held + 1
-        return held.flatten().flip(0).reshape(held.shape)
-
-
-def _fill(value: Tensor, changed: Tensor) -> None:
-    with torch.no_grad():
-        value.detach().copy_(changed)
+    held = value.detach()
+    if held.dtype == torch.bool:
+        return ~held
+    if held.is_floating_point() or held.is_complex():
+        return held + 1
+    return held.flatten().flip(0).reshape(held.shape)
