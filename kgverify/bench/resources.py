@@ -2,7 +2,7 @@
 
 import gc
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -30,20 +30,13 @@ def forget(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-class Compiled(NamedTuple):
-    """The compilations of torch. seconds: by its clock, None without any; cache: `miss`, `hit`, `bypass`, or several."""
-
-    seconds: float | None
-    cache: str
-
-
-def read_compiled() -> Compiled:
-    """Read the compilations of `torch.compile` since `forget`."""
+def read_compiled() -> tuple[float | None, str]:
+    """Return the seconds that torch has compiled since `forget`, None without any, and `miss`, `hit`, `bypass` or several."""
     utils: Any = torch._dynamo.utils
     times = utils.compilation_time_metrics.get(_COMPILE_CLOCK)
     counted = utils.counters["inductor"]
     found = [kind for kind in ("miss", "hit", "bypass") if counted[_CACHE + kind]]
-    return Compiled(None if times is None else float(sum(times)), " and ".join(found))
+    return None if times is None else float(sum(times)), " and ".join(found)
 
 
 class MemoryGauge:

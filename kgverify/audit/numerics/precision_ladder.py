@@ -147,10 +147,10 @@ def climb_precisions(
         _judge(results[-1], report)
     rows = [each._asdict() for each in results]
     flips = [
-        {"precision": row["precision"], "how": row["how"]} | flip._asdict() for row in rows for flip in row["flips"]
+        {"precision": row["precision"], "how": row["how"], **flip._asdict()}
+        for row in rows
+        for flip in row.pop("flips")
     ]
-    for row in rows:
-        del row["flips"]
     report.add_section("precisions", "precisions, against float64 (nats)", rows)
     report.add_section("flips", "choices that differ from float64, the largest gaps of each precision first", flips)
     return results
@@ -166,17 +166,9 @@ def score_states(
         end = int(np.searchsorted(states.first, states.first[begin] + ROWS, "right")) - 1
         end = max(begin + 1, min(end, len(states.goal)))
         rows = slice(int(states.first[begin]), int(states.first[end]))
-        parts.append(
-            score(
-                parameters,
-                torch.as_tensor(states.goal[begin:end], device=device),
-                torch.as_tensor(states.resolvent[rows], device=device),
-                torch.as_tensor(states.slot[rows] - begin, device=device),
-            )
-            .double()
-            .cpu()
-            .numpy()
-        )
+        given = states.goal[begin:end], states.resolvent[rows], states.slot[rows] - begin
+        found = score(parameters, *(torch.as_tensor(each, device=device) for each in given))
+        parts.append(found.double().cpu().numpy())
         begin = end
     return np.concatenate(parts)
 

@@ -65,7 +65,7 @@ def audit_repetition(
         function = compile_in_mode(subject.function, mode)
         for title, make in variants:
             try:
-                results = [_call(function, make()) for _ in range(repetitions)]
+                results = [call_once(function, make()) for _ in range(repetitions)]
             except Exception as error:  # The user's function and the compiler may raise anything.
                 report.skip(AUDIT, f"{subject.name}, mode {mode}{title}: {describe_error(error)}")
                 break
@@ -77,8 +77,8 @@ def audit_repetition(
                 break
 
 
-def _call(function: Function, inputs: Inputs) -> Any:
-    """Return the result and the arguments after the call."""
+def call_once(function: Function, inputs: Inputs) -> Any:
+    """Return copies of the result and of the arguments after the call."""
     result = function(*inputs)
     return copy_values((result, inputs))
 
