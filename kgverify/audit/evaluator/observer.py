@@ -192,12 +192,10 @@ def _make_standard(run: Run, engine: _CountedEngine, candidates: CandidateSet) -
     scores = columns.resolvents.score[np.repeat(num_resolvents > 1, num_resolvents)].astype(np.float64)
     error = engine.info.score_error
     is_close = np.zeros(len(candidates.query), np.bool_)
-    if len(states.goal):
+    # Exact scores tie exactly, and rounding does not change the lowest index.
+    if error and len(states.goal):
         _, _, gap = find_choices(scores, states)
         is_close[states.candidate[gap <= 2 * error]] = True
-    if error == 0.0:
-        # Exact scores tie exactly, and rounding does not change the lowest index.
-        is_close[:] = False
     return Standard(
         _results(columns),
         is_close,
@@ -276,10 +274,7 @@ def judge_builds(builds: Sequence[Build], ends: Sequence[End], standard: Standar
         recorded, recorded_end = of_mode[0]
         different = [build for build, end in of_mode[1:] if not _are_alike(recorded_end, end, standard)]
         for build in different:
-            if recorded.is_right:
-                effect = "hides"
-            else:
-                effect = "brings in" if build.is_right else "changes"
+            effect = "hides" if recorded.is_right else "brings in" if build.is_right else "changes"
             report.find(
                 AUDIT,
                 mechanism="recording a step reads values that nothing else reads; without it the compiler may fuse, reorder or"

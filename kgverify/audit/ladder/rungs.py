@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -112,13 +112,14 @@ def isolating_compiler() -> Iterator[None]:
     import torch._inductor.config
 
     torch._dynamo.reset()
-    with ExitStack() as stack:
+    with (
+        warnings.catch_warnings(),
+        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        torch._dynamo.config.patch(suppress_errors=False),
+    ):
         # Even where warnings are errors, those of the compiler are not a property of the function.
-        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False))
-        stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))
-        stack.enter_context(torch._dynamo.config.patch(suppress_errors=False))
         try:
             yield
         finally:
