@@ -55,14 +55,14 @@ def test_what_is_asked_for_is_taken_and_said_to_be_asked_for():
 
 def test_auto_says_why_it_compiles_or_why_it_does_not(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compile_module.shutil, "which", lambda name: "/usr/bin/g++")
-    assert "a C++ compiler is there" in choose().reasons[1]
+    assert "a C++ compiler was found" in choose().reasons[1]
     monkeypatch.setattr(compile_module.shutil, "which", lambda name: None)
     assert choose().reasons[1] == "mode eager: no C++ compiler is on the PATH"
 
 
 def test_a_precision_that_the_policy_does_not_use_is_reported():
     assert choose(mode="eager", precision="bf16").reasons[2] == (
-        "precision float32: not bf16, as the policy has no products"
+        "precision float32: not bf16, since the policy has no products"
     )
 
 
