@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -230,26 +231,22 @@ class _Race:
     def _time(self, watch: Stopwatch, strategy: Strategy) -> Measurement:
         forget(self._device)
         memory = MemoryGauge(self._device)
-
-        def wait() -> None:
-            wait_for(self._device)
+        watch.wait = partial(wait_for, self._device)
 
         def check(state: SearchState) -> list[Agreement]:
             return [compare_states(self._expected, state, self._tolerance)]
 
         with self._phase(watch.name, WARM_UP + self._plan.repeats) as progress:
-            take: Callable[[], SearchState] = watch.time_build(lambda: strategy(self._search, self._compile), wait)
-            watch.time_warm_up(take, check, wait, progress)
+            take: Callable[[], SearchState] = watch.time_build(lambda: strategy(self._search, self._compile))
+            watch.time_warm_up(take, check, progress)
             watch.compile_seconds, watch.cache = read_compiled()
             if watch.name == EAGER:
                 watch.compile_seconds = 0.0
             memory.restart()
             seconds = self._plan.size.seconds
-            watch.time_steady(take, check, wait, repeats=self._plan.repeats, seconds=seconds, progress=progress)
+            watch.time_steady(take, check, repeats=self._plan.repeats, seconds=seconds, progress=progress)
             watch.ticks = self._search.steps
-            watch.peak_bytes, reason = memory.read()
-            if reason:
-                watch.unmeasured["memory"] = reason
+            memory.read(watch)
             measure_launches(watch, take, self._device)
         return watch.close(State.TIMED)
 

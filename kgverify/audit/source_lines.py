@@ -102,6 +102,14 @@ def find_code(function: Callable[..., Any]) -> CodeType | None:
     return None
 
 
+def list_codes(code: CodeType) -> Iterator[tuple[CodeType, tuple[str, ...]]]:
+    """Yield a code and all codes in it, each with the names of the globals and attributes that it uses."""
+    yield code, code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from list_codes(constant)
+
+
 def find_definition(function: Callable[..., Any]) -> str:
     """Return the line that defines a function; its name if it has no line."""
     code = find_code(function)

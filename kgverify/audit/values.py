@@ -93,17 +93,14 @@ def is_same(first: Any, second: Any) -> bool:
 
 
 def _compare_leaves(path: str, a: Any, b: Any) -> Difference | None:
-    if isinstance(a, Tensor | np.ndarray) and isinstance(b, Tensor | np.ndarray):
-        return _compare_tensors(path, torch.as_tensor(a), torch.as_tensor(b))
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return Difference(path, 0, 0, np.nan)
-    if isinstance(a, float) and isinstance(b, float):
-        same = np.float64(a).tobytes() == np.float64(b).tobytes()
-        return None if same else Difference(path, 1, 1, abs(a - b))
-    return None if a is b or a == b else Difference(path, 1, 1, np.nan)
-
-
-def _compare_tensors(path: str, a: Tensor, b: Tensor) -> Difference | None:
+    if not isinstance(a, Tensor | np.ndarray) or not isinstance(b, Tensor | np.ndarray):
+        if isinstance(a, Tensor) or isinstance(b, Tensor):
+            return Difference(path, 0, 0, np.nan)
+        if isinstance(a, float) and isinstance(b, float):
+            same = np.float64(a).tobytes() == np.float64(b).tobytes()
+            return None if same else Difference(path, 1, 1, abs(a - b))
+        return None if a is b or a == b else Difference(path, 1, 1, np.nan)
+    a, b = torch.as_tensor(a), torch.as_tensor(b)
     if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
         return Difference(path, 0, 0, np.nan)
     differs = view_bits(a) != view_bits(b)

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +46,7 @@ class Expectation:
         A candidate that differs is a near-tie, not a difference, where two scores of its derivation are closer than the errors.
         """
         error = score_error + self.score_error
-        ends, mine = self.ends, _take_rows(actual, self.rows)
+        ends, mine = self.ends, Candidates._make(column[self.rows] for column in actual)
         with np.errstate(invalid="ignore"):
             apart = np.abs(mine.log_probability - ends.log_probability)
         is_same = (mine.outcome == ends.outcome) & (mine.is_limited == ends.is_limited)
@@ -86,19 +85,3 @@ class Expectation:
             return f"{outcome}{limited}, {float(ends.log_probability[row]):.6g} nats"
 
         return f"{self.name_of(int(self.rows[row]))}: {self.against} {ended(self.ends)}; here {ended(mine)}"
-
-
-def _take_rows(ends: Candidates, rows: NDArray[np.int64]) -> Candidates:
-    columns: Any = (column[rows] for column in ends)
-    return Candidates(*columns)
-
-
-def join_agreements(earlier: Agreement | None, later: Agreement) -> Agreement:
-    """Join the agreements of two calls on the same candidates: the differences of the later, the largest gap of both."""
-    if earlier is None:
-        return later
-    return msgspec.structs.replace(
-        later,
-        num_near_ties=max(earlier.num_near_ties, later.num_near_ties),
-        largest_gap=max(earlier.largest_gap, later.largest_gap),
-    )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kgverify.bench.result import BenchResult, Measurement, State
+from kgverify.bench.result import BenchResult, State
 from kgverify.bench.spread import LEAST_BAND, find_band, summarize
 from kgverify.errors import UserError, suggest
 
@@ -133,10 +133,9 @@ def _show(value: Any) -> str:
 
 
 def _compare(name: str, before: BenchResult, after: BenchResult, least_band: float) -> Comparison:
-    sides = before.find(name), after.find(name)
-    earlier, later = sides
+    earlier, later = before.find(name), after.find(name)
     for side, which in ((earlier, "the saved run"), (later, "this run")):
-        if side is None or not _has_speed(side):
+        if side is None or not side.samples or side.state not in (State.TIMED, State.INTERRUPTED):
             why = "missing" if side is None else f"{side.state.value}{f': {side.reason}' if side.reason else ''}"
             return Comparison(name=name, change=Change.UNKNOWN, reason=f"in {which}: {why}")
     assert earlier is not None
@@ -154,7 +153,3 @@ def _compare(name: str, before: BenchResult, after: BenchResult, least_band: flo
     else:
         change = Change.SLOWER if ratio > 1 else Change.FASTER
     return Comparison(name=name, change=change, ratio=ratio, low=band.low, high=band.high)
-
-
-def _has_speed(measurement: Measurement) -> bool:
-    return bool(measurement.samples) and measurement.state in (State.TIMED, State.INTERRUPTED)

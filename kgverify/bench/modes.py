@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from kgverify.bench.plan import Plan, describe_work, draw_sample
 from kgverify.bench.resources import MemoryGauge, forget, read_compiled, wait_for
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State, read_environment
 from kgverify.bench.spread import summarize
-from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult, describe_failure
+from kgverify.bench.timing import WARM_UP, Check, Stopwatch, WrongResult, describe_failure
 from kgverify.engines.compiled.batch_size import POOL, WINDOWS
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
@@ -78,19 +79,6 @@ def choose_bench_layout(run: Run, device: torch.device, slots: int, num_candidat
         score_window=max(run.limits.max_resolvents, of_score * slots),
         pool=min(POOL[kind], num_candidates),
     )
-
-
-class _Ticks:
-    """A count of the ticks of an evaluation by its progress: one call each tick, or each replay but the first."""
-
-    def __init__(self) -> None:
-        self.num_calls = 0
-
-    def __call__(self, num_finished: int) -> None:
-        self.num_calls += 1
-
-    def count(self, num_pools: int, *, is_captured: bool) -> int:
-        return (self.num_calls + num_pools) * TICKS_PER_REPLAY if is_captured else self.num_calls
 
 
 class _Bench:
@@ -178,9 +166,8 @@ class _Bench:
         rows = draw_sample(self._num, self._plan.size.sample, self._run.seed)
         some = self._candidates.take(rows)
         watch.num_units = len(rows)
-        host = torch.device("cpu")
-        memory = MemoryGauge(host)
-        engine = watch.time_build(lambda: reference_pipeline(self._run).engine, _wait_for_nothing)
+        memory = MemoryGauge(torch.device("cpu"))
+        engine = watch.time_build(lambda: reference_pipeline(self._run).engine)
 
         def check(ends: Candidates) -> list[Agreement]:
             if REFERENCE not in self._expected:
@@ -196,10 +183,8 @@ class _Bench:
 
         watch.compile_seconds = 0.0
         with self._phase(f"{REFERENCE}, {len(rows):,} candidates", self._num_calls) as progress:
-            watch.time_warm_up(prove, check, _wait_for_nothing, progress)
-            memory.restart()
-            self._time_steady(watch, prove, check, _wait_for_nothing, progress)
-        self._measure_memory(watch, memory)
+            watch.time_warm_up(prove, check, progress)
+            self._time_steady(watch, prove, check, memory, progress)
         watch.unmeasured["launches"] = "the reference launches nothing"
         return watch.close(State.TIMED)
 
@@ -207,10 +192,7 @@ class _Bench:
         mode = watch.name
         forget(self._device)
         memory = MemoryGauge(self._device)
-        ticks = _Ticks()
-
-        def wait() -> None:
-            wait_for(self._device)
+        watch.wait = partial(wait_for, self._device)
 
         def prove(progress: Progress = no_progress) -> Candidates:
             return prove_candidates(engine, self._candidates, progress)[0]
@@ -223,19 +205,25 @@ class _Bench:
             return compared
 
         with self._phase(mode, self._num_calls) as progress:
-            engine = watch.time_build(lambda: self._build(mode, self._layout), wait)
-            watch.time_warm_up(prove, check, wait, progress)
+            engine = watch.time_build(lambda: self._build(mode, self._layout))
+            watch.time_warm_up(prove, check, progress)
             if not watch.agreements:
                 return watch.close(State.UNDECIDED, "there is nothing to compare it with")
             watch.compile_seconds, watch.cache = read_compiled()
-            memory.restart()
-            self._time_steady(watch, prove, check, wait, progress)
-            self._measure_memory(watch, memory)
-            self._measure_compiling(watch)
-            prove(ticks)
+            self._time_steady(watch, prove, check, memory, progress)
+            if mode == EAGER:
+                watch.compile_seconds = 0.0
+            elif watch.compile_seconds is None and watch.build_seconds is not None:
+                # Torch does not compile this mode: the start takes so much longer than steady calls.
+                steady = summarize(watch.samples).median
+                watch.compile_seconds = max(0.0, watch.build_seconds + sum(watch.warm_up) - WARM_UP * steady)
+            # Progress is called once for each tick, or for each replay but the first of a pool.
+            calls: list[int] = []
+            prove(calls.append)
             if hasattr(engine, "evaluate"):
-                num_pools = -(-self._num // self._layout.pool)
-                watch.ticks = ticks.count(num_pools, is_captured=captures_graphs(mode, self._device))
+                num_replays = len(calls) + -(-self._num // self._layout.pool)
+                is_captured = captures_graphs(mode, self._device)
+                watch.ticks = num_replays * TICKS_PER_REPLAY if is_captured else len(calls)
             else:
                 watch.unmeasured["ticks"] = "a fault wraps the engine"
             measure_launches(watch, prove, self._device)
@@ -261,24 +249,11 @@ class _Bench:
     def _num_calls(self) -> int:
         return WARM_UP + self._plan.repeats
 
-    def _time_steady(
-        self, watch: Stopwatch, prove: Any, check: Any, wait: Callable[[], None], progress: Progress
-    ) -> None:
+    def _time_steady(self, watch: Stopwatch, prove: Any, check: Check, memory: MemoryGauge, progress: Progress) -> None:
+        memory.restart()
         repeats, seconds = self._plan.repeats, self._plan.size.seconds
-        watch.time_steady(prove, check, wait, repeats=repeats, seconds=seconds, progress=progress)
-
-    def _measure_memory(self, watch: Stopwatch, memory: MemoryGauge) -> None:
-        watch.peak_bytes, reason = memory.read()
-        if reason:
-            watch.unmeasured["memory"] = reason
-
-    def _measure_compiling(self, watch: Stopwatch) -> None:
-        """Estimate the compile time of modes that torch does not compile, as start time beyond steady calls."""
-        if watch.name == EAGER:
-            watch.compile_seconds = 0.0
-        elif watch.compile_seconds is None and watch.build_seconds is not None:
-            steady = summarize(watch.samples).median
-            watch.compile_seconds = max(0.0, watch.build_seconds + sum(watch.warm_up) - WARM_UP * steady)
+        watch.time_steady(prove, check, repeats=repeats, seconds=seconds, progress=progress)
+        memory.read(watch)
 
     def _name_candidate(self, row: int) -> str:
         names = self._run.graph.program.symbols
@@ -300,7 +275,3 @@ def measure_launches(watch: Stopwatch, call: Callable[[], Any], device: torch.de
         watch.launches, watch.device_seconds = seen.num_device_operations, seen.device_seconds
     else:
         watch.unmeasured["launches"] = "the profiler saw no kernel"
-
-
-def _wait_for_nothing() -> None:
-    pass

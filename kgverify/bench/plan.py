@@ -1,7 +1,7 @@
 """The plan of a benchmark: its size, its modes, the work that it measures, and the sample that the reference proves."""
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,31 +70,17 @@ class Plan:
     faults: tuple[str, ...] = ()
 
 
-def describe_work(
-    run: Run,
-    *,
-    kind: str,
-    size: str,
-    num_candidates: int,
-    slots: int,
-    precision: str,
-    steps: int = 0,
-    faults: tuple[str, ...] = (),
-) -> Work:
-    """Describe the work on a run for the result."""
+def describe_work(run: Run, **more: Any) -> Work:
+    """Describe the work on a run for the result. more: the fields of `Work` that a run does not know."""
     limits = run.limits
     policy = run.policy.info
     return Work(
-        kind=kind,
-        size=size,
         graph=run.graph.name,
         graph_sha256=run.graph.program.sha256,
         split=run.split,
         seed=run.seed,
         num_queries=run.num_queries,
         num_corruptions=run.num_corruptions,
-        num_candidates=num_candidates,
-        slots=slots,
         policy=policy.name,
         policy_sha256=policy.sha256,
         limits={
@@ -103,9 +89,7 @@ def describe_work(
             "max_resolvents": limits.max_resolvents,
             "exclude_query": int(limits.exclude_query),
         },
-        precision=precision,
-        steps=steps,
-        faults=faults,
+        **more,
     )
 
 

@@ -31,23 +31,18 @@ class Bar(NamedTuple):
     note: str = ""
 
 
-class Mark(NamedTuple):
-    """A value on the axis."""
-
-    x: float
-    text: str
-
-
 def render_plot(result: BenchResult) -> str:
     """Draw bars of the medians and whiskers from the fastest call to the slowest, in microseconds for each unit."""
     speeds = {each.name: _speed(each) for each in result.measurements if each.samples}
-    marks, end = _choose_marks(max((most for _, _, most in speeds.values()), default=1.0))
-    scale = (WIDTH - _LEFT - _RIGHT) / end
+    marks = _choose_marks(max((most for _, _, most in speeds.values()), default=1.0))
+    scale = (WIDTH - _LEFT - _RIGHT) / marks[-1]
     bars = []
     for number, each in enumerate(result.measurements):
         y = _TOP + number * _ROW
         if each.name not in speeds:
-            bars.append(Bar(each.name, "none", y, note=_shorten(each.describe_state())))
+            note = each.describe_state()
+            note = note if len(note) <= _LONGEST else f"{note[: _LONGEST - 2].rstrip()} …"
+            bars.append(Bar(each.name, "none", y, note=note))
             continue
         median, least, most = speeds[each.name]
         kind = each.name if each.name in ("reference", "eager") else "other"
@@ -67,7 +62,7 @@ def render_plot(result: BenchResult) -> str:
         f" torch {machine.torch}",
         footer="bars: medians of the steady state; whiskers: fastest and slowest call",
         bars=bars,
-        marks=[Mark(round(_LEFT + value * scale, 2), text) for value, text in marks],
+        marks=[{"x": round(_LEFT + value * scale, 2), "text": f"{value:,.6g}"} for value in marks],
         width=WIDTH,
         height=_TOP + _ROW * len(bars) + _BOTTOM,
         left=_LEFT,
@@ -83,15 +78,10 @@ def _speed(each: Measurement) -> tuple[float, float, float]:
     return spread.median * by, spread.least * by, spread.most * by
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 2].rstrip()} …"
-
-
-def _choose_marks(most: float) -> tuple[list[tuple[float, str]], float]:
-    """Choose round values from 0 up to at least the largest, and the end of the axis."""
+def _choose_marks(most: float) -> list[float]:
+    """Choose round values from 0 up to at least the largest."""
     if most <= 0:
         most = 1.0
     power = 10.0 ** (len(str(int(most))) - 1) if most >= 1 else 10.0 ** -(len(f"{1 / most:.0f}"))
     step = next(s for s in (power * f for f in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5, 10, 20)) if most / s <= _MOST_TICKS)
-    num = int(-(-most // step))
-    return [(i * step, f"{i * step:,.6g}") for i in range(num + 1)], num * step
+    return [i * step for i in range(int(-(-most // step)) + 1)]

@@ -2,9 +2,11 @@
 
 import gc
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
+
+from kgverify.bench.timing import Stopwatch
 
 _STATUS: Final = Path("/proc/self/status")
 _CLEAR: Final = Path("/proc/self/clear_refs")
@@ -28,20 +30,13 @@ def forget(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-class Compiled(NamedTuple):
-    """The compilations of torch. seconds: by its clock, None without any; cache: `miss`, `hit`, `bypass`, or several."""
-
-    seconds: float | None
-    cache: str
-
-
-def read_compiled() -> Compiled:
-    """Read the compilations of `torch.compile` since `forget`."""
+def read_compiled() -> tuple[float | None, str]:
+    """Return the seconds that torch has compiled since `forget`, None without any, and `miss`, `hit`, `bypass` or several."""
     utils: Any = torch._dynamo.utils
     times = utils.compilation_time_metrics.get(_COMPILE_CLOCK)
     counted = utils.counters["inductor"]
     found = [kind for kind in ("miss", "hit", "bypass") if counted[_CACHE + kind]]
-    return Compiled(None if times is None else float(sum(times)), " and ".join(found))
+    return None if times is None else float(sum(times)), " and ".join(found)
 
 
 class MemoryGauge:
@@ -66,13 +61,15 @@ class MemoryGauge:
         except OSError:
             self._reason = "the kernel does not let this process restart its peak of resident memory"
 
-    def read(self) -> tuple[int | None, str]:
-        """Return the bytes, or None with the reason."""
+    def read(self, watch: Stopwatch) -> None:
+        """Note the bytes in a measurement, or the reason why they are unknown."""
         if self._device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self._device)) - self._before, ""
-        if self._reason or not self._before:
-            return None, self._reason or "this system does not report the resident memory of a process"
-        return max(0, _read_status("VmHWM") - self._before), ""
+            watch.peak_bytes = int(torch.cuda.max_memory_allocated(self._device)) - self._before
+        elif self._reason or not self._before:
+            reason = self._reason or "this system does not report the resident memory of a process"
+            watch.unmeasured["memory"] = reason
+        else:
+            watch.peak_bytes = max(0, _read_status("VmHWM") - self._before)
 
 
 def _read_status(key: str) -> int:

@@ -79,38 +79,24 @@ def _head(result: BenchResult) -> Iterator[str]:
 
 
 def _speeds(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
-    unit = result.unit
-    head = (
-        "steady state, ms",
-        "calls",
-        "min",
-        "median",
-        "mean",
-        "max",
-        "std dev",
-        f"µs/{unit}",
-        "x eager",
-        "x reference",
-    )
-    rows: list[Row] = [head if result.work.kind == "modes" else head[:-1]]
+    statistics = ("min", "median", "mean", "max", "std dev")
+    head = ("steady state, ms", "calls", *statistics, f"µs/{result.unit}", "x eager", "x reference")
+    rows: list[Row] = [head]
     for each in timed:
         spread = summarize(each.samples)
         of_unit = spread.median / each.num_units
-        row = [
-            _name_of(each, result),
-            str(len(each.samples)),
-            *(f"{1e3 * value:,.4g}" for value in spread),
-            f"{1e6 * of_unit:,.4g}",
-            *(_times(result.find(base), of_unit) for base in ("eager", "reference")),
-        ]
-        rows.append(row if result.work.kind == "modes" else row[:-1])
-    return align(rows)
-
-
-def _name_of(each: Measurement, result: BenchResult) -> str:
-    if each.name == "reference" and each.num_units < result.work.num_candidates:
-        return f"{each.name} ({each.num_units:,})"
-    return each.name
+        is_sample = each.name == "reference" and each.num_units < result.work.num_candidates
+        rows.append(
+            (
+                f"{each.name} ({each.num_units:,})" if is_sample else each.name,
+                str(len(each.samples)),
+                *(f"{1e3 * value:,.4g}" for value in spread),
+                f"{1e6 * of_unit:,.4g}",
+                *(_times(result.find(base), of_unit) for base in ("eager", "reference")),
+            )
+        )
+    # Strategies have no reference.
+    return align(rows if result.work.kind == "modes" else [row[:-1] for row in rows])
 
 
 def _times(base: Measurement | None, of_unit: float) -> str:
@@ -121,28 +107,19 @@ def _times(base: Measurement | None, of_unit: float) -> str:
 
 
 def _starts(result: BenchResult, timed: Sequence[Measurement]) -> list[str]:
-    unit = result.unit
-    head = (
-        "warm-up, s",
-        "build",
-        "first",
-        "second",
-        "compile",
-        "cache",
-        "ticks",
-        f"launches/{unit}",
-        "/tick",
-        "device/wall",
-        "peak MiB",
-    )
+    seconds = ("build", "first", "second", "compile")
+    launches = (f"launches/{result.unit}", "/tick")
+    head = ("warm-up, s", *seconds, "cache", "ticks", *launches, "device/wall", "peak MiB")
     rows: list[Row] = [head]
     for each in timed:
         wall = summarize(each.samples).median
         rows.append(
             (
                 each.name,
-                *(_number(value, "{:.3g}") for value in (each.build_seconds, each.first_seconds, each.second_seconds)),
-                _number(each.compile_seconds, "{:.3g}"),
+                *(
+                    _number(value, "{:.3g}")
+                    for value in (each.build_seconds, each.first_seconds, each.second_seconds, each.compile_seconds)
+                ),
                 each.cache or _NONE,
                 _number(each.ticks, "{:,}"),
                 _number(_ratio(each.launches, each.num_units), "{:.3g}"),

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgverify.bench.agreement import join_agreements
 from kgverify.bench.plan import LEAST_REPEATS
 from kgverify.bench.result import Agreement, Measurement, State
 from kgverify.engines.protocol import Progress, no_progress
@@ -27,11 +26,13 @@ Check = Callable[[Any], Sequence[Agreement]]
 class Stopwatch:
     """The times and facts of one measurement so far; `close` makes the measurement at any time.
 
+    wait: waits until everything that a call started has ended
     A measurement that is not right has no times.
     """
 
     name: str
     num_units: int = 0
+    wait: Callable[[], object] = lambda: None
     build_seconds: float | None = None
     compile_seconds: float | None = None
     warm_up: list[float] = field(default_factory=list)
@@ -45,9 +46,14 @@ class Stopwatch:
     unmeasured: dict[str, str] = field(default_factory=dict)
 
     def add_agreements(self, agreements: Sequence[Agreement]) -> bool:
-        """Add the agreements of a call; return whether nothing differs in them."""
+        """Add the agreements of a further call on the same candidates; return whether nothing differs in them."""
         for each in agreements:
-            self.agreements[each.against] = join_agreements(self.agreements.get(each.against), each)
+            earlier = self.agreements.get(each.against, each)
+            self.agreements[each.against] = msgspec.structs.replace(
+                each,
+                num_near_ties=max(earlier.num_near_ties, each.num_near_ties),
+                largest_gap=max(earlier.largest_gap, each.largest_gap),
+            )
         return not any(each.num_differing for each in agreements)
 
     def close(self, state: State, reason: str = "") -> Measurement:
@@ -61,40 +67,37 @@ class Stopwatch:
         )
         if state not in (State.TIMED, State.INTERRUPTED):
             return found
-        warm_up = [*self.warm_up, None, None]
+        first, second, *_ = *self.warm_up, None, None
+        same = (
+            "build_seconds",
+            "compile_seconds",
+            "cache",
+            "ticks",
+            "launches",
+            "device_seconds",
+            "peak_bytes",
+            "unmeasured",
+        )
+        facts = {name: getattr(self, name) for name in same}
         return msgspec.structs.replace(
-            found,
-            build_seconds=self.build_seconds,
-            first_seconds=warm_up[0],
-            second_seconds=warm_up[1],
-            compile_seconds=self.compile_seconds,
-            samples=tuple(self.samples),
-            cache=self.cache,
-            ticks=self.ticks,
-            launches=self.launches,
-            device_seconds=self.device_seconds,
-            peak_bytes=self.peak_bytes,
-            unmeasured=self.unmeasured,
+            found, first_seconds=first, second_seconds=second, samples=tuple(self.samples), **facts
         )
 
-    def time_build(self, build: Callable[[], Result], wait: Callable[[], None]) -> Result:
+    def time_build(self, build: Callable[[], Result]) -> Result:
         """Build something, and keep its seconds."""
-        built, self.build_seconds = time_call(build, wait)
+        built, self.build_seconds = time_call(build, self.wait)
         return built
 
-    def time_warm_up(
-        self, call: Callable[[], Any], check: Check, wait: Callable[[], None], progress: Progress = no_progress
-    ) -> None:
+    def time_warm_up(self, call: Callable[[], Any], check: Check, progress: Progress = no_progress) -> None:
         """Time the first two calls. WrongResult where one is not right."""
         for _ in range(WARM_UP):
-            self._time_checked(self.warm_up, call, check, wait)
+            self._time_checked(self.warm_up, call, check)
             progress(1)
 
     def time_steady(
         self,
         call: Callable[[], Any],
         check: Check,
-        wait: Callable[[], None],
         *,
         repeats: int,
         seconds: float,
@@ -106,13 +109,11 @@ class Stopwatch:
             if number >= LEAST_REPEATS and sum(self.samples) >= seconds:
                 progress(repeats - number)
                 return
-            self._time_checked(self.samples, call, check, wait)
+            self._time_checked(self.samples, call, check)
             progress(1)
 
-    def _time_checked(
-        self, times: list[float], call: Callable[[], Any], check: Check, wait: Callable[[], None]
-    ) -> None:
-        result, took = time_call(call, wait)
+    def _time_checked(self, times: list[float], call: Callable[[], Any], check: Check) -> None:
+        result, took = time_call(call, self.wait)
         number = len(self.warm_up) + len(self.samples) + 1
         if not self.add_agreements(check(result)):
             raise WrongResult(f"call {number} differs")
@@ -123,7 +124,7 @@ class WrongResult(Exception):
     """The result of a call differs from the expected one. The message names the call."""
 
 
-def time_call(call: Callable[[], Result], wait: Callable[[], None]) -> tuple[Result, float]:
+def time_call(call: Callable[[], Result], wait: Callable[[], object]) -> tuple[Result, float]:
     """Return the result of a call and its seconds, during which no garbage is collected."""
     wait()
     is_enabled = gc.isenabled()

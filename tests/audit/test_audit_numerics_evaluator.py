@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from kgverify.audit.evaluator.numerics import audit_evaluator, audit_score_batches, name_goal
-from kgverify.audit.numerics.choice_states import ChoiceStates, collect_choice_states
 from kgverify.audit.numerics.choose_stage import audit_choose
-from kgverify.audit.numerics.precision_ladder import climb_precisions, compare_choices, find_choices, score_states
+from kgverify.audit.numerics.precision_ladder import (
+    ChoiceStates,
+    climb_precisions,
+    collect_choice_states,
+    compare_choices,
+    find_choices,
+    score_states,
+)
 from kgverify.audit.numerics.products import (
     PrecisionScore,
     make_narrow_product,

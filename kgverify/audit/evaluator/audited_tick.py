@@ -66,11 +66,9 @@ def build_tick_subject(
                     of_stages.setdefault(stage, []).append(call.arguments)
             if len(states) > 1 and not bool((derivations.outcome == OPEN).any()):
                 break
-    parts = {stage: _subject_of(stage, getattr(stages, stage), inputs) for stage, inputs in of_stages.items() if inputs}
+    parts = {
+        stage: Subject(stage, getattr(stages, stage), inputs.__getitem__, calls=len(inputs))
+        for stage, inputs in of_stages.items()
+    }
     function = build_unrecorded_tick(Setting(stages, run.limits, layout))
     return Subject(name, function, states.__getitem__, parts, calls=len(states))
-
-
-def _subject_of(stage: str, function: object, inputs: list[Inputs]) -> Subject:
-    assert callable(function)
-    return Subject(stage, function, inputs.__getitem__, calls=len(inputs))

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
-import torch
 from torch._dynamo import utils as dynamo_utils
 
 from kgverify.audit.properties.compiled_run import CompileSetting
@@ -77,28 +78,18 @@ def _counting_ticks() -> Iterator[dict[str, int]]:
     counts = {"ticks": 0, "looks": 0}
     run = TickLoop.run
 
-    def count_run(loop: TickLoop) -> Any:
-        take, look = loop._take_tick_, loop._look
+    def count(what: str, call: Callable[[], Any]) -> Any:
+        counts[what] += 1
+        return call()
 
-        def count_take() -> None:
-            counts["ticks"] += 1
-            take()
-
-        def count_look() -> Any:
-            counts["looks"] += 1
-            return look()
-
-        loop._take_tick_, loop._look = count_take, count_look
-        try:
+    def count_run(loop: TickLoop) -> Iterator[int]:
+        take = partial(count, "ticks", loop._take_tick_)
+        look = partial(count, "looks", loop._look)
+        with patch.multiple(loop, _take_tick_=take, _look=look):
             yield from run(loop)
-        finally:
-            loop._take_tick_, loop._look = take, look
 
-    TickLoop.run = count_run  # type: ignore[method-assign, assignment]
-    try:
+    with patch.object(TickLoop, "run", count_run):
         yield counts
-    finally:
-        TickLoop.run = run  # type: ignore[method-assign]
 
 
 def _measure(seen: Profile, num_ticks: int, num_looks: int, num: int, report: ReportBuilder, *, is_cuda: bool) -> None:
@@ -145,9 +136,3 @@ def _check_waits(seen: Profile, num_looks: int, num_pools: int, mode: str, repor
             where=_LOOP,
             remedy="see whether the capture failed",
         )
-
-
-def reset_compiler() -> None:
-    """Forget all compiled code, and its metrics."""
-    torch._dynamo.reset()
-    dynamo_utils.clear_compilation_metrics()

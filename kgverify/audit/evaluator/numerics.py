@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from kgverify.audit.audited_function import Subject, check_modes
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
 from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.choice_states import ChoiceStates, collect_choice_states
 from kgverify.audit.numerics.choose_stage import audit_choose
-from kgverify.audit.numerics.precision_ladder import climb_precisions
+from kgverify.audit.numerics.precision_ladder import ChoiceStates, climb_precisions, collect_choice_states
 from kgverify.audit.numerics.repetition import audit_repetition
 from kgverify.audit.numerics.settings import audit_settings
 from kgverify.audit.properties.colliding_writes import audit_colliding_writes

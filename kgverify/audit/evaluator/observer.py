@@ -5,16 +5,17 @@ programs, and a defect of one may be missing from the other: a comparison of rec
 the code that evaluates. Both must end in equal outcomes and log-probabilities, bit for bit, and in those of eager.
 """
 
+import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.audit.evaluator.audited_tick import lay_out_candidates
-from kgverify.audit.numerics.choice_states import collect_choice_states
-from kgverify.audit.numerics.precision_ladder import find_choices
+from kgverify.audit.numerics.precision_ladder import collect_choice_states, find_choices
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import FUSED
@@ -149,33 +150,22 @@ def audit_observer(
     wanted = [mode for mode in (MODES[on.type] if modes is None else modes) if mode != "eager"]
     stages = build_stages(SCORES[run.policy.name]) if stages is None else stages
     candidates, layout = lay_out_candidates(run, slots)
-
-    def build(mode: str) -> _CountedEngine:
-        return _CountedEngine(
-            run.graph.program,
-            run.limits,
-            run.policy,
-            mode=mode,
-            device=on.type,
-            layout=layout,
-            stages=stages,
-            precision=precision,
-        )
-
+    options: dict[str, Any] = {"device": on.type, "layout": layout, "stages": stages, "precision": precision}
+    build = partial(_CountedEngine, run.graph.program, run.limits, run.policy, **options)
     report = ReportBuilder()
     # Even where warnings are errors, those of torch are not a difference that recording makes: the trees of CUDA graphs
     # begin with an empty capture, of which torch warns.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with phase("eager", 0):
-            eager = build("eager")
+            eager = build(mode="eager")
             standard = _make_standard(run, eager, candidates)
             ends = [End("eager", RECORDED, standard.results)]
             ends.append(find_end("eager", UNRECORDED, eager, candidates, standard.most_ticks))
         for mode in wanted:
             with phase(mode, 0):
                 try:
-                    engine = build(mode)
+                    engine = build(mode=mode)
                 except UserError as error:
                     if modes is not None:
                         raise
@@ -202,12 +192,10 @@ def _make_standard(run: Run, engine: _CountedEngine, candidates: CandidateSet) -
     scores = columns.resolvents.score[np.repeat(num_resolvents > 1, num_resolvents)].astype(np.float64)
     error = engine.info.score_error
     is_close = np.zeros(len(candidates.query), np.bool_)
-    if len(states.goal):
+    # Exact scores tie exactly, and rounding does not change the lowest index.
+    if error and len(states.goal):
         _, _, gap = find_choices(scores, states)
         is_close[states.candidate[gap <= 2 * error]] = True
-    if error == 0.0:
-        # Exact scores tie exactly, and rounding does not change the lowest index.
-        is_close[:] = False
     return Standard(
         _results(columns),
         is_close,
@@ -224,18 +212,16 @@ def _results(columns: Columns) -> Results:
 def find_end(mode: str, recording: str, engine: _CountedEngine, candidates: CandidateSet, most: int) -> End:
     """Prove the candidates in a build; return their end, or the error that it raises."""
     engine.limit_ticks(most)
-    num_looks = 0
+    looks = itertools.count(1)
 
-    def count(_: int) -> None:
-        nonlocal num_looks
-        num_looks += 1
-        if num_looks > most:
+    def look(_: int) -> None:
+        if next(looks) > most:
             raise Endless(f"no end after {most} looks at the device")
 
     try:
         if recording == RECORDED:
-            return End(mode, recording, _results(engine.prove(candidates, count)))
-        return End(mode, recording, engine.evaluate(candidates, count, has_digests=recording == DIGESTS).results)
+            return End(mode, recording, _results(engine.prove(candidates, look)))
+        return End(mode, recording, engine.evaluate(candidates, look, has_digests=recording == DIGESTS).results)
     except Exception as error:  # Any error of the compiler or of compiled code is the end of this build.
         return End(mode, recording, None, describe_error(error))
 
@@ -288,10 +274,7 @@ def judge_builds(builds: Sequence[Build], ends: Sequence[End], standard: Standar
         recorded, recorded_end = of_mode[0]
         different = [build for build, end in of_mode[1:] if not _are_alike(recorded_end, end, standard)]
         for build in different:
-            if recorded.is_right:
-                effect = "hides"
-            else:
-                effect = "brings in" if build.is_right else "changes"
+            effect = "hides" if recorded.is_right else "brings in" if build.is_right else "changes"
             report.find(
                 AUDIT,
                 mechanism="recording a step reads values that nothing else reads; without it the compiler may fuse, reorder or"

@@ -84,12 +84,6 @@ def find_deviations(expected: Watched, actual: Watched) -> list[Deviation]:
     ]
 
 
-def deviates(subject: Subject, rung: Rung) -> bool:
-    """Return whether a subject deviates on this rung."""
-    expected = watch(subject, EAGER)
-    return bool(find_deviations(expected, watch(subject, rung, expected)))
-
-
 def find_smallest_part(
     subject: Subject, rung: Rung, begin: Callable[[str], None] = lambda name: None
 ) -> Subject | None:
@@ -97,7 +91,8 @@ def find_smallest_part(
     found = []
     for part in subject.parts.values():
         begin(part.name)
-        if deviates(part, rung):
+        expected = watch(part, EAGER)
+        if find_deviations(expected, watch(part, rung, expected)):
             found.append(part)
     return min(found, key=_count_operators, default=None)
 

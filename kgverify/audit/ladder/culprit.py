@@ -8,9 +8,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
-
-import torch
+from unittest.mock import patch
 
 from kgverify.audit.audited_function import Subject
 from kgverify.audit.ladder.climb import find_deviations
@@ -111,7 +112,7 @@ def find_culprit(
         if not group:
             continue
         if search.repairs(group):
-            return search.finish(search.minimize(group))
+            return search.finish(minimize(group, lambda part: bool(part) and search.repairs(part)))
         # Some items cannot all be left out together, and some are needed.
         if number < len(of_kind) and search.has_failed:
             for item in group:
@@ -150,7 +151,7 @@ def compiling_without(items: Sequence[Item]) -> Iterator[None]:
         for item in items:
             if item.kind == SWITCH:
                 module, setting, value = values[item.name]
-                stack.enter_context(_config(module).patch({setting: value}))
+                stack.enter_context(import_module(module).patch({setting: value}))
         stack.enter_context(
             _answering(lambda subsystem, name: subsystem in _KINDS and (_KINDS[subsystem], name) in left_out)
         )
@@ -188,10 +189,6 @@ class _Search:
         self._known[key] = not deviations
         return not deviations
 
-    def minimize(self, items: Sequence[Item]) -> tuple[Item, ...]:
-        """Reduce items that repair the subject to a set of which none can be spared."""
-        return minimize(items, lambda part: bool(part) and self.repairs(part))
-
     def finish(self, items: Sequence[Item]) -> Culprit:
         """Return the items with the state of the search."""
         return Culprit(tuple(items), len(self._known), self._is_complete)
@@ -202,33 +199,21 @@ def _answering(answer: Callable[[str, str], bool]) -> Iterator[None]:
     """Answer the compiler's question whether to leave something out: (subsystem, name) -> bool."""
     from torch._inductor.compiler_bisector import CompilerBisector
 
-    before = CompilerBisector.__dict__["disable_subsystem"]
-
     def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
         return answer(subsystem, debug_info() if debug_info else "")
 
-    CompilerBisector.disable_subsystem = staticmethod(disable_subsystem)  # type: ignore[method-assign]
-    try:
+    with patch.object(CompilerBisector, "disable_subsystem", staticmethod(disable_subsystem)):
         yield
-    finally:
-        CompilerBisector.disable_subsystem = before  # type: ignore[method-assign]
 
 
 _MISSING: Final = object()
 
 
-def _config(module: str) -> Any:
-    __import__(module)
-    return {_INDUCTOR: torch._inductor, _FUNCTORCH: torch._functorch, _DYNAMO: torch._dynamo}[module].config
-
-
 def _read_setting(module: str, setting: str) -> Any:
-    value = _config(module)
     with warnings.catch_warnings():
         # Some settings are deprecated.
         warnings.simplefilter("ignore")
-        for name in setting.split("."):
-            value = getattr(value, name, _MISSING)
-            if value is _MISSING:
-                break
-    return value
+        try:
+            return attrgetter(setting)(import_module(module))
+        except AttributeError:
+            return _MISSING

@@ -1,6 +1,7 @@
 """The audit of compile modes: the first rung that deviates, the smallest part that does, the cause, and a reproducer."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -52,20 +53,11 @@ def audit_modes(
     )
     report = ReportBuilder()
     report.add_section("unsteady", "how eager differs from itself", _list_deviations("eager", ladder.unsteady))
-    report.add_section(
-        "rungs",
-        "rungs, against eager",
-        (
-            {
-                "name": each.rung.name,
-                "adds": each.rung.adds,
-                "calls": each.num_calls,
-                "deviations": len(each.deviations),
-                "seconds": each.seconds,
-            }
-            for each in ladder.climbs
-        ),
+    climbs = (
+        {"name": rung.name, "adds": rung.adds, "calls": calls, "deviations": len(deviations), "seconds": took}
+        for rung, deviations, calls, took, _ in ladder.climbs
     )
+    report.add_section("rungs", "rungs, against eager", climbs)
     listed = [row for each in ladder.climbs for row in _list_deviations(each.rung.name, each.deviations)]
     report.add_section("deviations", "deviations", listed)
     if ladder.unsteady:
@@ -79,10 +71,8 @@ def audit_modes(
 
 
 def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[str, Cell]]:
-    rows: list[dict[str, Cell]] = []
-    for call, found in list(deviations)[:MOST_LISTED]:
-        rows.append({"rung": rung, "call": call, "kind": found.kind, "where": found.where, "detail": found.detail})
-    return rows
+    listed = islice(deviations, MOST_LISTED)
+    return [{"rung": rung, "call": call, **found._asdict()} for call, found in listed]
 
 
 def _attribute(

@@ -21,9 +21,6 @@ MOST_WRITTEN: Final = 20_000
 
 SECONDS: Final = 300
 
-_TRACED: Final = ("backend-eager",)
-"""Rungs whose defect is in the tracing, so that the traced graph does not show it."""
-
 
 class Reproducer(NamedTuple):
     """The written file, or None; shows: whether it ended in exit code 1, as it must; why: the reason if not."""
@@ -39,10 +36,13 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
     It holds the function's source with everything it needs; where there is no source, the graph that Dynamo traces, which
     cannot show a defect of the tracing.
     """
-    number = _number_of(climb)
+    # The first call that deviated, if its arguments were separate.
+    call = climb.deviations[0].call
+    number = int(call.split()[-1]) - 1 if call.startswith("call ") and "again" not in call else 0
     why = ""
     attempts: list[Callable[[], Bundle]] = [partial(bundle, subject.function, subject.inputs(number))]
-    if climb.rung.name not in _TRACED:
+    # A defect of the tracing does not show in the traced graph.
+    if climb.rung.name != "backend-eager":
         attempts.append(partial(_bundle_graph, subject, number))
     for attempt in attempts:
         try:
@@ -57,12 +57,6 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
             return Reproducer(path, True)
         why = f"it ends in exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}"
     return Reproducer(path if path.exists() else None, False, why)
-
-
-def _number_of(climb: Climb) -> int:
-    """Return the number of the call whose arguments are used: the first that deviated, if its arguments were separate."""
-    call = climb.deviations[0].call
-    return int(call.split()[-1]) - 1 if call.startswith("call ") and "again" not in call else 0
 
 
 def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule, list[Any]]]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -36,8 +36,6 @@ RUNGS: Final = (
     Rung("reduce-overhead", "CUDA graphs", {"backend": "inductor", "mode": "reduce-overhead"}),
     Rung("max-autotune", "kernels chosen by measuring", {"backend": "inductor", "mode": "max-autotune"}),
 )
-
-NAMES: Final = tuple(rung.name for rung in RUNGS)
 
 
 class Watched(NamedTuple):
@@ -75,7 +73,10 @@ def watch(subject: Subject, rung: Rung, expected: Watched | None = None, *, repe
         repeated = []
         for number in range(subject.calls):
             if expected is not None and number:
-                _put(expected.repeated[number - 1].arguments, held)
+                before = expected.repeated[number - 1].arguments
+                for value, (_, leaf) in zip(before.values(), list_leaves(held), strict=True):
+                    if isinstance(leaf, Tensor):
+                        leaf.copy_(value)
             repeated.append(_call(function, held, subject))
         again = [_call(function, subject.inputs(0), subject) for _ in range(repetitions)]
         return Watched(fresh, repeated, again)
@@ -101,13 +102,6 @@ def _call(function: Function, inputs: Inputs, subject: Subject) -> Observation:
     return observe(function, inputs, subject.read)
 
 
-def _put(arguments: dict[str, Any], held: Inputs) -> None:
-    """Give tensors their expected values, in place."""
-    for before, (_, leaf) in zip(arguments.values(), list_leaves(held), strict=True):
-        if isinstance(leaf, Tensor):
-            leaf.copy_(before)
-
-
 @contextmanager
 def isolating_compiler() -> Iterator[None]:
     """Ignore graphs compiled before, in memory or on disk; a failed compilation is an error, not an eager run.
@@ -118,13 +112,14 @@ def isolating_compiler() -> Iterator[None]:
     import torch._inductor.config
 
     torch._dynamo.reset()
-    with ExitStack() as stack:
+    with (
+        warnings.catch_warnings(),
+        torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+        torch._dynamo.config.patch(suppress_errors=False),
+    ):
         # Even where warnings are errors, those of the compiler are not a property of the function.
-        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(torch._inductor.config.patch(fx_graph_cache=False, fx_graph_remote_cache=False))
-        stack.enter_context(torch._functorch.config.patch(enable_autograd_cache=False))
-        stack.enter_context(torch._dynamo.config.patch(suppress_errors=False))
         try:
             yield
         finally:

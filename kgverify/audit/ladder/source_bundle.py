@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kgverify.audit.source_lines import list_codes
+
 
 class NotStandalone(Exception):
     """A function needs something that cannot be written as source. The message names it."""
@@ -72,9 +74,6 @@ class _Bundler:
         elif isinstance(value, type) and not _is_installed(value):
             self._names[name] = value
             self._add_class(value, name)
-        elif isinstance(value, enum.Enum) and not _is_installed(type(value)):
-            kind = self.add(type(value), type(value).__name__)
-            self._set(name, value, f"{kind}.{value.name}")
         elif isinstance(value, functools.partial):
             inner = self.add(value.func, f"{name}_function")
             arguments = [self._write(each) for each in value.args]
@@ -117,29 +116,26 @@ class _Bundler:
             inner = ", ".join(self._write(each) for each in value)
             if isinstance(value, list):
                 return f"[{inner}]"
-            return (
-                f"({inner}{',' if len(value) == 1 else ''})"
-                if isinstance(value, tuple)
-                else f"{type(value).__name__}([{inner}])"
-            )
+            if isinstance(value, tuple):
+                return f"({inner}{',' if len(value) == 1 else ''})"
+            return f"{type(value).__name__}([{inner}])"
         if isinstance(value, dict):
             return "{" + ", ".join(f"{self._write(key)}: {self._write(each)}" for key, each in value.items()) + "}"
         if isinstance(value, enum.Enum):
-            kind = self.add(type(value), type(value).__name__)
-            return f"{kind}.{value.name}"
+            return f"{self.add(type(value), type(value).__name__)}.{value.name}"
         if callable(value) and hasattr(value, "__name__"):
             return self.add(value, value.__name__)
         raise NotStandalone(f"a {type(value).__module__}.{type(value).__name__} cannot be written as source")
 
     def _add_function(self, function: types.FunctionType, name: str) -> None:
         tree = _parse(function)
-        found = next(
-            (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), None
-        )
+        functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        found = next(functions, None)
         if found is None or function.__name__ == "<lambda>":
             raise NotStandalone(f"{function.__qualname__} has no source (a lambda?): make it a function with a name")
         captured = inspect.getclosurevars(function).nonlocals
-        self._need(_names_of(function.__code__), {**function.__globals__, **captured})
+        names = {name for code, names in list_codes(function.__code__) for name in (*names, *code.co_freevars)}
+        self._need(names, {**function.__globals__, **captured})
         found.name = name
         # Annotations are not needed, and would require imports.
         found.returns = None
@@ -148,14 +144,8 @@ class _Bundler:
         for node in ast.walk(found):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 node.annotation = ast.Constant("")
-        self._need(
-            {
-                each
-                for node in (*found.args.defaults, *(d for d in found.args.kw_defaults if d))
-                for each in _loaded(node)
-            },
-            function.__globals__,
-        )
+        defaults = filter(None, (*found.args.defaults, *found.args.kw_defaults))
+        self._need(set().union(*map(_loaded, defaults)), function.__globals__)
         found.decorator_list = []
         self.definitions.append(ast.unparse(found) + "\n")
 
@@ -164,8 +154,7 @@ class _Bundler:
         found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)), None)
         if found is None:
             raise NotStandalone(f"class {kind.__qualname__} has no source")
-        module = vars(sys.modules[kind.__module__])
-        self._need(_loaded(found), module)
+        self._need(_loaded(found), vars(sys.modules[kind.__module__]))
         found.name = name
         self.definitions.append(ast.unparse(found) + "\n")
 
@@ -180,14 +169,6 @@ def _parse(value: Any) -> ast.Module:
         return ast.parse(textwrap.dedent(inspect.getsource(value)))
     except (OSError, TypeError, SyntaxError) as error:
         raise NotStandalone(f"the source of {getattr(value, '__qualname__', value)} cannot be read: {error}") from None
-
-
-def _names_of(code: types.CodeType) -> set[str]:
-    names = {*code.co_names, *code.co_freevars}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names_of(constant)
-    return names
 
 
 def _loaded(tree: ast.AST) -> set[str]:

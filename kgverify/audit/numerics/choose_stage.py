@@ -81,7 +81,18 @@ def audit_choose(
             report.skip(AUDIT, f"mode {how}: {describe_error(error)}")
             continue
         _check_choices(how, planted, choices, report)
-        _check_nan(how, planted, of_nan, report)
+        num_silent = sum(
+            int(((kind == GOAL) & (num > 1) & ~given.log_probability.isnan()).sum())
+            for (kind, num, _), given in zip(planted, of_nan, strict=True)
+        )
+        if num_silent:
+            report.find(
+                AUDIT,
+                mechanism="comparisons with NaN are false, so that a NaN can be passed over silently",
+                finding=f"mode {how}: of {num_silent} steps whose scores are NaN the log-probability is a number",
+                where="choose",
+                remedy="make the log-probability of all scores, so that a NaN among them makes it NaN",
+            )
     report.measures["choices_planted"] = float(sum(len(kind) for kind, _, _ in planted))
 
 
@@ -107,17 +118,3 @@ def _check_choices(how: str, planted: Sequence[Step], choices: Sequence[Choices]
         where="choose",
         remedy="use argmax, or the least index of the highest score by `where` and `amin`; never topk or sort",
     )
-
-
-def _check_nan(how: str, planted: Sequence[Step], choices: Sequence[Choices], report: ReportBuilder) -> None:
-    chooses = [(kind == GOAL) & (num > 1) for kind, num, _ in planted]
-    pairs = zip(chooses, choices, strict=True)
-    num_silent = sum(int((each & ~given.log_probability.isnan()).sum()) for each, given in pairs)
-    if num_silent:
-        report.find(
-            AUDIT,
-            mechanism="comparisons with NaN are false, so that a NaN can be passed over silently",
-            finding=f"mode {how}: of {num_silent} steps whose scores are NaN the log-probability is a number",
-            where="choose",
-            remedy="make the log-probability of all scores, so that a NaN among them makes it NaN",
-        )

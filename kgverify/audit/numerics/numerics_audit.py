@@ -1,18 +1,17 @@
 """The audit of a function's arithmetic: the same input twice, in other batches, under other settings."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
 from kgverify.audit.audited_function import Function, Inputs, MakeInputs, Subject, check_modes, make_subject
 from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.repetition import audit_repetition
+from kgverify.audit.numerics.repetition import audit_repetition, call_once
 from kgverify.audit.numerics.settings import audit_settings
 from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.audit.report import AuditReport, ReportBuilder
-from kgverify.audit.values import copy_values, list_device_types
+from kgverify.audit.values import list_device_types
 from kgverify.errors import describe_error
 from kgverify.runs.machine import describe_environment
 
@@ -56,7 +55,10 @@ def audit_numerics(
     audit_repetition(
         subject, report, modes=modes, repetitions=repetitions, batch_axis=batch_axis, batched=batched, large=large
     )
-    once = partial(_call_once, subject)
+
+    def once() -> Any:
+        return call_once(subject.function, subject.inputs(0))
+
     _attempt("duplicate-scatters", subject, report, lambda: audit_colliding_writes(once, subject.name, report))
     if batch_axis is not None:
         audit_batch(subject, report, batch_axis=batch_axis, batched=batched, error=error)
@@ -70,10 +72,3 @@ def _attempt(audit: str, subject: Subject, report: ReportBuilder, run: Callable[
         run()
     except Exception as error:  # The user's function may raise anything.
         report.skip(audit, f"{subject.name}: {describe_error(error)}")
-
-
-def _call_once(subject: Subject) -> Any:
-    """Return the result of the first call with the changed arguments."""
-    inputs = subject.inputs(0)
-    result = subject.function(*inputs)
-    return copy_values((result, inputs))

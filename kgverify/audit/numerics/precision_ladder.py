@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.audit.numerics.choice_states import ChoiceStates
 from kgverify.audit.numerics.products import PrecisionScore, list_precision_scores
 from kgverify.audit.report import ReportBuilder
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
+from kgverify.engines.compiled.state import PAD
 from kgverify.engines.compiled.tower.precision import estimate_score_error
 from kgverify.engines.policy import Policy
 from kgverify.errors import describe_error
+from kgverify.program.outcomes import GoalKind
+from kgverify.trace.model.columns import Columns, starts_of
 
 AUDIT: Final = "precision"
 ROWS: Final = 1 << 15
@@ -21,6 +23,56 @@ ROWS: Final = 1 << 15
 
 NameGoal = Callable[[NDArray[np.int32]], str]
 """Atoms int32 [A, 3], padded -> readable text."""
+
+
+class ChoiceStates(NamedTuple):
+    """Every step of a run with two resolvents or more, G of them, with all R resolvents.
+
+    goal:      int32 [G, A, 3]  padded with PAD
+    resolvent: int32 [R, A, 3]
+    slot:      int64 [R]        the goal of each resolvent
+    first:     int64 [G + 1]    where the resolvents of each goal begin
+    candidate: int64 [G]
+    step:      int64 [G]
+    """
+
+    goal: NDArray[np.int32]
+    resolvent: NDArray[np.int32]
+    slot: NDArray[np.int64]
+    first: NDArray[np.int64]
+    candidate: NDArray[np.int64]
+    step: NDArray[np.int64]
+
+
+def collect_choice_states(columns: Columns, atoms: int) -> ChoiceStates:
+    """Collect the choices of a run. atoms: the length to which goals are padded."""
+    steps, resolvents = columns.steps, columns.resolvents
+    num_steps = columns.candidates.num_steps.astype(np.int64)
+    owner = np.repeat(np.arange(len(num_steps)), num_steps)
+    ordinal = np.arange(len(owner)) - starts_of(num_steps)[owner]
+    num_resolvents = steps.num_resolvents.astype(np.int64)
+    chooses = num_resolvents > 1
+    is_of_choice = np.repeat(chooses, num_resolvents) & (resolvents.kind == GoalKind.GOAL)
+    goal = _pad(steps.num_atoms, steps.goal_atoms, chooses, atoms)
+    resolvent = _pad(resolvents.num_atoms, resolvents.atoms, is_of_choice, atoms)
+    counts = num_resolvents[chooses]
+    return ChoiceStates(
+        goal, resolvent, np.repeat(np.arange(len(counts)), counts), starts_of(counts), owner[chooses], ordinal[chooses]
+    )
+
+
+def _pad(
+    num_atoms: NDArray[np.uint16], rows: NDArray[np.int32], picked: NDArray[np.bool_], atoms: int
+) -> NDArray[np.int32]:
+    """Pad the picked goals of a ragged column to int32 [n, A, 3]."""
+    num = num_atoms.astype(np.int64)
+    owner = np.repeat(np.arange(len(num)), num)
+    column = np.arange(len(owner)) - starts_of(num)[owner]
+    wanted = picked[owner]
+    row_of = np.cumsum(picked) - 1
+    padded = np.full((int(picked.sum()), atoms, 3), PAD, np.int32)
+    padded[row_of[owner[wanted]], column[wanted]] = rows[wanted]
+    return padded
 
 
 class Flip(NamedTuple):
@@ -95,10 +147,10 @@ def climb_precisions(
         _judge(results[-1], report)
     rows = [each._asdict() for each in results]
     flips = [
-        {"precision": row["precision"], "how": row["how"]} | flip._asdict() for row in rows for flip in row["flips"]
+        {"precision": row["precision"], "how": row["how"], **flip._asdict()}
+        for row in rows
+        for flip in row.pop("flips")
     ]
-    for row in rows:
-        del row["flips"]
     report.add_section("precisions", "precisions, against float64 (nats)", rows)
     report.add_section("flips", "choices that differ from float64, the largest gaps of each precision first", flips)
     return results
@@ -114,17 +166,9 @@ def score_states(
         end = int(np.searchsorted(states.first, states.first[begin] + ROWS, "right")) - 1
         end = max(begin + 1, min(end, len(states.goal)))
         rows = slice(int(states.first[begin]), int(states.first[end]))
-        parts.append(
-            score(
-                parameters,
-                torch.as_tensor(states.goal[begin:end], device=device),
-                torch.as_tensor(states.resolvent[rows], device=device),
-                torch.as_tensor(states.slot[rows] - begin, device=device),
-            )
-            .double()
-            .cpu()
-            .numpy()
-        )
+        given = states.goal[begin:end], states.resolvent[rows], states.slot[rows] - begin
+        found = score(parameters, *(torch.as_tensor(each, device=device) for each in given))
+        parts.append(found.double().cpu().numpy())
         begin = end
     return np.concatenate(parts)
 

@@ -1,6 +1,7 @@
 """The policy's score with products of another precision: native in torch, emulated, or by a kernel of the evaluator."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -10,7 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
+from kgverify.engines.compiled.tower.precision import PRECISIONS
 from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(states [n, h], weight [k, h], bias [k]) -> [n, k]."""
@@ -44,9 +47,12 @@ class Products(TorchFunctionMode):
 
 def make_score(product: Product) -> Score:
     """Return the evaluator's score with another product."""
+    return _score_within(lambda: Products(product))
 
+
+def _score_within(enter: Callable[[], AbstractContextManager[Any]]) -> Score:
     def score(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-        with Products(product):
+        with enter():
             return score_two_tower(parameters, goals, resolvents, slot)
 
     return score
@@ -84,49 +90,28 @@ def make_narrow_product(dtype: torch.dtype) -> Product:
     return product
 
 
-def score_in_tf32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """Score with TF32 allowed."""
-    with products_set_to("high"):
-        return score_two_tower(parameters, goals, resolvents, slot)
-
-
-def score_in_float32(parameters: Parameters, goals: Tensor, resolvents: Tensor, slot: Tensor) -> Tensor:
-    """Score in float32 alone."""
-    with products_set_to("highest"):
-        return score_two_tower(parameters, goals, resolvents, slot)
-
-
 def list_precision_scores(policy: Policy, device: torch.device) -> list[PrecisionScore]:
     """List the precisions below float64, from the most precise to the least, and on CUDA the evaluator's kernels."""
     parameters = build_parameters(policy, device, torch.float32)
-
-    def use(precision: str, how: str, score: Score) -> PrecisionScore:
-        return PrecisionScore(precision, how, score, parameters)
-
     is_cuda = device.type == "cuda"
-    scores = [use("fp32", "native", score_in_float32)]
-    scores.append(use("bf16x3", "emulated", make_score(multiply_split)))
-    scores.append(
-        use("tf32", "native", score_in_tf32) if is_cuda else use("tf32", "emulated", make_score(multiply_as_tf32))
-    )
-    scores.append(use("fp16", "native", make_score(make_narrow_product(torch.float16))))
-    scores.append(use("bf16", "native", make_score(make_narrow_product(torch.bfloat16))))
-    return scores + (_kernel_scores(policy, device) if is_cuda else [])
-
-
-def _kernel_scores(policy: Policy, device: torch.device) -> list[PrecisionScore]:
+    in_tf32 = _score_within(lambda: products_set_to("high"))
+    scores = [
+        PrecisionScore(precision, how, score, parameters)
+        for precision, how, score in (
+            ("fp32", "native", _score_within(lambda: products_set_to("highest"))),
+            ("bf16x3", "emulated", make_score(multiply_split)),
+            ("tf32", "native", in_tf32) if is_cuda else ("tf32", "emulated", make_score(multiply_as_tf32)),
+            ("fp16", "native", make_score(make_narrow_product(torch.float16))),
+            ("bf16", "native", make_score(make_narrow_product(torch.bfloat16))),
+        )
+    ]
+    if not is_cuda:
+        return scores
     from kgverify.engines.compiled.tower.launch import build_tower_parameters, build_tower_score, can_run
-    from kgverify.engines.compiled.tower.precision import PRECISIONS
-    from kgverify.errors import UserError
 
-    if not can_run(policy):
-        return []
-    found = []
-    for precision in PRECISIONS:
-        try:
-            parameters = build_tower_parameters(policy, precision, device)
-        except UserError:
-            # fp16 cannot hold the weights.
-            continue
-        found.append(PrecisionScore(precision, "kernel", build_tower_score(precision), parameters))
-    return found
+    for precision in PRECISIONS if can_run(policy) else ():
+        # fp16 cannot hold the weights of every policy.
+        with suppress(UserError):
+            held = build_tower_parameters(policy, precision, device)
+            scores.append(PrecisionScore(precision, "kernel", build_tower_score(precision), held))
+    return scores

@@ -63,35 +63,22 @@ def audit_repetition(
     report.measures["repetitions"] = float(repetitions)
     for mode in modes:
         function = compile_in_mode(subject.function, mode)
-        # One finding of a kind is enough.
-        any(_differs(subject, function, mode, title, make, repetitions, report) for title, make in variants)
+        for title, make in variants:
+            try:
+                results = [call_once(function, make()) for _ in range(repetitions)]
+            except Exception as error:  # The user's function and the compiler may raise anything.
+                report.skip(AUDIT, f"{subject.name}, mode {mode}{title}: {describe_error(error)}")
+                break
+            pairs = ((number, find_differences(results[0], each)) for number, each in enumerate(results[1:], 2))
+            first = next(((number, found) for number, differences in pairs for found in differences), None)
+            if first is not None:
+                # One finding of a kind is enough.
+                _report_difference(subject, mode, title, make, *first, report)
+                break
 
 
-def _differs(
-    subject: Subject,
-    function: Function,
-    mode: str,
-    title: str,
-    make: Callable[[], Inputs],
-    repetitions: int,
-    report: ReportBuilder,
-) -> bool:
-    """Return whether repeated calls differ or fail, which is reported."""
-    try:
-        results = [_call(function, make()) for _ in range(repetitions)]
-    except Exception as error:  # The user's function and the compiler may raise anything.
-        report.skip(AUDIT, f"{subject.name}, mode {mode}{title}: {describe_error(error)}")
-        return True
-    for number, result in enumerate(results[1:], 2):
-        found = next(find_differences(results[0], result), None)
-        if found is not None:
-            _report_difference(subject, mode, title, make, number, found, report)
-            return True
-    return False
-
-
-def _call(function: Function, inputs: Inputs) -> Any:
-    """Return the result and the arguments after the call."""
+def call_once(function: Function, inputs: Inputs) -> Any:
+    """Return copies of the result and of the arguments after the call."""
     result = function(*inputs)
     return copy_values((result, inputs))
 

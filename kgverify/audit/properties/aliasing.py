@@ -1,6 +1,7 @@
 """Shared memory between inputs and outputs, outputs that later calls overwrite, and addresses that change."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -27,7 +28,11 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue]
     before = [(path, tensor, copy_tensor(tensor), _version(tensor)) for path, tensor in _list_inputs(inputs, found)]
     with restoring(found):
         eager, error = make_call(subject.function, inputs, 0)
-        written = {find_storage(t) for _, t, old, version in before if _is_written(t, old, version)} - {0}
+        written = {
+            find_storage(tensor)
+            for _, tensor, old, version in before
+            if _version(tensor) != version or (old is not None and not is_same(old, tensor.detach()))
+        } - {0}
         eager_aliases = _find_aliases(eager, [(path, tensor) for path, tensor, *_ in before])
         eager_shared = _find_shared(eager)
     if error is not None:
@@ -48,16 +53,9 @@ def find_aliasing(subject: Subject, run: CompiledRun, found: list[CapturedValue]
                 where=find_return(subject.function),
                 remedy="return a clone, or write into a new tensor",
             )
-    found_once = [
-        f"{out} shares memory with {given} only when compiled"
-        for out, given in aliases.items()
-        if out not in eager_aliases
-    ]
-    found_once += [
-        f"{out} shares memory with {given} only when not compiled"
-        for out, given in eager_aliases.items()
-        if out not in aliases
-    ]
+    only = [(out, given, "when compiled") for out, given in aliases.items() if out not in eager_aliases]
+    only += [(out, given, "when not compiled") for out, given in eager_aliases.items() if out not in aliases]
+    found_once = [f"{out} shares memory with {given} only {when}" for out, given, when in only]
     found_once += [f"{' and '.join(pair)} share memory only when compiled" for pair in shared - eager_shared]
     for finding in found_once:
         report.find(
@@ -79,23 +77,16 @@ def _version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _is_written(tensor: Tensor, old: Tensor | None, version: int) -> bool:
-    return _version(tensor) != version or (old is not None and not is_same(old, tensor.detach()))
-
-
 def _find_aliases(call: Call, givens: list[tuple[str, Tensor]]) -> dict[str, str]:
     by_storage = {memory: path for path, tensor in reversed(givens) if (memory := find_storage(tensor))}
     return {f"output{path}": by_storage[memory] for path, memory in call.memory if memory in by_storage}
 
 
 def _find_shared(call: Call) -> set[tuple[str, str]]:
-    seen: dict[int, str] = {}
-    pairs = set()
-    for path, memory in call.memory:
-        if memory and memory in seen:
-            pairs.add((seen[memory], f"output{path}"))
-        seen.setdefault(memory, f"output{path}")
-    return pairs
+    first = {memory: path for path, memory in reversed(call.memory)}
+    return {
+        (f"output{first[memory]}", f"output{path}") for path, memory in call.memory if memory and path != first[memory]
+    }
 
 
 def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportBuilder, *, keeps_outputs: bool) -> None:
@@ -104,7 +95,12 @@ def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportB
     keeps_outputs: whether a caller reads an output after the next call; if not, only outputs that the step keeps count
     """
     lost = _find_lost(run.calls)
-    eager_paths = set(_find_lost(_call_eagerly(subject))) if lost else set()
+    eager_paths: set[str] = set()
+    if lost:
+        with restoring(find_captured_values(subject.function)):
+            inputs = subject.joint_inputs(range(subject.calls))
+            eager = [make_call(subject.function, given, number)[0] for number, given in enumerate(inputs)]
+        eager_paths = set(_find_lost(eager))
     report.measures["overwritten_outputs"] = len(lost)
     report.details["overwritten_outputs"] = tuple(f"{path}: {how}" for path, how in lost.items())
     for path, how in lost.items():
@@ -134,12 +130,6 @@ def find_overwritten_outputs(subject: Subject, run: CompiledRun, report: ReportB
             where=captured.where,
             remedy="keep a clone of it",
         )
-
-
-def _call_eagerly(subject: Subject) -> list[Call]:
-    with restoring(find_captured_values(subject.function)):
-        inputs = subject.joint_inputs(range(subject.calls))
-        return [make_call(subject.function, given, number)[0] for number, given in enumerate(inputs)]
 
 
 def _list_changed(calls: list[Call]) -> Iterator[tuple[str, Tensor, str]]:
@@ -179,10 +169,9 @@ def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBu
     """Count the leaves whose address changes between calls; find those that are marked as static."""
     if len(run.calls) < 2:
         return
-    report.measures["unstable_inputs"] = _count_unstable(
-        run, lambda call: [(path, find_storage(tensor)) for path, tensor in list_tensors(call.inputs)]
-    )
-    report.measures["unstable_outputs"] = _count_unstable(run, lambda call: call.memory)
+    inputs = [(path, find_storage(tensor)) for call in run.calls for path, tensor in list_tensors(call.inputs)]
+    report.measures["unstable_inputs"] = _count_unstable(inputs)
+    report.measures["unstable_outputs"] = _count_unstable([each for call in run.calls for each in call.memory])
     for graph in run.graphs:
         for number, given in enumerate(graph.inputs):
             seen = {row[number] for row in graph.addresses if number < len(row)}
@@ -196,9 +185,6 @@ def find_unstable_addresses(subject: Subject, run: CompiledRun, report: ReportBu
                 )
 
 
-def _count_unstable(run: CompiledRun, pick: Callable[[Call], list[tuple[str, int]]]) -> int:
-    seen: dict[str, set[int]] = {}
-    for call in run.calls:
-        for path, memory in pick(call):
-            seen.setdefault(path, set()).add(memory)
-    return sum(len(addresses) > 1 for addresses in seen.values())
+def _count_unstable(addresses: list[tuple[str, int]]) -> int:
+    num = Counter(path for path, _ in set(addresses))
+    return sum(each > 1 for each in num.values())

@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kgverify.audit.source_lines import find_code, find_read
+from kgverify.audit.source_lines import find_code, find_read, list_codes
 from kgverify.audit.values import copy_tensor, is_same
 
 _DEEPEST: Final = 5
@@ -107,10 +107,8 @@ class _Walk:
             code = find_code(function)
             if code is not None:
                 for number in range(len(function.args)):
-                    path = f"argument {number} of the partial"
-                    self._visit_value(
-                        CapturedValue(path, str(number), code, partial(getitem, function.args, number), _refuse), 0
-                    )
+                    path, read = f"argument {number} of the partial", partial(getitem, function.args, number)
+                    self._visit_value(CapturedValue(path, str(number), code, read, _refuse), 0)
         elif not isinstance(function, type) and _is_user_module(type(function).__module__):
             code = find_code(function)
             call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
@@ -123,29 +121,21 @@ class _Walk:
             return
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            captured = CapturedValue(
-                f"closure {name}",
-                name,
-                code,
-                partial(getattr, cell, "cell_contents"),
-                partial(setattr, cell, "cell_contents"),
-            )
-            try:
-                captured.read()
-            except ValueError:
-                # Not filled yet.
-                continue
-            self._visit_value(captured, 0)
-        for nested, names in _list_codes(code):
+            read, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+            captured = CapturedValue(f"closure {name}", name, code, read, put)
+            # It may not be filled yet.
+            if captured.read_if_present() is not _MISSING:
+                self._visit_value(captured, 0)
+        for nested, names in list_codes(code):
             for name in names:
                 if name not in function.__globals__:
                     continue
                 value = function.__globals__[name]
-                if isinstance(value, types.ModuleType):
-                    if _is_user_module(value.__name__):
-                        self._visit_module(value, name, nested, names)
-                    continue
-                self._visit_item(function.__globals__, name, f"global {name}", name, nested, 0)
+                if not isinstance(value, types.ModuleType):
+                    self._visit_item(function.__globals__, name, f"global {name}", name, nested, 0)
+                elif _is_user_module(value.__name__):
+                    for attribute in (each for each in names if each in vars(value)):
+                        self._visit_item(vars(value), attribute, f"global {name}.{attribute}", attribute, nested, 0)
         for name in function.__kwdefaults__ or {}:
             self._visit_item(function.__kwdefaults__, name, f"default {name}", name, code, 0)
 
@@ -153,11 +143,6 @@ class _Walk:
         self._visit_value(
             CapturedValue(path, name, code, partial(getitem, container, key), partial(setitem, container, key)), depth
         )
-
-    def _visit_module(self, module: types.ModuleType, name: str, code: types.CodeType, names: tuple[str, ...]) -> None:
-        for attribute in names:
-            if attribute in vars(module):
-                self._visit_item(vars(module), attribute, f"global {name}.{attribute}", attribute, code, 0)
 
     def _visit_value(self, captured: CapturedValue, depth: int) -> None:
         """Walk over a value that code reads."""
@@ -237,13 +222,6 @@ class _Walk:
             self._visit_value(CapturedValue(f"{path}.{name}", name, code, pick, put, is_inner=is_frozen), depth + 1)
 
 
-def _list_codes(code: types.CodeType) -> Iterator[tuple[types.CodeType, tuple[str, ...]]]:
-    yield code, code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _list_codes(constant)
-
-
 def _is_user_module(module: str | None) -> bool:
     return module is not None and module.split(".")[0] not in _FOREIGN
 
@@ -280,26 +258,19 @@ def restoring(found: list[CapturedValue]) -> Iterator[None]:
             kept: Any = copy_tensor(value)
         else:
             kept = copy.copy(value) if isinstance(value, (list, dict)) else value
-        held.append((captured, value, kept))
+        if value is not _MISSING:
+            held.append((captured, value, kept))
     try:
         yield
     finally:
         for captured, value, kept in held:
-            if value is _MISSING:
-                continue
-            _put_back(captured, value, kept)
-
-
-def _put_back(captured: CapturedValue, value: Any, kept: Any) -> None:
-    """Put an object back with its contents."""
-    if captured.set is not _refuse and not captured.is_inner:
-        captured.set(value)
-    if isinstance(value, Tensor):
-        with torch.no_grad():
-            if kept is not None and value.shape == kept.shape and not is_same(value, kept):
-                value.detach().copy_(kept)
-    elif isinstance(value, list):
-        value[:] = kept
-    elif isinstance(value, dict):
-        value.clear()
-        value.update(kept)
+            if captured.is_settable and not captured.is_inner:
+                captured.set(value)
+            if isinstance(value, Tensor):
+                if kept is not None and value.shape == kept.shape and not is_same(value, kept):
+                    value.detach().copy_(kept)
+            elif isinstance(value, list):
+                value[:] = kept
+            elif isinstance(value, dict):
+                value.clear()
+                value.update(kept)

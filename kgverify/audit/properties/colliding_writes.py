@@ -49,15 +49,6 @@ class Dependence(NamedTuple):
     num_too_large: int
 
 
-class _Write(NamedTuple):
-    """A write of values to positions (int64) of a target; all one-dimensional but the target."""
-
-    target: Tensor
-    position: Tensor
-    values: Tensor
-    is_in_place: bool
-
-
 class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A fixed order of colliding writes: at the lines `first` the first value stays, elsewhere the last."""
 
@@ -74,12 +65,13 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         write = _read_write(func, args, kwargs)
         if write is None:
             return func(*args, **kwargs)
+        target, position, values, is_in_place = write
         self.num_scatters += 1
-        if write.target.numel() > MOST_ELEMENTS:
+        if target.numel() > MOST_ELEMENTS:
             self.num_too_large += 1
             return func(*args, **kwargs)
-        order = write.position.argsort(stable=True)
-        position, values = write.position[order], write.values[order]
+        order = position.argsort(stable=True)
+        position, values = position[order], values[order]
         is_repeated = position[1:] == position[:-1]
         bits = view_bits(values)
         num = len(torch.unique(position[1:][is_repeated & (bits[1:] != bits[:-1])]))
@@ -94,13 +86,16 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stays[1:] = ~is_repeated
         else:
             stays[:-1] = ~is_repeated
-        settled = write.target.clone(memory_format=torch.contiguous_format)
+        settled = target.clone(memory_format=torch.contiguous_format)
         settled.view(-1)[position[stays]] = values[stays]
-        return write.target.copy_(settled) if write.is_in_place else settled
+        return target.copy_(settled) if is_in_place else settled
 
 
-def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Write | None:
-    """Return the write of an operation that puts values at given positions without adding them up; else None."""
+def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, bool] | None:
+    """Return the target of an operation that puts values at positions without adding them up; None for any other one.
+
+    After it the positions (int64) and the values, one-dimensional, and whether it writes in place.
+    """
     if func.namespace != "aten":
         return None
     name, _, overload = str(func).removeprefix("aten.").partition(".")
@@ -128,7 +123,7 @@ def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Wr
     if not isinstance(values, Tensor) or position.numel() < 2:
         return None
     values = values.to(target.device, target.dtype).expand(position.shape)
-    return _Write(target, position.reshape(-1), values.reshape(-1), name.endswith("_"))
+    return target, position.reshape(-1), values.reshape(-1), name.endswith("_")
 
 
 def _positions(target: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Calls of a compiled function, watched: its graphs, each run of a graph, and each compilation with its reason."""
 
 import gc
+import logging
 import re
 import time
 import warnings
@@ -97,7 +98,6 @@ class Call:
     num_runs: the number of compiled graphs that ran
     """
 
-    number: int
     inputs: Inputs
     output: Any
     snapshot: list[tuple[str, Tensor | None]]
@@ -182,13 +182,9 @@ def _find_guard_lines() -> list[str]:
             continue
         stack = getattr(getattr(guard, "sloc", None), "user_loc", None) or getattr(guard, "stack", None)
         found = find_line_in_text(str(stack)) if stack is not None else ""
-        lines.append(found or _find_location(str(getattr(guard, "sloc", ""))))
-    return [line for line in lines if line]
-
-
-def _find_location(text: str) -> str:
-    found = re.search(r"(\S+\.py):(\d+)", text)
-    return f"{found[1]}:{found[2]}" if found else ""
+        named = re.search(r"\S+\.py:\d+", str(getattr(guard, "sloc", "")))
+        lines.append(found or (named[0] if named else ""))
+    return list(filter(None, lines))
 
 
 @contextmanager
@@ -197,8 +193,6 @@ def silencing_compiler() -> Iterator[None]:
 
     Everything else that this process has compiled is compiled again at its next call.
     """
-    import logging
-
     names = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
@@ -224,7 +218,7 @@ def run_compiled(subject: Subject, setting: CompileSetting, *, more_calls: int =
     """Call a function through Inductor, each call with its own arguments, and keep all outputs.
 
     more_calls: most calls to add while every call is compiled anew, as long as there are arguments
-    The compiled function can be called again, only inside of `quiet_compiler`.
+    The compiled function can be called again, only inside of `silencing_compiler`.
     """
     from torch._inductor import metrics
 
@@ -281,7 +275,7 @@ def make_call(function: Function, inputs: Inputs, number: int) -> tuple[Call, Ba
     tensors = list_tensors(output)
     memory = [(path, find_storage(tensor)) for path, tensor in tensors]
     snapshot = [(path, copy_tensor(tensor)) for path, tensor in tensors]
-    return Call(number, inputs, output, snapshot, memory, 0, seconds), error
+    return Call(inputs, output, snapshot, memory, 0, seconds), error
 
 
 def find_storage(tensor: Tensor) -> int:
@@ -294,19 +288,17 @@ def find_storage(tensor: Tensor) -> int:
 
 def _read_compilation(each: Any, call: int, fresh: list[Graph], before: list[Compilation]) -> Compilation:
     frame, _, attempt = str(each.compile_id or "?/0").rpartition("/")
-    # A restart of the same attempt is written `0/1_1`.
-    number = int(attempt.partition("_")[0] or 0)
     where = f"{each.co_filename}:{each.co_firstlineno}" if each.co_filename else ""
     if not where:
         where = next((other.function for other in before if other.frame == frame), "")
-    reason = each.recompile_reason or ""
     fail_where = f"{each.fail_user_frame_filename}:{each.fail_user_frame_lineno}"
     return Compilation(
         frame=frame,
-        number=number,
+        # A restart of the same attempt is written `0/1_1`.
+        number=int(attempt.partition("_")[0] or 0),
         call=call,
         function=where,
-        reason=reason,
+        reason=each.recompile_reason or "",
         fail_reason=each.fail_reason or "",
         fail_where=fail_where if each.fail_user_frame_filename else "",
         seconds=each.entire_frame_compile_time_s or 0.0,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from kgverify.audit.report import ReportBuilder
 from kgverify.audit.values import is_same, list_leaves
 
 AUDIT = "guard-holes"
-_CHANGES: Final = "change in captured"
 
 
 def find_guard_holes(
@@ -29,16 +28,9 @@ def find_guard_holes(
     Guards are Dynamo's work, so the graphs themselves run eagerly, and on a CPU: a changed value that becomes a wrong index
     ends a CUDA process. seconds: time limit, after which further changes are skipped
     """
-    with _moving_to_cpu(subject, found) as moved:
-        _find_holes(moved, setting, found, report, seconds)
-
-
-def _find_holes(
-    subject: Subject, setting: CompileSetting, found: list[CapturedValue], report: ReportBuilder, seconds: float
-) -> None:
     num_tried = num_without = num_holes = num_left = 0
     until = time.monotonic() + seconds
-    with silencing_compiler():
+    with _moving_to_cpu(subject, found) as subject, silencing_compiler():
         compiled = torch.compile(subject.function, backend="eager", dynamic=setting.dynamic)
         with restoring(found):
             plain, error = _observe(subject, subject.function)
@@ -94,15 +86,17 @@ def _moving_to_cpu(subject: Subject, found: list[CapturedValue]) -> Iterator[Sub
 def _observe(subject: Subject, function: Function) -> tuple[Any, BaseException | None]:
     inputs = subject.inputs(0)
     call, error = make_call(function, inputs, 0)
-    return [
-        [tensor for _, tensor in call.snapshot],
-        [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)],
-        inputs,
-    ], error
+    plain = [leaf for _, leaf in list_leaves(call.output) if not isinstance(leaf, Tensor)]
+    return [[tensor for _, tensor in call.snapshot], plain, inputs], error
 
 
 def _try(
-    subject: Subject, compiled: Function, found: list[CapturedValue], apply: Callable[[], None], plain: Any, before: Any
+    subject: Subject,
+    compiled: Function,
+    found: list[CapturedValue],
+    apply: Callable[[], object],
+    plain: Any,
+    before: Any,
 ) -> str | None:
     """Return None if the change has no effect or is refused, an empty text if compiled code saw it, else its answer."""
     with restoring(found):
@@ -121,7 +115,7 @@ def _try(
     return "compiled code gives the old answer" if is_same(actual, before) else "compiled code gives another answer"
 
 
-def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], None]]]:
+def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], object]]]:
     value = captured.get()
     if isinstance(value, bool):
         yield f"{value} -> {not value}", lambda: captured.set(not value)
@@ -138,10 +132,9 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
     elif isinstance(value, str):
         yield f"{value!r} -> {value + '_'!r}", lambda: captured.set(value + "_")
     elif isinstance(value, Tensor):
-        changed = _changed(value)
-        if changed is not None:
-            yield _CHANGES, lambda: _fill(value, changed)
-            yield "another tensor", lambda: captured.set(changed)
+        changed = _change(value)
+        yield "change in captured", lambda: value.detach().copy_(changed)
+        yield "another tensor", lambda: captured.set(changed)
     elif isinstance(value, list) and value:
         yield "last item removed", lambda: value.__delitem__(-1)
         yield "last item repeated", lambda: value.append(value[-1])
@@ -149,17 +142,11 @@ def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], 
         yield "last item removed", lambda: value.__delitem__(list(value)[-1])
 
 
-def _changed(value: Tensor) -> Tensor | None:
+def _change(value: Tensor) -> Tensor:
     """Return other values of the same kind; integers among the present ones, since they may be indices."""
-    with torch.no_grad():
-        held = value.detach()
-        if held.dtype == torch.bool:
-            return ~held
-        if held.is_floating_point() or held.is_complex():
-            return held + 1
-        return held.flatten().flip(0).reshape(held.shape)
-
-
-def _fill(value: Tensor, changed: Tensor) -> None:
-    with torch.no_grad():
-        value.detach().copy_(changed)
+    held = value.detach()
+    if held.dtype == torch.bool:
+        return ~held
+    if held.is_floating_point() or held.is_complex():
+        return held + 1
+    return held.flatten().flip(0).reshape(held.shape)

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -122,11 +123,8 @@ def _recording_copies() -> Iterator[list[tuple[int, int]]]:
         copies.extend((each.data_ptr(), each.nbytes) for each in given if isinstance(each, Tensor))
         return copy_inputs(self, targets, sources)
 
-    setattr(node, _COPY_INPUTS, watched)
-    try:
+    with patch.object(node, _COPY_INPUTS, watched):
         yield copies
-    finally:
-        setattr(node, _COPY_INPUTS, copy_inputs)
 
 
 def find_copied_inputs(

@@ -93,7 +93,11 @@ def audit_step(
     subject = replace(make_subject(name, fn, make_inputs), calls=calls)
     if device != "auto":
         on, made = resolve_device(device), subject.make_inputs
-        subject = replace(subject, make_inputs=lambda call: _move(made(call), on))
+
+        def move(leaf: Any) -> Any:
+            return leaf.to(on) if isinstance(leaf, Tensor) else leaf
+
+        subject = replace(subject, make_inputs=lambda call: pytree.tree_map(move, made(call)))
     setting = CompileSetting(mode, dynamic)
     return audit_subject(subject, setting, budget=limits, keeps_outputs=keeps_outputs, has_fresh_cache=has_fresh_cache)
 
@@ -217,10 +221,6 @@ def _measure_parts(
                 report.measures[f"{prefix}device_seconds"] = seen.device_seconds
     if skipped:
         report.skip("stages", f"not compiled by themselves for lack of time: {', '.join(skipped)}")
-
-
-def _move(inputs: Any, device: torch.device) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def describe_setting(setting: CompileSetting, *, is_cuda: bool, has_fresh_cache: bool) -> dict[str, str]:

@@ -21,6 +21,7 @@ AUDIT = "syncs"
 _MECHANISM = (
     "the host waits for the device to reach this line, and launches nothing meanwhile; no CUDA graph can hold it"
 )
+_READ: Final = "a value is read (item, bool, int or float of a tensor)"
 _TO_HOST: Final = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 _ON_CALLER: Final = {"index.Tensor", "index_put.default", "index_put_.default", "_unsafe_index_put.default"}
 _VIEWS: Final = {"detach.default", "alias.default"}
@@ -38,12 +39,10 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and record it."""
         output = func(*args, **(kwargs or {}))
-        is_aten = func.namespace == "aten"
-        if is_aten and not func.is_view and str(func).removeprefix("aten.") not in _VIEWS:
-            self.num_operations += 1
         name = str(func).removeprefix("aten.")
+        self.num_operations += func.namespace == "aten" and not func.is_view and name not in _VIEWS
         if _needs_values(func, name, args, kwargs or {}, output):
-            self.record(_describe_read(name))
+            self.record(_READ if name == "_local_scalar_dense.default" else f"aten.{name}")
         return output
 
     def record(self, what: str) -> None:
@@ -63,44 +62,25 @@ class HostReads(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         if func in _TO_HOST and args[0].device.type == "cpu":
             self._reads.record(func.__name__)
-        elif func is Tensor.to and args[0].device.type == "cpu" and _asks_for_cpu(args[1:], kwargs or {}):
-            self._reads.record("to('cpu')")
+        elif func is Tensor.to and args[0].device.type == "cpu":
+            asked = (*args[1:], *(kwargs or {}).values())
+            if any(str(each) == "cpu" for each in asked if isinstance(each, (str, torch.device))):
+                self._reads.record("to('cpu')")
         return output
 
 
-def _asks_for_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    asked = [*args, *kwargs.values()]
-    return any(str(each) == "cpu" for each in asked if isinstance(each, (str, torch.device)))
-
-
 def _needs_values(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
-    tags = func.tags
     if name in _ON_CALLER:
         return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1] if i is not None)
     if name == "repeat_interleave.Tensor":
         return (kwargs.get("output_size") if len(args) < 2 else args[1]) is None
-    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+    if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags):
         return True
     if name in ("_to_copy.default", "copy_.default"):
-        target = output if name.startswith("_to") else args[0]
-        source = args[0] if name.startswith("_to") else args[1]
+        target, source = (output, args[0]) if name.startswith("_to") else args[:2]
         is_waited_for = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
         return isinstance(source, Tensor) and source.device.type != target.device.type and is_waited_for
     return False
-
-
-def _describe_read(name: str) -> str:
-    return {"_local_scalar_dense.default": "a value is read (item, bool, int or float of a tensor)"}.get(
-        name, f"aten.{name}"
-    )
-
-
-def _watch(function: Function, reads: Reads) -> Function:
-    def watched(*arguments: Any) -> Any:
-        with HostReads(reads), reads:
-            return function(*arguments)
-
-    return watched
 
 
 def find_syncs(subject: Subject, report: ReportBuilder) -> int:
@@ -110,9 +90,14 @@ def find_syncs(subject: Subject, report: ReportBuilder) -> int:
     seen: Counter[tuple[str, str]] = Counter()
     for number in range(subject.calls):
         reads = Reads(subject.function)
+
+        def watched(*arguments: Any, reads: Reads = reads) -> Any:
+            with HostReads(reads), reads:
+                return subject.function(*arguments)
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _, error = make_call(_watch(subject.function, reads), subject.inputs(number), number)
+            _, error = make_call(watched, subject.inputs(number), number)
         if error is not None:
             raise error
         if number == 0:

@@ -4,9 +4,8 @@ import typer
 
 from kgverify.cli.audit.cache import audit_cache
 from kgverify.cli.audit.compile import audit_compile
+from kgverify.cli.audit.evaluator import audit_numerics, audit_observer
 from kgverify.cli.audit.modes import modes
-from kgverify.cli.audit.numerics import audit_numerics
-from kgverify.cli.audit.observer import audit_observer
 
 app = typer.Typer(
     help="Is it the compiler? Examine the compiled evaluator mode by mode and property by property.",

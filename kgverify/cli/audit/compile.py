@@ -41,7 +41,7 @@ def audit_compile(
     """
     from kgverify.audit.budget import read_budget
     from kgverify.audit.evaluator.audited_tick import build_tick_subject
-    from kgverify.audit.evaluator.engine_loop import audit_loop, reset_compiler
+    from kgverify.audit.evaluator.engine_loop import audit_loop
     from kgverify.audit.properties.compiled_run import CompileSetting
     from kgverify.audit.properties.step_audit import audit_subject
     from kgverify.engines.compiled.execution.caches import fresh_caches
@@ -81,7 +81,6 @@ def audit_compile(
                 stage_seconds=stages,
                 announce=status.update,
             )
-            reset_compiler()
             loop = audit_loop(
                 engine,
                 candidates,

@@ -107,11 +107,11 @@ def check_reproducer(path: Path | None) -> None:
 
 def choose_rungs(names: list[str] | None) -> "tuple[Rung, ...]":
     """Return the named rungs, or all of them. UserError for an unknown one."""
-    from kgverify.audit.ladder.rungs import EAGER, NAMES, RUNGS
+    from kgverify.audit.ladder.rungs import EAGER, RUNGS
 
+    others = [rung.name for rung in RUNGS if rung is not EAGER]
     for each in names or ():
-        if each not in NAMES or each == EAGER.name:
-            others = [name for name in NAMES if name != EAGER.name]
+        if each not in others:
             fix = suggest(each, others) or f"choose {', '.join(others)}"
             raise UserError(f"unknown rung {each!r}", where="--rung", fix=fix)
     return tuple(each for each in RUNGS if not names or each.name in names)

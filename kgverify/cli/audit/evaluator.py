@@ -1,4 +1,4 @@
-"""`kgverify audit numerics`: determinism and precision of the compiled evaluator."""
+"""`kgverify audit numerics` and `kgverify audit observer`: the compiled evaluator's arithmetic, and its recording of steps."""
 
 from typing import Annotated
 
@@ -30,5 +30,30 @@ def audit_numerics(
     check_writable(json_path)
     run = run_options.build()
     report = audit_evaluator(run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase)
+    deliver_reports([report], report, json_path)
+    raise typer.Exit(0 if report.is_clean else 1)
+
+
+@with_run_options()
+def audit_observer(
+    run_options: RunOptions,
+    device: options.Device = "auto",
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="A mode of the evaluator; repeat for several; those of the device if not given."),
+    ] = None,
+    precision: options.Precision = "float32",
+    slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Prove with and without recording in each mode: both must end alike, and as eager does.
+
+    Exit code 0 if they do, 1 if not.
+    """
+    from kgverify.audit.evaluator.observer import audit_observer as audit
+
+    check_writable(json_path)
+    run = run_options.build()
+    report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
     deliver_reports([report], report, json_path)
     raise typer.Exit(0 if report.is_clean else 1)
