@@ -35,6 +35,7 @@ def test_a_clean_step_of_nested_arguments_has_no_finding():
     assert measures["peak_memory_bytes"] > 0
 
 
+@pytest.mark.deep
 def test_a_module_has_no_finding():
     torch.manual_seed(0)
     with torch.no_grad():
@@ -57,6 +58,7 @@ def test_a_shape_that_recompiles_is_found_at_the_line_that_depends_on_it():
     assert "size mismatch" in report.findings[0].finding
 
 
+@pytest.mark.deep
 def test_the_return_to_eager_past_the_limit_is_found():
     # Not by monkeypatch, whose undoing takes a setting of torch away.
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -76,6 +78,7 @@ def test_a_wait_of_the_host_is_found_at_its_line(step: Callable[..., Any]):
     assert {where for _, where in found(report)} == {line_of(step)}
 
 
+@pytest.mark.deep
 def test_a_buffer_that_is_returned_and_written_in_place_is_found():
     step = planted.make_aliasing_step()
     report = audit(step, lambda: (FOUR,))
@@ -83,6 +86,7 @@ def test_a_buffer_that_is_returned_and_written_in_place_is_found():
     assert "closure state" in report.findings[0].finding
 
 
+@pytest.mark.deep
 def test_a_view_of_an_argument_that_is_written_in_place_is_found():
     report = audit(planted.mutating_step, lambda: (torch.ones(4), FOUR))
     assert found(report) == [("aliasing", line_of(planted.mutating_step))]
@@ -102,6 +106,7 @@ def test_indices_that_collide_are_found_at_the_line_of_the_write(step: Callable[
 
 
 @pytest.mark.parametrize(("step", "num"), [(planted.step_with_sink, 1), (planted.adding_step, 0)])
+@pytest.mark.deep
 def test_collisions_that_change_nothing_are_no_finding(step: Callable[..., Any], num: int):
     report = audit(step, lambda: (FOUR, ROWS))
     assert (report.findings, report.measures["colliding_scatters"]) == ((), num)

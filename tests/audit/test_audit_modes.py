@@ -131,6 +131,7 @@ def test_the_part_that_deviates_by_itself_is_named() -> None:
     assert part.name == "mark-true"
 
 
+@pytest.mark.deep
 def test_a_stage_of_the_evaluator_with_an_idiom_in_it_is_named() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
     subject = build_tick_subject(run, device="cpu", slots=8, stages=plant("rotate-at-once"))

@@ -233,6 +233,7 @@ def test_a_planted_scatter_is_found_in_the_evaluator_at_its_line_and_nothing_els
     assert report.findings[0].where.endswith(f"test_audit_numerics_evaluator.py:{line}")
 
 
+@pytest.mark.deep
 def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_path: Path):
     from typer.testing import CliRunner
 

@@ -128,6 +128,7 @@ def test_eager_with_a_fault_is_caught_by_the_reference_and_so_is_what_agrees_wit
     assert of_default["eager"] == 0 < of_default["reference"]
 
 
+@pytest.mark.deep
 def test_a_mode_that_goes_wrong_at_a_later_call_is_wrong():
     run = small_run()
     sound = Builder(run)
@@ -182,6 +183,7 @@ def test_a_policy_with_products_agrees_within_its_error():
     assert 0 < agreement.largest_gap < 1e-3
 
 
+@pytest.mark.deep
 def test_without_eager_among_the_modes_others_are_compared_with_it_all_the_same():
     run = small_run()
     result = measure_modes(run, tiny_plan("default"), Builder(run))
@@ -189,6 +191,7 @@ def test_without_eager_among_the_modes_others_are_compared_with_it_all_the_same(
     assert {each.against for each in result.find("default").agreements} == {"reference", "eager"}
 
 
+@pytest.mark.deep
 def test_modes_that_a_cpu_does_not_have_are_listed_with_the_reason():
     run = small_run()
     result = measure_modes(run, tiny_plan(modes=None), Builder(run))

@@ -132,6 +132,7 @@ def test_recording_says_what_it_recorded(command: Command, tmp_path: Path):
     assert finished.err == f"{path}: 6 candidates, {data['num_steps']} steps\n"
 
 
+@pytest.mark.deep
 def test_two_processes_record_and_compare_as_one_does(command: Command, recorded: tuple[Path, Path], tmp_path: Path):
     path = tmp_path / "other.h5"
     assert command("record", "--engine", "reference", *SMALL, "--jobs", 2, "-o", path).code == 0

@@ -156,6 +156,7 @@ def test_wrong_digests_of_a_step_that_agrees_are_found_where_they_differ(tmp_pat
         compare(*paths, verifies_content=False)
 
 
+@pytest.mark.deep
 def test_a_missing_and_a_doubled_shard_are_inconclusive_and_named(tmp_path):
     trace = base_trace()
     whole, other = store(trace, tmp_path / "a"), store(trace, tmp_path / "b", shard_steps=20)

@@ -97,6 +97,7 @@ def test_a_run_comes_back_as_it_was_saved(faulty: Verification, run_dir: Path):
     assert (found.expected.root, found.actual.root) == (faulty.expected.root, faulty.actual.root)
 
 
+@pytest.mark.deep
 def test_a_lockstep_run_comes_back_with_its_steps_and_without_them_where_they_were_not_saved(
     in_lockstep: Verification, faulty: Verification, tmp_path: Path
 ):

@@ -223,6 +223,7 @@ def test_a_missing_file_of_known_divergences_is_an_error(tmp_path):
         read_known(tmp_path / "nothing.toml")
 
 
+@pytest.mark.deep
 def test_a_line_that_was_being_written_when_the_process_died_is_tried_again(corpus):
     campaign = Campaign(corpus=corpus, examples=64)
     run_campaign(campaign)
@@ -289,6 +290,7 @@ def test_an_engine_that_cannot_be_made_is_an_error_before_anything_is_tried(corp
     assert not corpus.exists()
 
 
+@pytest.mark.deep
 def test_a_divergence_beyond_the_limit_is_shrunk_by_the_next_campaign(corpus):
     campaign = Campaign(corpus=corpus, engine=LOST, examples=32, most_shrunk=0)
     (found,) = run_campaign(campaign).divergences

@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+import pytest
 from distribution import measure_distribution
 
 from kgverify.program.atoms import NamedAtom
@@ -10,6 +11,7 @@ from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.problems.problem import Problem
 
 
+@pytest.mark.deep
 def test_every_feature_occurs_in_500_decoded_problems():
     distribution = measure_distribution(list(islice(draw_problems(0), 500)))
     assert distribution.missing == ()

@@ -70,6 +70,7 @@ def structured_problems(draw):
 
 @given(structured_problems())
 @quick
+@pytest.mark.deep
 def test_the_evaluator_agrees_on_structured_problems(problem):
     assert judge(problem) is None
 
@@ -100,6 +101,7 @@ def test_a_derivation_is_one(drawn):
     assert tuple(whole.symbols.encode(query)) in set(map(tuple, least_model(build_reference_program(whole))))
 
 
+@pytest.mark.deep
 def test_a_cap_on_facts_is_within_reach():
     def is_bulk(block):
         return len(set(block)) > BULK

@@ -106,6 +106,7 @@ def test_every_cut_leaves_a_prefix_of_what_was_appended(left, tmp_path):
     assert seen == set(range(0, 30, 3))
 
 
+@pytest.mark.deep
 def test_no_flipped_bit_is_read(left):
     journal = left / "journal-00000"
     content = journal.read_bytes()
