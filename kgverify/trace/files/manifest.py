@@ -180,9 +180,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def find_shard(folder: Path, shard: Shard) -> Path:
-    """Return the path of the shard's file. ShardError if it is missing."""
+    """Return the path of the shard's file. ShardError if it is missing, or not a regular file."""
     path = folder / shard.name
     check_no_link(path)
+    if path.exists() and not path.is_file():
+        raise ShardError("is not a regular file", name=shard.name, reason="altered", where=str(path))
     if not path.is_file():
         raise ShardError(
             "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
