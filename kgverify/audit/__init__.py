@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from kgverify.audit.audited_function import Subject, make_subject
     from kgverify.audit.budget import read_budget
+    from kgverify.audit.ladder.climb import RUNGS, Rung
     from kgverify.audit.ladder.modes_audit import audit_modes
-    from kgverify.audit.ladder.rungs import RUNGS, Rung
-    from kgverify.audit.numerics.numerics_audit import audit_numerics
+    from kgverify.audit.numerics import audit_numerics
     from kgverify.audit.properties.step_audit import audit_step
     from kgverify.audit.render import render_audit
     from kgverify.audit.report import AuditReport, Finding
@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "RUNGS": "ladder.rungs",
+    "RUNGS": "ladder.climb",
     "AuditReport": "report",
     "Finding": "report",
-    "Rung": "ladder.rungs",
+    "Rung": "ladder.climb",
     "Subject": "audited_function",
     "audit_modes": "ladder.modes_audit",
-    "audit_numerics": "numerics.numerics_audit",
+    "audit_numerics": "numerics",
     "audit_step": "properties.step_audit",
     "make_subject": "audited_function",
     "read_budget": "budget",

@@ -14,11 +14,10 @@ from torch_idioms import IDIOMS
 from kgverify.audit import RUNGS, AuditReport, Subject, audit_modes
 from kgverify.audit.audited_function import make_subject
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
-from kgverify.audit.ladder.climb import climb, find_smallest_part
+from kgverify.audit.ladder.climb import Rung, climb, find_smallest_part
 from kgverify.audit.ladder.culprit import PASS, find_culprit
 from kgverify.audit.ladder.observation import compare_observations, observe
 from kgverify.audit.ladder.reproducer import write_reproducer
-from kgverify.audit.ladder.rungs import Rung
 from kgverify.audit.ladder.source_bundle import NotStandalone, bundle
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
@@ -169,13 +168,13 @@ def test_an_output_that_shares_memory_is_no_copy() -> None:
     copied = observe(lambda x: x.view(-1).clone(), (torch.zeros(2, 2),))
     assert shared.aliases == {"output": "argument[0]"}
     assert [each.kind for each in compare_observations(shared, copied)] == ["aliasing"]
-    assert not compare_observations(shared, shared)
+    assert not list(compare_observations(shared, shared))
 
 
 def test_an_error_that_only_one_side_raises_is_a_difference() -> None:
     fails = observe(lambda x: x.view(5), (torch.zeros(2, 2),))
     assert [each.kind for each in compare_observations(fails, observe(torch.neg, (torch.zeros(2, 2),)))] == ["error"]
-    assert not compare_observations(fails, fails)
+    assert not list(compare_observations(fails, fails))
 
 
 def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
@@ -183,10 +182,10 @@ def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
         return observe(lambda x: x, (value,))
 
     one = torch.tensor([1.0, float("nan")])
-    assert not compare_observations(given(one), given(one + 1e-7))  # type: ignore[arg-type]
-    assert compare_observations(given(one), given(one + 1e-3))  # type: ignore[arg-type]
-    assert compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1])))  # type: ignore[arg-type]
-    assert compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0])))  # type: ignore[arg-type]
+    assert not list(compare_observations(given(one), given(one + 1e-7)))  # type: ignore[arg-type]
+    assert list(compare_observations(given(one), given(one + 1e-3)))  # type: ignore[arg-type]
+    assert list(compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1]))))  # type: ignore[arg-type]
+    assert list(compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0]))))  # type: ignore[arg-type]
 
 
 def test_a_value_without_source_is_named() -> None:

@@ -12,10 +12,7 @@ from torch import Tensor
 
 from kgverify.audit import AuditReport
 from kgverify.audit.audited_function import Function, Subject
-from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.numerics_audit import audit_numerics
-from kgverify.audit.numerics.repetition import audit_repetition
-from kgverify.audit.numerics.settings import audit_settings
+from kgverify.audit.numerics import BatchAxis, audit_batch, audit_numerics, audit_repetition, audit_settings
 from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.engines.compiled.execution.device import pinned_arithmetic, products_set_to
 from kgverify.errors import UserError
@@ -198,7 +195,7 @@ def test_arguments_without_a_batch_axis_are_left_whole():
 
     subject = Subject("apply", apply, lambda call: (square, torch.linspace(0, 1, 25).reshape(5, 5)))
     assert report_of(audit_batch, subject).unmeasured
-    report = report_of(audit_batch, subject, batched=(1,))
+    report = report_of(audit_batch, subject, axis=BatchAxis(0, (1,)))
     assert not report.findings
     assert not report.unmeasured
 

@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import find_deviations
+from kgverify.audit.ladder.climb import EAGER, Rung, find_deviations, watch
 from kgverify.audit.ladder.observation import DeviceLost
-from kgverify.audit.ladder.rungs import EAGER, Rung, watch
 from kgverify.runs.delta_debugging import minimize
 
 PASS: Final = "pass"
@@ -185,7 +184,7 @@ class _Search:
             self._known[key] = self._is_complete = False
             return False
         deviations = find_deviations(self._expected, actual)
-        self.has_failed = any(each.difference.kind == "error" for each in deviations)
+        self.has_failed = any(each.kind == "error" for each in deviations)
         self._known[key] = not deviations
         return not deviations
 

@@ -8,10 +8,10 @@ from typing import Final
 import torch
 
 from kgverify.audit.audited_function import Subject
-from kgverify.audit.ladder.climb import Climb, Deviation, climb, find_smallest_part
+from kgverify.audit.ladder.climb import RUNGS, Climb, Rung, climb, find_smallest_part
 from kgverify.audit.ladder.culprit import find_culprit
+from kgverify.audit.ladder.observation import Deviation
 from kgverify.audit.ladder.reproducer import Reproducer, write_reproducer
-from kgverify.audit.ladder.rungs import RUNGS, Rung
 from kgverify.audit.report import AuditReport, Cell, ReportBuilder
 from kgverify.runs.machine import describe_environment
 
@@ -71,8 +71,7 @@ def audit_modes(
 
 
 def _list_deviations(rung: str, deviations: Iterable[Deviation]) -> list[dict[str, Cell]]:
-    listed = islice(deviations, MOST_LISTED)
-    return [{"rung": rung, "call": call, **found._asdict()} for call, found in listed]
+    return [{"rung": rung, **each._asdict()} for each in islice(deviations, MOST_LISTED)]
 
 
 def _attribute(
@@ -114,11 +113,11 @@ def _attribute(
             }
         ],
     )
-    call, found = first.deviations[0]
+    found = first.deviations[0]
     report.find(
         AUDIT,
         mechanism=f"the rung {name} adds: {first.rung.adds}",
-        finding=f"first deviation on rung {name}, {call}: {found.kind} {found.where}: {found.detail}",
+        finding=f"first deviation on rung {name}, {found.call}: {found.kind} {found.where}: {found.detail}",
         where=part.name if part is not None else f"{subject.name}: no stage shows it by itself",
         remedy=f"it is right without {left_out}" if left_out else f"nothing that was left out repairs it ({tried})",
     )

@@ -1,6 +1,6 @@
 """Everything that a call does: its outputs, its changes of arguments, shared memory, errors; and comparison of two calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,13 +27,15 @@ class Observation:
     error: str = ""
 
 
-class Difference(NamedTuple):
-    """A way in which an observation differs from the expected one.
+class Deviation(NamedTuple):
+    """A way in which a call differs from the expected one.
 
+    call:  its name, such as `repeated call 2`
     kind:  `output`, `argument` (changed by the call), `aliasing`, `error` or `structure`
     where: the path of the leaf; empty for errors
     """
 
+    call: str
     kind: str
     where: str
     detail: str
@@ -72,31 +74,25 @@ def observe(function: Function, inputs: Inputs, read: Callable[[Any], Any] = lam
     return Observation(copy_values(outputs), copy_values(arguments), aliases)
 
 
-def compare_observations(expected: Observation, actual: Observation) -> list[Difference]:
-    """List the differences; integers and booleans must be equal, floats as near as `torch.testing.assert_close` asks."""
+def compare_observations(expected: Observation, actual: Observation, call: str = "") -> Iterator[Deviation]:
+    """Yield the deviations; integers and booleans must be equal, floats as near as `torch.testing.assert_close` asks."""
     if expected.error or actual.error:
-        if expected.error.split(":")[0] == actual.error.split(":")[0]:
-            return []
-        errors = [each or "no error" for each in (expected.error, actual.error)]
-        return [Difference("error", "", f"expected {errors[0]}, found {errors[1]}")]
-    differences = []
-    for kind, before, after in (
-        ("output", expected.outputs, actual.outputs),
-        ("argument", expected.arguments, actual.arguments),
-    ):
-        if list(before) != list(after):
-            detail = f"expected {len(before)} leaves, found {len(after)}"
-            differences.append(Difference("structure", kind, detail))
+        if expected.error.split(":")[0] != actual.error.split(":")[0]:
+            before, after = (each or "no error" for each in (expected.error, actual.error))
+            yield Deviation(call, "error", "", f"expected {before}, found {after}")
+        return
+    for kind in ("output", "argument"):
+        leaves, found = getattr(expected, f"{kind}s"), getattr(actual, f"{kind}s")
+        if list(leaves) != list(found):
+            yield Deviation(call, "structure", kind, f"expected {len(leaves)} leaves, found {len(found)}")
             continue
-        for path, leaf in before.items():
-            if detail := describe_difference(leaf, after[path]):
-                differences.append(Difference(kind, path, detail))
+        for path, leaf in leaves.items():
+            if detail := describe_difference(leaf, found[path]):
+                yield Deviation(call, kind, path, detail)
     for path in sorted(expected.aliases.keys() | actual.aliases.keys()):
-        shared = expected.aliases.get(path), actual.aliases.get(path)
-        if shared[0] != shared[1]:
-            detail = f"shares memory with {shared[1] or 'nothing'}, expected {shared[0] or 'nothing'}"
-            differences.append(Difference("aliasing", path, detail))
-    return differences
+        before, after = (each.aliases.get(path, "nothing") for each in (expected, actual))
+        if before != after:
+            yield Deviation(call, "aliasing", path, f"shares memory with {after}, expected {before}")
 
 
 def describe_difference(expected: Any, actual: Any) -> str:

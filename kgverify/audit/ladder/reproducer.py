@@ -9,12 +9,15 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx.graph_module import _format_import_block
+from torch.package.importer import ObjMismatchError, ObjNotFoundError, sys_importer
 
 from kgverify.audit.audited_function import Inputs, Subject
-from kgverify.audit.ladder.climb import Climb
+from kgverify.audit.ladder.climb import Climb, compile_plainly, isolating_compiler
 from kgverify.audit.ladder.culprit import Culprit
-from kgverify.audit.ladder.rungs import isolating_compiler
 from kgverify.audit.ladder.source_bundle import Bundle, NotStandalone, bundle, bundle_arguments
+from kgverify.audit.values import copy_values
+from kgverify.errors import first_line
 
 MOST_WRITTEN: Final = 20_000
 """Most elements of arguments that are written into the file; more of them go into a file beside it."""
@@ -59,27 +62,24 @@ def write_reproducer(subject: Subject, climb: Climb, path: Path, culprit: Culpri
     return Reproducer(path if path.exists() else None, False, why)
 
 
-def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule, list[Any]]]:
-    graphs: list[tuple[torch.fx.GraphModule, list[Any]]] = []
+def _trace(subject: Subject, inputs: Inputs) -> list[tuple[torch.fx.GraphModule, Inputs]]:
+    """Return the graphs that Dynamo traces, each with copies of the arguments of its first run."""
+    graphs: dict[int, tuple[torch.fx.GraphModule, Inputs]] = {}
 
-    def keep(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+    def keep(graph: torch.fx.GraphModule, _: list[Any]) -> Any:
         def run(*arguments: Any) -> Any:
-            if not any(each is graph for each, _ in graphs):
-                kept = [each.detach().clone() if isinstance(each, Tensor) else each for each in arguments]
-                graphs.append((graph, kept))
+            if id(graph) not in graphs:
+                graphs[id(graph)] = graph, copy_values(arguments)
             return graph(*arguments)
 
         return run
 
-    def function(*arguments: Any) -> Any:
-        return subject.function(*arguments)
-
     with isolating_compiler():
         try:
-            torch.compile(function, backend=keep, dynamic=False)(*inputs)
+            compile_plainly(subject.function, {"backend": keep, "dynamic": False})(*inputs)
         except Exception:
             return []
-    return graphs
+    return list(graphs.values())
 
 
 def _bundle_graph(subject: Subject, number: int) -> Bundle:
@@ -92,24 +92,12 @@ def _bundle_graph(subject: Subject, number: int) -> Bundle:
     if held:
         raise NotStandalone(f"the graph holds {held[0][0]}")
     code = graph.graph.python_code("self")
-    lines = ["import torch"]
-    for name, value in code.globals.items():
-        if name in ("torch", "fx_pytree", "pytree"):
-            continue
-        if value is type(None):
-            # It claims to be in builtins, where it is not.
-            lines.append(f"{name} = type(None)")
-            continue
-        if isinstance(value, float):
-            lines.append(f"{name} = float('{value}')")
-        elif isinstance(value, type) or callable(value) or hasattr(value, "__file__"):
-            module = getattr(value, "__module__", None)
-            own = getattr(value, "__qualname__", getattr(value, "__name__", None))
-            lines.append(f"import {own} as {name}" if module is None else f"from {module} import {own} as {name}")
-        else:
-            lines.append(f"{name} = {value!r}")
+    try:
+        imports = _format_import_block(code.globals, sys_importer)
+    except (ObjNotFoundError, ObjMismatchError) as error:
+        raise NotStandalone(f"the graph needs something that cannot be imported: {first_line(str(error))}") from None
     body = code.src.replace("def forward(self, ", "def graph(").replace("def forward(self", "def graph(")
-    return Bundle("\n".join((*lines, "", body.strip())), "graph", *bundle_arguments(tuple(arguments)))
+    return Bundle(f"import torch\n{imports}\n\n{body.strip()}", "graph", *bundle_arguments(arguments))
 
 
 _MAIN: Final = '''
@@ -164,7 +152,7 @@ def _render(subject: Subject, climb: Climb, culprit: Culprit | None, bundled: Bu
     about = [
         f"{subject.name}: right in eager, not on rung {climb.rung.name} (torch {torch.__version__}).",
         "",
-        f"{first.call}: {first.difference.kind} {first.difference.where}: {first.difference.detail}",
+        f"{first.call}: {first.kind} {first.where}: {first.detail}",
     ]
     if culprit is not None and culprit.items:
         about += ["", "Right again without " + " and ".join(map(str, culprit.items)) + "."]

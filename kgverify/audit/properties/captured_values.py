@@ -68,7 +68,7 @@ class CapturedValue:
 def find_captured_values(function: Callable[..., Any]) -> list[CapturedValue]:
     """Find the tensors and plain values that a function can read in closures, globals, attributes and containers."""
     walk = _Walk()
-    walk.visit_function(function, "")
+    walk.visit_function(function)
     return walk.found
 
 
@@ -77,33 +77,31 @@ class _Walk:
 
     def __init__(self) -> None:
         self.found: list[CapturedValue] = []
-        self._seen: set[int] = set()
-        # An identity says nothing of a value that is gone.
-        self._alive: list[Any] = []
+        # By identity; the values stay alive, since an identity says nothing of a value that is gone.
+        self._seen: dict[int, Any] = {}
 
     def _is_first_visit(self, value: Any) -> bool:
         """Return whether the walk meets a value for the first time, and has room for it; marks it as met."""
         if id(value) in self._seen or len(self.found) >= _MOST:
             return False
-        self._seen.add(id(value))
-        self._alive.append(value)
+        self._seen[id(value)] = value
         return True
 
-    def visit_function(self, function: Any, name: str) -> None:
+    def visit_function(self, function: Any) -> None:
         """Walk over anything callable."""
         if not self._is_first_visit(function):
             return
         if isinstance(function, types.MethodType):
             code = find_code(function)
-            self.visit_function(function.__func__, name)
+            self.visit_function(function.__func__)
             if code is not None:
                 self._visit_members(function.__self__, "self", code, 0)
         elif isinstance(function, types.FunctionType):
             self._visit_plain_function(function)
         elif hasattr(function, "__wrapped__"):
-            self.visit_function(function.__wrapped__, name)
+            self.visit_function(function.__wrapped__)
         elif hasattr(function, "func") and hasattr(function, "args"):
-            self.visit_function(function.func, name)
+            self.visit_function(function.func)
             code = find_code(function)
             if code is not None:
                 for number in range(len(function.args)):
@@ -112,7 +110,7 @@ class _Walk:
         elif not isinstance(function, type) and _is_user_module(type(function).__module__):
             code = find_code(function)
             call = function.forward if isinstance(function, torch.nn.Module) else type(function).__call__
-            self.visit_function(getattr(call, "__func__", call), name)
+            self.visit_function(getattr(call, "__func__", call))
             if code is not None:
                 self._visit_members(function, "self", code, 0)
 
@@ -162,10 +160,10 @@ class _Walk:
         elif isinstance(value, (types.ModuleType, type)) or value is Ellipsis:
             return
         elif callable(value) and not _has_state(value):
-            self.visit_function(value, captured.name)
+            self.visit_function(value)
         elif _is_user_module(type(value).__module__):
             if callable(value):
-                self.visit_function(value, captured.name)
+                self.visit_function(value)
             if _is_frozen(value):
                 self.found.append(captured)
             self._visit_members(value, captured.path, captured.code, depth + 1, captured)

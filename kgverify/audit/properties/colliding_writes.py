@@ -36,19 +36,6 @@ class Repeated(NamedTuple):
     num: int
 
 
-class Dependence(NamedTuple):
-    """The colliding writes of one run of a function.
-
-    repeated: the lines that write elements twice, in the order met
-    read:     those on which a result depends, with the difference; None where they matter only together
-    """
-
-    repeated: tuple[Repeated, ...]
-    read: tuple[tuple[Repeated, Difference | None], ...]
-    num_scatters: int
-    num_too_large: int
-
-
 class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A fixed order of colliding writes: at the lines `first` the first value stays, elsewhere the last."""
 
@@ -58,6 +45,11 @@ class _WriteOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.num_scatters = 0
         self.num_too_large = 0
         self._line, self._first = line, first
+
+    @property
+    def repeated(self) -> list[Repeated]:
+        """The lines that write elements twice, in the order met."""
+        return [Repeated(where, operation, num) for (where, operation), num in self.num.items()]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation with its colliding writes in the fixed order."""
@@ -96,44 +88,41 @@ def _read_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 
     After it the positions (int64) and the values, one-dimensional, and whether it writes in place.
     """
-    if func.namespace != "aten":
-        return None
-    name, _, overload = str(func).removeprefix("aten.").partition(".")
+    name = func.overloadpacket.__name__
     kind = name.strip("_").removesuffix("_impl").removeprefix("unsafe_")
-    if kind in ("index_put", "put"):
-        given = dict(zip(("self", "indices", "values", "accumulate"), args, strict=False)) | kwargs
-        if given.get("accumulate", False):
-            return None
-        target = given["self"]
-        if kind == "put":
-            values = given["source"] if "source" in given else given["values"]
-            position = _positions(target).take(given["index"] if "index" in given else given["indices"])
-        else:
-            values, indices = given["values"], given["indices"]
-            position = _positions(target)[tuple(slice(None) if i is None else i for i in indices)]
-    elif kind == "index_copy":
-        target, dim, index, values = args
-        position = _positions(target).index_select(dim, index.view(-1)) if target.dim() else _positions(target)
-    elif kind == "scatter" and overload == "src":
-        target, dim, index, values = args
-        position = _positions(target).gather(dim, index)
-        values = values[tuple(slice(size) for size in index.shape)]
-    else:
+    is_scatter = kind == "scatter" and func._overloadname == "src"
+    if func.namespace != "aten" or not (is_scatter or kind in ("index_put", "put", "index_copy")):
         return None
-    if not isinstance(values, Tensor) or position.numel() < 2:
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    if given.get("accumulate", False):
+        return None
+    target: Tensor = given["self"]
+    (values,) = (given[each] for each in ("values", "source", "src") if each in given)
+    position = torch.arange(target.numel(), device=target.device).view(target.shape)
+    if kind == "index_put":
+        position = position[tuple(slice(None) if index is None else index for index in given["indices"])]
+    elif kind == "put":
+        position = position.take(given["index"])
+    elif is_scatter:
+        position = position.gather(given["dim"], given["index"])
+        values = values[tuple(map(slice, given["index"].shape))]
+    elif target.dim():
+        position = position.index_select(given["dim"], given["index"].view(-1))
+    if position.numel() < 2:
         return None
     values = values.to(target.device, target.dtype).expand(position.shape)
     return target, position.reshape(-1), values.reshape(-1), name.endswith("_")
 
 
-def _positions(target: Tensor) -> Tensor:
-    return torch.arange(target.numel(), device=target.device).view(target.shape)
-
-
-def find_dependence(run: Callable[[], Any], line: Callable[[], str] = find_short_line) -> Dependence:
+def find_dependence(
+    run: Callable[[], Any], line: Callable[[], str] = find_short_line
+) -> tuple[_WriteOrder, dict[Repeated, Difference | None]]:
     """Run a function, which returns what is read of its results, with colliding writes in either order.
 
     Each run must do the same. line: returns the line of the running operation
+
+    Returns:
+        The colliding writes, and those on which a result depends, with the difference; None where they matter only together.
     """
 
     def run_settled(first: frozenset[str]) -> tuple[_WriteOrder, Any]:
@@ -141,16 +130,15 @@ def find_dependence(run: Callable[[], Any], line: Callable[[], str] = find_short
             return order, copy_values(run())
 
     seen, last = run_settled(frozenset())
-    repeated = tuple(Repeated(where, operation, num) for (where, operation), num in seen.num.items())
 
     def depends(first: frozenset[str]) -> Difference | None:
         return next(find_differences(last, run_settled(first)[1]), None)
 
-    read: list[tuple[Repeated, Difference | None]] = []
-    if repeated and depends(_EVERYWHERE) is not None:
-        alone = [(each, depends(frozenset((each.where,)))) for each in repeated[:_MOST_LINES]]
-        read = [pair for pair in alone if pair[1] is not None] or [(each, None) for each in repeated]
-    return Dependence(repeated, tuple(read), seen.num_scatters, seen.num_too_large)
+    if not seen.num or depends(_EVERYWHERE) is None:
+        return seen, {}
+    alone = {each: depends(frozenset((each.where,))) for each in seen.repeated[:_MOST_LINES]}
+    read = {each: difference for each, difference in alone.items() if difference is not None}
+    return seen, {**read} or dict.fromkeys(seen.repeated)
 
 
 def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuilder) -> None:
@@ -159,14 +147,14 @@ def audit_colliding_writes(run: Callable[[], Any], name: str, report: ReportBuil
     Measures: `scatters`, `scatters_repeated` (lines that write an element twice with differing values) and, of these,
     `scatters_read`, on which the result depends.
     """
-    seen = find_dependence(run)
+    seen, read = find_dependence(run)
     report.measures |= {
         "scatters": float(seen.num_scatters),
         "scatters_repeated": float(len(seen.repeated)),
-        "scatters_read": float(len(seen.read)),
+        "scatters_read": float(len(read)),
         "scatters_too_large": float(seen.num_too_large),
     }
-    for repeated, difference in seen.read:
+    for repeated, difference in read.items():
         _report_dependence(f"{name}: ", repeated, difference, report)
 
 
@@ -179,10 +167,10 @@ def find_colliding_writes(subject: Subject, found: list[CapturedValue], report: 
     repeated: dict[str, Repeated] = {}
     read: dict[str, tuple[Repeated, Difference | None]] = {}
     for number in range(subject.calls):
-        seen = find_dependence(partial(_call_and_read, subject, number, found), line)
+        seen, depending = find_dependence(partial(_call_and_read, subject, number, found), line)
         for each in seen.repeated:
             repeated[each.where] = max(each, repeated.get(each.where, each), key=lambda one: one.num)
-        for each, difference in seen.read:
+        for each, difference in depending.items():
             read.setdefault(each.where, (each, difference))
     report.measures["colliding_scatters"] = len(repeated)
     report.details["colliding_scatters"] = tuple(

@@ -1,13 +1,21 @@
 """Graph breaks, recompilations and the silent return to eager, and what compiling cost."""
 
 import re
+import traceback
 from typing import Final
 
 import torch
 
 from kgverify.audit.properties.compiled_run import Compilation, CompiledRun
 from kgverify.audit.report import ReportBuilder
-from kgverify.audit.source_lines import complete_path, find_code, find_definition, find_line_in_text, find_read
+from kgverify.audit.source_lines import (
+    complete_path,
+    find_code,
+    find_definition,
+    find_line_in_text,
+    find_read,
+    find_stack_line,
+)
 from kgverify.errors import describe_error, first_line
 
 BREAKS: Final = "graph-breaks"
@@ -67,10 +75,7 @@ def find_graph_breaks(run: CompiledRun, num_eager_calls: int, report: ReportBuil
 def _report_error(run: CompiledRun, report: ReportBuilder) -> None:
     error = run.error
     assert error is not None
-    where, trace = "", error.__traceback__
-    while trace is not None:
-        found = find_line_in_text(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}')
-        where, trace = found or where, trace.tb_next
+    where = find_stack_line(traceback.extract_tb(error.__traceback__))
     report.find(
         "compilation",
         mechanism="the compiled function raised where it should have returned",

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,23 +116,26 @@ def _try(
     return "compiled code gives the old answer" if is_same(actual, before) else "compiled code gives another answer"
 
 
+def _list_other_values(value: Any) -> list[Any]:
+    """List other values of the kind of a plain value; none for any other kind."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, enum.Enum):
+        members = list(type(value))
+        return [members[(members.index(value) + 1) % len(members)]]
+    if isinstance(value, int):
+        return [value + 1, *([value - 1] if value > 0 else [])]
+    if isinstance(value, float):
+        return [value + 1.0]
+    return [value + "_"] if isinstance(value, str) else []
+
+
 def _perturbations(captured: CapturedValue) -> Iterator[tuple[str, Callable[[], object]]]:
     value = captured.get()
-    if isinstance(value, bool):
-        yield f"{value} -> {not value}", lambda: captured.set(not value)
-    elif isinstance(value, enum.Enum):
-        members = list(type(value))
-        other = members[(members.index(value) + 1) % len(members)]
-        yield f"{value} -> {other}", lambda: captured.set(other)
-    elif isinstance(value, int):
-        yield f"{value} -> {value + 1}", lambda: captured.set(value + 1)
-        if value > 0:
-            yield f"{value} -> {value - 1}", lambda: captured.set(value - 1)
-    elif isinstance(value, float):
-        yield f"{value} -> {value + 1.0}", lambda: captured.set(value + 1.0)
-    elif isinstance(value, str):
-        yield f"{value!r} -> {value + '_'!r}", lambda: captured.set(value + "_")
-    elif isinstance(value, Tensor):
+    show = repr if isinstance(value, str) and not isinstance(value, enum.Enum) else str
+    for other in _list_other_values(value):
+        yield f"{show(value)} -> {show(other)}", partial(captured.set, other)
+    if isinstance(value, Tensor):
         changed = _change(value)
         yield "change in captured", lambda: value.detach().copy_(changed)
         yield "another tensor", lambda: captured.set(changed)

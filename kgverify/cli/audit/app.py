@@ -4,7 +4,6 @@ import typer
 
 from kgverify.cli.audit.cache import audit_cache
 from kgverify.cli.audit.compile import audit_compile
-from kgverify.cli.audit.evaluator import audit_numerics, audit_observer
 from kgverify.cli.audit.modes import modes
 
 app = typer.Typer(
@@ -14,6 +13,4 @@ app = typer.Typer(
 )
 app.command()(modes)
 app.command("compile")(audit_compile)
-app.command("numerics")(audit_numerics)
-app.command("observer")(audit_observer)
 app.command("cache")(audit_cache)

@@ -16,7 +16,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from kgverify.audit.ladder.rungs import Rung
+    from kgverify.audit.ladder.climb import Rung
 
 RungNames = Annotated[
     list[str] | None,
@@ -107,7 +107,7 @@ def check_reproducer(path: Path | None) -> None:
 
 def choose_rungs(names: list[str] | None) -> "tuple[Rung, ...]":
     """Return the named rungs, or all of them. UserError for an unknown one."""
-    from kgverify.audit.ladder.rungs import EAGER, RUNGS
+    from kgverify.audit.ladder.climb import EAGER, RUNGS
 
     others = [rung.name for rung in RUNGS if rung is not EAGER]
     for each in names or ():

@@ -7,13 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.numerics.choose_stage import audit_choose
+from benchmarks.numerics.precision_ladder import ChoiceStates, climb_precisions, collect_choice_states
 from kgverify.audit.audited_function import Subject, check_modes
 from kgverify.audit.evaluator.audited_tick import build_tick_subject
-from kgverify.audit.numerics.batch import audit_batch
-from kgverify.audit.numerics.choose_stage import audit_choose
-from kgverify.audit.numerics.precision_ladder import ChoiceStates, climb_precisions, collect_choice_states
-from kgverify.audit.numerics.repetition import audit_repetition
-from kgverify.audit.numerics.settings import audit_settings
+from kgverify.audit.numerics import audit_batch, audit_repetition, audit_settings
 from kgverify.audit.properties.colliding_writes import audit_colliding_writes
 from kgverify.audit.report import AuditReport, ReportBuilder
 from kgverify.engines.compiled.engine import CompiledEngine
@@ -63,7 +61,7 @@ def audit_evaluator(
         audit_choose(report, stages.choose, device=on, mode=compiled)
     with phase("the same input twice", 0), on_device(on, has_products=True):
         subject = build_tick_subject(run, device=device, slots=SLOTS[on.type], stages=stages)
-        audit_repetition(subject, report, modes=modes, repetitions=repetitions, batch_axis=None)
+        audit_repetition(subject, report, modes=modes, repetitions=repetitions, axis=None)
     # Eager, so that every operation can be watched and its line found.
     layout = choose_layout(run.limits, slots=SLOTS[on.type])
     engine = CompiledEngine(

@@ -1,9 +1,16 @@
-"""`kgverify audit numerics` and `kgverify audit observer`: the compiled evaluator's arithmetic, and its recording of steps."""
+"""Examine the arithmetic of the compiled evaluator: order, ties, batch sizes, precisions, settings.
+
+    python -m benchmarks.numerics --graph family --policy two_tower --json numerics.json
+
+Run it in the repository's root. Exit code 0 without findings, 1 with findings, 2 for bad input.
+"""
 
 from typing import Annotated
 
 import typer
 
+from benchmarks.numerics.evaluator import audit_evaluator
+from benchmarks.typer_script import run_script
 from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.options import RunOptions, with_run_options
@@ -11,7 +18,7 @@ from kgverify.cli.progress import check_writable, show_phase
 
 
 @with_run_options(policy="two_tower")
-def audit_numerics(
+def main(
     run_options: RunOptions,
     device: options.Device = "auto",
     mode: Annotated[
@@ -25,8 +32,6 @@ def audit_numerics(
 
     Exit code 0 without findings, 1 with findings.
     """
-    from kgverify.audit.evaluator.numerics import audit_evaluator
-
     check_writable(json_path)
     run = run_options.build()
     report = audit_evaluator(run, device=device, mode=mode, repetitions=repetitions, most_flips=flips, phase=show_phase)
@@ -34,26 +39,5 @@ def audit_numerics(
     raise typer.Exit(0 if report.is_clean else 1)
 
 
-@with_run_options()
-def audit_observer(
-    run_options: RunOptions,
-    device: options.Device = "auto",
-    mode: Annotated[
-        list[str] | None,
-        typer.Option(help="A mode of the evaluator; repeat for several; those of the device if not given."),
-    ] = None,
-    precision: options.Precision = "float32",
-    slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
-    json_path: options.JsonPath = None,
-) -> None:
-    """Prove with and without recording in each mode: both must end alike, and as eager does.
-
-    Exit code 0 if they do, 1 if not.
-    """
-    from kgverify.audit.evaluator.observer import audit_observer as audit
-
-    check_writable(json_path)
-    run = run_options.build()
-    report = audit(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
-    deliver_reports([report], report, json_path)
-    raise typer.Exit(0 if report.is_clean else 1)
+if __name__ == "__main__":
+    run_script(main)

@@ -1,4 +1,8 @@
-"""The comparison of the evaluator with its steps recorded and without, mode by mode.
+"""Prove with and without recording in each mode: both must end alike, and as eager does.
+
+    python -m benchmarks.observer --graph countries --mode default --json observer.json
+
+Run it in the repository's root. Exit code 0 if they do, 1 if not, 2 for bad input.
 
 A compiler optimizes code whose results nobody reads. So the tick that records its steps and the one that does not are two
 programs, and a defect of one may be missing from the other: a comparison of recorded steps then vouches for code other than
@@ -9,14 +13,20 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
+from benchmarks.numerics.precision_ladder import collect_choice_states, find_choices
+from benchmarks.typer_script import run_script
 from kgverify.audit.evaluator.audited_tick import lay_out_candidates
-from kgverify.audit.numerics.precision_ladder import collect_choice_states, find_choices
 from kgverify.audit.report import AuditReport, ReportBuilder
+from kgverify.cli import options
+from kgverify.cli.audit.deliver import deliver_reports
+from kgverify.cli.options import RunOptions, with_run_options
+from kgverify.cli.progress import check_writable, show_phase
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.compilation import FUSED
 from kgverify.engines.compiled.execution.device import resolve_device
@@ -307,3 +317,30 @@ def _describe_end(build: Build) -> str:
     if build.num_differing:
         return f"{build.recording} {build.num_differing:,} candidates end unlike eager ({build.first})"
     return f"{build.recording} it ends as eager does"
+
+
+@with_run_options()
+def main(
+    run_options: RunOptions,
+    device: options.Device = "auto",
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="A mode of the evaluator; repeat for several; those of the device if not given."),
+    ] = None,
+    precision: options.Precision = "float32",
+    slots: Annotated[int, typer.Option(min=1, help="Derivations in flight.")] = 64,
+    json_path: options.JsonPath = None,
+) -> None:
+    """Prove with and without recording in each mode: both must end alike, and as eager does.
+
+    Exit code 0 if they do, 1 if not.
+    """
+    check_writable(json_path)
+    run = run_options.build()
+    report = audit_observer(run, modes=mode or None, device=device, slots=slots, precision=precision, phase=show_phase)
+    deliver_reports([report], report, json_path)
+    raise typer.Exit(0 if report.is_clean else 1)
+
+
+if __name__ == "__main__":
+    run_script(main)

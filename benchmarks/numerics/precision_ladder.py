@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgverify.audit.numerics.products import PrecisionScore, list_precision_scores
+from benchmarks.numerics.products import PrecisionScore, list_precision_scores
 from kgverify.audit.report import ReportBuilder
 from kgverify.engines.compiled.stages.choose import Parameters, Score, build_parameters, score_two_tower
 from kgverify.engines.compiled.state import PAD

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kgverify.audit.evaluator.observer import (
+from benchmarks.observer import (
     DIGESTS,
     RECORDED,
     UNRECORDED,
@@ -20,9 +20,10 @@ from kgverify.audit.evaluator.observer import (
     compare_with_standard,
     find_end,
     judge_builds,
+    main,
 )
+from benchmarks.typer_script import make_app
 from kgverify.audit.report import ReportBuilder
-from kgverify.cli.app import app
 from kgverify.engines.compiled.layout import choose_layout
 from kgverify.engines.compiled.stages import recycle
 from kgverify.engines.compiled.stages.choose import SCORES
@@ -149,7 +150,7 @@ def test_an_unknown_mode_is_a_mistake_of_the_user():
 def test_the_command_finds_nothing_in_the_evaluator(tmp_path: Path):
     path = tmp_path / "observer.json"
     options = ["--queries", "1", "--corruptions", "2", "--device", "cpu", "--mode", "eager", "--json", str(path)]
-    done = CliRunner().invoke(app, ["audit", "observer", *options])
+    done = CliRunner().invoke(make_app(main), options)
     assert done.exit_code == 0, done.output
     assert done.output.startswith("clean   compiled evaluator on countries")
     report = json.loads(path.read_text())

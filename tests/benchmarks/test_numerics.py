@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgverify.audit.evaluator.numerics import audit_evaluator, audit_score_batches, name_goal
-from kgverify.audit.numerics.choose_stage import audit_choose
-from kgverify.audit.numerics.precision_ladder import (
+from benchmarks.numerics.__main__ import main
+from benchmarks.numerics.choose_stage import audit_choose
+from benchmarks.numerics.evaluator import audit_evaluator, audit_score_batches, name_goal
+from benchmarks.numerics.precision_ladder import (
     ChoiceStates,
     climb_precisions,
     collect_choice_states,
@@ -19,15 +20,15 @@ from kgverify.audit.numerics.precision_ladder import (
     find_choices,
     score_states,
 )
-from kgverify.audit.numerics.products import (
+from benchmarks.numerics.products import (
     PrecisionScore,
     make_narrow_product,
     make_score,
     multiply_as_tf32,
     round_mantissa,
 )
+from benchmarks.typer_script import make_app
 from kgverify.audit.report import ReportBuilder
-from kgverify.cli.app import app
 from kgverify.engines.compiled.engine import CompiledEngine
 from kgverify.engines.compiled.execution.device import products_set_to
 from kgverify.engines.compiled.layout import choose_layout
@@ -157,7 +158,7 @@ def test_flips_are_listed_with_their_gaps_and_those_beyond_the_bound_are_counted
 def test_a_score_beyond_its_declared_error_is_a_finding(states: ChoiceStates, monkeypatch: pytest.MonkeyPatch):
     parameters = build_parameters(RUN.policy, CPU, torch.float32)
     planted = PrecisionScore("planted", "native", score_some_wrongly, parameters)
-    monkeypatch.setattr("kgverify.audit.numerics.precision_ladder.estimate_score_error", lambda *_: 0.01)
+    monkeypatch.setattr("benchmarks.numerics.precision_ladder.estimate_score_error", lambda *_: 0.01)
     look = ReportBuilder()
     climb_precisions(RUN.policy, states, CPU, str, look, max_atoms=6, scores=[planted])
     assert [finding.audit for finding in look.findings] == ["precision", "precision"]
@@ -230,7 +231,7 @@ def test_a_planted_scatter_is_found_in_the_evaluator_at_its_line_and_nothing_els
     assert {finding.audit for finding in report.findings} == {"duplicate-scatters"}
     source, first = inspect.getsourcelines(recycle_into_few_places)
     line = first + next(i for i, text in enumerate(source) if "index_put" in text)
-    assert report.findings[0].where.endswith(f"test_audit_numerics_evaluator.py:{line}")
+    assert report.findings[0].where.endswith(f"test_numerics.py:{line}")
 
 
 @pytest.mark.deep
@@ -239,7 +240,7 @@ def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_p
 
     path = tmp_path / "numerics.json"
     options = ["--queries", "1", "--corruptions", "2", "--mode", "eager", "--device", "cpu", "--json", str(path)]
-    done = CliRunner().invoke(app, ["audit", "numerics", *options])
+    done = CliRunner().invoke(make_app(main), options)
     assert done.exit_code == 0, done.output
     assert done.output.startswith("clean   compiled evaluator on countries")
     report = json.loads(path.read_text())

@@ -1,0 +1,1 @@
+"""Determinism and precision of the compiled evaluator, measured on the states that a run reaches."""
