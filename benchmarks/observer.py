@@ -27,14 +27,13 @@ from kgverify.cli import options
 from kgverify.cli.audit.deliver import deliver_reports
 from kgverify.cli.options import RunOptions, with_run_options
 from kgverify.cli.progress import check_writable, show_phase
-from kgverify.engines.compiled.engine import CompiledEngine
+from kgverify.engines.compiled.engine import CompiledEngine, Ticks
 from kgverify.engines.compiled.execution.compilation import FUSED
 from kgverify.engines.compiled.execution.device import resolve_device
 from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
 from kgverify.engines.compiled.tick.step_record import Results, TakenSteps
-from kgverify.engines.compiled.tick.tick_loop import Ticks
 from kgverify.engines.policy import Policy
 from kgverify.errors import InternalError, UserError, describe_error
 from kgverify.program.outcomes import Outcome

@@ -24,8 +24,8 @@ class Kernel:
 
 def test_what_is_compiled_ahead_is_launched_afterwards() -> None:
     kernel = Kernel()
-    compile_ahead(lambda: launch(kernel, 3, 1, 2, BLOCK=8))
-    launch(kernel, 3, 1, 2, BLOCK=8)
+    compile_ahead(lambda: launch(kernel, 3, (1,), (2,), BLOCK=8))
+    launch(kernel, 3, (1,), (2,), BLOCK=8)
     assert kernel.calls == [("compile", (3,), (1, 2), {"BLOCK": 8}), ("run", (3,), (1, 2), {"BLOCK": 8})]
 
 
@@ -36,5 +36,5 @@ def test_after_a_failure_kernels_are_launched_again() -> None:
     kernel = Kernel()
     with pytest.raises(ValueError, match="no such kernel"):
         compile_ahead(fail)
-    launch(kernel, 1)
+    launch(kernel, 1, ())
     assert [what for what, *_ in kernel.calls] == ["run"]

@@ -4,6 +4,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from kgverify.engines.compiled.tick.step_record import (
     no_results,
 )
 from kgverify.engines.compiled.tick.tick import Setting, tick
-from kgverify.engines.compiled.tick.tick_loop import Ticks, copy_buffers_
+from kgverify.engines.compiled.tick.tick_loop import copy_buffers_
 from kgverify.engines.compiled.tower.precision import FLOAT32, with_precision
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
@@ -41,6 +42,12 @@ from kgverify.program.program import Program
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.fused.ticks import FusedTicks
+
+Ticks: TypeAlias = "StageTicks | FusedTicks"
+"""The ticks that advance all slots, in the engine's buffers."""
 
 
 class CompiledEngine:

@@ -1,7 +1,7 @@
 """Launches of Triton kernels, and their compilation ahead of the first launch."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Final
@@ -13,8 +13,9 @@ _is_ahead: ContextVar[bool] = ContextVar("is_ahead", default=False)
 MOST_THREADS: Final = 16
 
 
-def launch(kernel: Any, num_programs: int, *arguments: Any, **options: Any) -> None:
-    """Launch a kernel; pass its constants and Triton's options by name."""
+def launch(kernel: Any, num_programs: int, buffers: Sequence[Any], sizes: Sequence[float] = (), **options: Any) -> None:
+    """Launch a kernel with its buffers, then its sizes; pass its constants and Triton's options by name."""
+    arguments = (*buffers, *sizes)
     if _is_ahead.get():
         kernel.warmup(*arguments, grid=(num_programs,), **options)
     else:

@@ -2,31 +2,18 @@
 
 import os
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import distributed
 
 from kgverify.errors import UserError
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
 _PATIENCE: Final = timedelta(days=7)
 """The time that a process waits for another; `torchrun` ends the others when one has ended."""
-
-
-class KeyValueStore(Protocol):
-    """The methods of a `torch.distributed.Store` that are used; `get` waits for the key."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a key."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """Return the value of a key."""
-        ...
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter and return its new value."""
-        ...
 
 
 class TorchTeam:
@@ -35,7 +22,7 @@ class TorchTeam:
     index: the number of this process; process 0 leads. size: the number of processes.
     """
 
-    def __init__(self, store: KeyValueStore, index: int, size: int) -> None:
+    def __init__(self, store: "Store", index: int, size: int) -> None:
         self.index, self.size = index, size
         self._store = store
         self._num_shared = 0

@@ -1,6 +1,7 @@
 """The policy in several precisions: one for all scores, the others for close choices."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
@@ -54,19 +55,9 @@ def measure_errors(
         dtype = torch.float64 if level.precision == EXACT else torch.float32
         features = torch.empty((num, padded), dtype=dtype, device=device)
         scores = torch.empty(num, dtype=torch.float32, device=device)
-        given = level.parameters, level.precision
-        launch_tower(given[0], goals, features, given[1], index=numbers, count=count, is_sparse=is_sparse)
-        launch_tower(
-            given[0],
-            resolvents,
-            scores,
-            given[1],
-            index=numbers if is_sparse else None,
-            count=count,
-            features=features,
-            slots=numbers,
-            is_sparse=is_sparse,
-        )
+        tower = partial(launch_tower, level.parameters, precision=level.precision, count=count, is_sparse=is_sparse)
+        tower(goals, features, index=numbers)
+        tower(resolvents, scores, index=numbers if is_sparse else None, features=features, slots=numbers)
         return scores
 
     exact = score(levels[-1], is_sparse=True)

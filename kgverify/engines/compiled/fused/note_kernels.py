@@ -3,16 +3,7 @@
 import triton
 import triton.language as tl
 
-from kgverify.engines.compiled.state import DEPTH_LIMIT, FAILED, FALSE, GOAL, OPEN, PAD, PROVED, TRUE
-
-_PAD = tl.constexpr(PAD)
-_GOAL = tl.constexpr(GOAL)
-_TRUE = tl.constexpr(TRUE)
-_FALSE = tl.constexpr(FALSE)
-_OPEN = tl.constexpr(OPEN)
-_PROVED = tl.constexpr(PROVED)
-_FAILED = tl.constexpr(FAILED)
-_DEPTH_LIMIT = tl.constexpr(DEPTH_LIMIT)
+from kgverify.engines.compiled.kernel_constants import DEPTH_LIMIT, FAILED, FALSE, GOAL, OPEN, PAD, PROVED, TRUE
 
 # The splitmix64 step (Steele, Lea and Flood 2014), as in `trace/digests.py`; products wrap around.
 _GAMMA = tl.constexpr(0x9E3779B97F4A7C15 - (1 << 64))
@@ -52,8 +43,8 @@ def _hash_goal(kind, num_atoms, total):
 
 @triton.jit
 def _outcome_after(kind, depth, max_depth):
-    outcome = tl.where(depth + 1 >= max_depth, _DEPTH_LIMIT, _OPEN)
-    return tl.where(kind == _TRUE, _PROVED, tl.where(kind == _FALSE, _FAILED, outcome))
+    outcome = tl.where(depth + 1 >= max_depth, DEPTH_LIMIT, OPEN)
+    return tl.where(kind == TRUE, PROVED, tl.where(kind == FALSE, FAILED, outcome))
 
 
 @triton.jit(do_not_specialize=["max_depth"])
@@ -103,7 +94,7 @@ def note_rows_kernel(
         if HAS_ATOMS:
             i = 0
             while i < 3 * A:
-                word = tl.load(rows.atoms + row.to(tl.int64) * (3 * A) + i, mask=mask, other=_PAD)
+                word = tl.load(rows.atoms + row.to(tl.int64) * (3 * A) + i, mask=mask, other=PAD)
                 tl.store(log.atoms + place * (3 * A) + i, word, mask=mask)
                 i += 1
 
@@ -127,14 +118,14 @@ def hash_rows_kernel(rows, count, hashes, window, A, BLOCK: tl.constexpr):
         i = 0
         while i < A:
             own = rows.atoms + (row.to(tl.int64) * A + i) * 3
-            predicate = tl.load(own, mask=mask, other=_PAD)
-            is_atom = predicate != _PAD
+            predicate = tl.load(own, mask=mask, other=PAD)
+            is_atom = predicate != PAD
             first, second = tl.load(own + 1, mask=is_atom, other=0), tl.load(own + 2, mask=is_atom, other=0)
             position = tl.zeros((BLOCK,), tl.int64) + i
             total += tl.where(is_atom, _hash_atom(position, predicate, first, second), 0)
             num_atoms += is_atom.to(tl.int32)
             i += 1
-        tl.store(hashes + row, _hash_goal(_GOAL, num_atoms, total), mask=mask)
+        tl.store(hashes + row, _hash_goal(GOAL, num_atoms, total), mask=mask)
 
 
 @triton.jit
@@ -158,18 +149,18 @@ def digest_kernel(
         kind, depth = tl.load(decisions.kind + slot), tl.load(derivations.depth + slot)
         atom = tl.arange(0, ATOMS)
         own = derivations.goal + (slot * A + atom) * 3
-        predicate = tl.load(own, mask=atom < A, other=_PAD)
-        is_atom = predicate != _PAD
+        predicate = tl.load(own, mask=atom < A, other=PAD)
+        is_atom = predicate != PAD
         first, second = tl.load(own + 1, mask=is_atom, other=0), tl.load(own + 2, mask=is_atom, other=0)
         words = tl.where(is_atom, _hash_atom(atom.to(tl.int64), predicate, first, second), 0)
-        goal = _hash_goal(_GOAL, tl.sum(is_atom.to(tl.int64), 0), tl.sum(words, 0))
+        goal = _hash_goal(GOAL, tl.sum(is_atom.to(tl.int64), 0), tl.sum(words, 0))
 
         lane = tl.arange(0, BLOCK)
         num = tl.load(decisions.num_resolvents + slot)
         mask = lane < num
         row = tl.load(decisions.first + slot) + lane
-        option = tl.load(hashes + row, mask=mask & (kind == _GOAL), other=0)
-        if kind != _GOAL:
+        option = tl.load(hashes + row, mask=mask & (kind == GOAL), other=0)
+        if kind != GOAL:
             option += _hash_goal(kind.to(tl.int64), depth * 0, tl.zeros((), tl.int64))
         mixed = _mix(option)
         choice = tl.load(decisions.choice + slot)

@@ -17,11 +17,11 @@ from kgverify.engines.compiled.fused.note_kernels import (
     note_steps_kernel,
 )
 from kgverify.engines.compiled.fused.resolve_kernels import MOST_ATOMS
-from kgverify.engines.compiled.state import GOAL, PAD, Derivations, Layout, Work
-from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests
+from kgverify.engines.compiled.state import Derivations, Layout, Work
+from kgverify.engines.compiled.tick.step_record import Chunk, LoggedRows, LoggedSteps, StepDigests, send_steps
 from kgverify.engines.compiled.tick.tick_loop import TICKS_PER_REPLAY
 from kgverify.program.limits import Limits
-from kgverify.trace.model.columns import Digests, Resolvents, Steps
+from kgverify.trace.model.columns import Digests
 
 _LANES: Final = 128
 _WARP: Final = 32
@@ -67,32 +67,6 @@ class TickBuffers(NamedTuple):
     num_rows: Tensor
 
 
-class _Steps(NamedTuple):
-    """Steps in any order: pool_index and first int64 [T], goal int32 [T, A, 3], the others int32 [T]. first: a row of `_Rows`."""
-
-    pool_index: Tensor
-    depth: Tensor
-    kind: Tensor
-    num_resolvents: Tensor
-    dropped_atoms: Tensor
-    dropped_resolvents: Tensor
-    choice: Tensor
-    outcome: Tensor
-    first: Tensor
-    true_kind: Tensor
-    true_origin: Tensor
-    goal: Tensor
-
-
-class _Rows(NamedTuple):
-    """The resolvents: origin_kind int8 [R], origin int32 [R], score float32 [R], atoms int32 [R, A, 3]."""
-
-    origin_kind: Tensor
-    origin: Tensor
-    score: Tensor
-    atoms: Tensor
-
-
 class StepLog:
     """A log of the steps and resolvents of as many ticks as the memory holds.
 
@@ -114,10 +88,10 @@ class StepLog:
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        columns = {name: empty(num_steps) for name in _Steps._fields}
+        columns = {name: empty(num_steps) for name in LoggedSteps._fields}
         columns |= {name: empty(num_steps, dtype=torch.int64) for name in ("pool_index", "first")}
-        self._steps = _Steps(**columns | {"goal": empty(num_steps if has_atoms else 0, layout.atoms, 3)})
-        self._rows = _Rows(
+        self._steps = LoggedSteps(**columns | {"goal": empty(num_steps if has_atoms else 0, layout.atoms, 3)})
+        self._rows = LoggedRows(
             empty(num_rows, dtype=torch.int8),
             empty(num_rows),
             empty(num_rows, dtype=torch.float32),
@@ -143,14 +117,8 @@ class StepLog:
         launch_kernel(
             note_steps_kernel,
             layout.slots,
-            noted.derivations,
-            noted.work,
-            noted.decisions,
-            self._steps,
-            self._num_steps,
-            self._num_rows,
-            self._limits.max_depth,
-            layout.atoms,
+            (noted.derivations, noted.work, noted.decisions, self._steps, self._num_steps, self._num_rows),
+            (self._limits.max_depth, layout.atoms),
             HAS_ATOMS=self._has_atoms,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,
@@ -158,19 +126,12 @@ class StepLog:
         launch_kernel(
             note_rows_kernel,
             triton.cdiv(layout.score_window, _LANES),
-            noted.work,
-            noted.decisions,
-            noted.rows,
-            noted.num_rows,
-            self._rows,
-            self._num_rows,
-            noted.work.origin.shape[1],
-            layout.score_window,
-            layout.atoms,
+            (noted.work, noted.decisions, noted.rows, noted.num_rows, self._rows, self._num_rows),
+            (noted.work.origin.shape[1], layout.score_window, layout.atoms),
             HAS_ATOMS=self._has_atoms,
             BLOCK=_LANES,
         )
-        launch_kernel(move_base_kernel, 1, noted.num_rows, self._num_rows, layout.score_window)
+        launch_kernel(move_base_kernel, 1, (noted.num_rows, self._num_rows), (layout.score_window,))
 
     def has_room(self) -> bool:
         """Return whether another replay surely fits; call it once after each. Waits for the device only in doubt."""
@@ -192,59 +153,17 @@ class StepLog:
         num_steps = int(self._num_steps)
         if not num_steps:
             return None
-        steps = _Steps(*(column[:num_steps] for column in self._steps))
+        steps = LoggedSteps(*(column[:num_steps] for column in self._steps))
         order = torch.argsort(steps.pool_index * (self._limits.max_depth + 1) + steps.depth)
-        steps = _Steps(*(column[order] if len(column) else column for column in steps))
-        is_atom = steps.goal[..., 0] != PAD
-        num_atoms = is_atom.sum(1) if self._has_atoms else torch.zeros_like(steps.depth)
-        copies = HostCopy()
-        chunk = Chunk(
-            copies.fetch(steps.pool_index, np.int64),
-            Steps(
-                depth=copies.fetch(steps.depth, np.uint16),
-                num_atoms=copies.fetch(num_atoms, np.uint16),
-                num_resolvents=copies.fetch(steps.num_resolvents, np.uint32),
-                dropped_atoms=copies.fetch(steps.dropped_atoms, np.uint32),
-                dropped_resolvents=copies.fetch(steps.dropped_resolvents, np.uint32),
-                choice=copies.fetch(steps.choice, np.int32),
-                outcome=copies.fetch(steps.outcome, np.int8),
-                goal_atoms=copies.fetch(steps.goal[is_atom], np.int32),
-            ),
-            self._take_resolvents(steps, copies),
-        )
-        copies.start()
+        steps = LoggedSteps(*(column[order] if len(column) else column for column in steps))
+        sent = send_steps(steps, self._rows, has_atoms=self._has_atoms)
         self.clear()
-        return PendingCopy(chunk, copies)
+        return sent
 
     def take(self) -> Chunk | None:
         """Copy the logged steps to the host and clear the log."""
         sent = self.send()
         return None if sent is None else sent.wait()
-
-    def _take_resolvents(self, steps: _Steps, copies: HostCopy) -> Resolvents:
-        owner = torch.repeat_interleave(steps.num_resolvents)
-        ends = steps.num_resolvents.long().cumsum(0)
-        ordinal = torch.arange(len(owner), device=owner.device) - (ends - steps.num_resolvents)[owner]
-        kind = steps.kind[owner]
-        is_goal = kind == GOAL
-        # TRUE and FALSE standing alone have no rows.
-        row = torch.where(is_goal, steps.first[owner] + ordinal, 0)
-        if self._has_atoms:
-            atoms = self._rows.atoms[row]
-            is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
-            num_atoms, atoms = is_atom.sum(1), atoms[is_atom]
-        else:
-            num_atoms, atoms = torch.zeros_like(kind), self._rows.atoms[:, 0]
-        return Resolvents(
-            kind=copies.fetch(kind, np.uint8),
-            num_atoms=copies.fetch(num_atoms, np.uint16),
-            origin_kind=copies.fetch(
-                torch.where(is_goal, self._rows.origin_kind[row], steps.true_kind[owner]), np.uint8
-            ),
-            origin=copies.fetch(torch.where(is_goal, self._rows.origin[row], steps.true_origin[owner]), np.int32),
-            score=copies.fetch(torch.where(is_goal, self._rows.score[row], 0.0), np.float32),
-            atoms=copies.fetch(atoms, np.int32),
-        )
 
 
 class DigestLog:
@@ -266,24 +185,15 @@ class DigestLog:
         launch_kernel(
             hash_rows_kernel,
             triton.cdiv(layout.score_window, _LANES),
-            noted.rows,
-            noted.num_rows,
-            self._hashes,
-            layout.score_window,
-            layout.atoms,
+            (noted.rows, noted.num_rows, self._hashes),
+            (layout.score_window, layout.atoms),
             BLOCK=_LANES,
         )
         launch_kernel(
             digest_kernel,
             layout.slots,
-            noted.derivations,
-            noted.work,
-            noted.decisions,
-            self._hashes,
-            self._sequence,
-            self._multiset,
-            self._limits.max_depth,
-            layout.atoms,
+            (noted.derivations, noted.work, noted.decisions, self._hashes, self._sequence, self._multiset),
+            (self._limits.max_depth, layout.atoms),
             ATOMS=triton.next_power_of_2(MOST_ATOMS),
             BLOCK=max(_WARP, triton.next_power_of_2(self._limits.max_resolvents)),
             num_warps=1,

@@ -8,8 +8,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from kgverify.engines.compiled.kernel_constants import PAD
 from kgverify.engines.compiled.program.tables import FACT_HASH
-from kgverify.engines.compiled.state import PAD
 
 MOST_ATOMS: Final = 7
 """The longest goals: their variables are numbered in four bits each, 0 being none."""
@@ -18,7 +18,6 @@ MOST_VARIABLES: Final = 32
 MOST_RESOLVENTS: Final = 1024
 """The most resolvents of a step: a program holds their scores at once."""
 
-_PAD = tl.constexpr(PAD)
 _MULTIPLIER = tl.constexpr(FACT_HASH)
 
 
@@ -98,7 +97,7 @@ def resolve_clauses(
     COMPARE: compare with the goals at `other_atoms`; STORE: write to `out_atoms`; both are pointers, one for each lane
     """
     goal = derivations.goal + slot * (3 * A)
-    predicate = tl.load(goal, mask=mask, other=_PAD)
+    predicate = tl.load(goal, mask=mask, other=PAD)
     first = tl.load(goal + 1, mask=mask, other=0)
     second = tl.load(goal + 2, mask=mask, other=0)
     rule, fact = mask & is_rule, mask & (is_rule == 0)
@@ -106,7 +105,7 @@ def resolve_clauses(
     head_second = tl.load(tables.rule_head + clause * 2 + 1, mask=rule, other=0)
     head_first += tl.load(tables.facts + clause * 3 + 1, mask=fact, other=0)
     head_second += tl.load(tables.facts + clause * 3 + 2, mask=fact, other=0)
-    q0 = tl.load(derivations.query + slot * 3, mask=mask, other=_PAD)
+    q0 = tl.load(derivations.query + slot * 3, mask=mask, other=PAD)
     q1 = tl.load(derivations.query + slot * 3 + 1, mask=mask, other=0)
     q2 = tl.load(derivations.query + slot * 3 + 2, mask=mask, other=0)
 
@@ -129,8 +128,8 @@ def resolve_clauses(
         is_body = j < BODY
         row = tl.where(is_body, tables.rule_body + (clause * BODY + j) * 3, goal + (j - BODY + 1) * 3)
         here = matches & (is_rule | (is_body == 0))
-        p = tl.load(row, mask=here, other=_PAD)
-        here = here & (p != _PAD)
+        p = tl.load(row, mask=here, other=PAD)
+        here = here & (p != PAD)
         a = tl.load(row + 1, mask=here, other=0)
         b = tl.load(row + 2, mask=here, other=0)
         offset = tl.where(is_body, 2 * A, 0)
@@ -162,9 +161,9 @@ def resolve_clauses(
             tl.store(out_atoms + place + 2, b, mask=kept)
         else:
             keys = tables.hash_keys + place
-            hashed += tl.where(kept, (p.to(tl.int64) - _PAD) * tl.load(keys), 0)
-            hashed += tl.where(kept, (a.to(tl.int64) - _PAD) * tl.load(keys + 1), 0)
-            hashed += tl.where(kept, (b.to(tl.int64) - _PAD) * tl.load(keys + 2), 0)
+            hashed += tl.where(kept, (p.to(tl.int64) - PAD) * tl.load(keys), 0)
+            hashed += tl.where(kept, (a.to(tl.int64) - PAD) * tl.load(keys + 1), 0)
+            hashed += tl.where(kept, (b.to(tl.int64) - PAD) * tl.load(keys + 2), 0)
         num_atoms += left.to(tl.int32)
         j += 1
     return matches, num_atoms, num_variables, hashed, is_same

@@ -6,17 +6,17 @@ A program is a slot; its lanes are resolvents, or the words of a goal.
 import triton
 import triton.language as tl
 
-from kgverify.engines.compiled.state import DEPTH_LIMIT, FAILED, FALSE, GOAL, NO_CANDIDATE, OPEN, PAD, PROVED, TRUE
-
-_PAD = tl.constexpr(PAD)
-_OPEN = tl.constexpr(OPEN)
-_PROVED = tl.constexpr(PROVED)
-_FAILED = tl.constexpr(FAILED)
-_DEPTH_LIMIT = tl.constexpr(DEPTH_LIMIT)
-_GOAL = tl.constexpr(GOAL)
-_TRUE = tl.constexpr(TRUE)
-_FALSE = tl.constexpr(FALSE)
-_NO_CANDIDATE = tl.constexpr(NO_CANDIDATE)
+from kgverify.engines.compiled.kernel_constants import (
+    DEPTH_LIMIT,
+    FAILED,
+    FALSE,
+    GOAL,
+    NO_CANDIDATE,
+    OPEN,
+    PAD,
+    PROVED,
+    TRUE,
+)
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def find_close_kernel(
     IS_FIRST: among all slots, whose choices are counted; else among those that were close already
     """
     slot = tl.program_id(0).to(tl.int64)
-    is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == _GOAL)
+    is_asked = (tl.load(decisions.is_taken + slot) != 0) & (tl.load(decisions.kind + slot) == GOAL)
     is_asked = is_asked & (tl.load(decisions.num_resolvents + slot) > 1)
     if IS_FIRST == 0:
         is_asked = is_asked & (tl.load(tally.is_close + slot) != 0)
@@ -91,7 +91,7 @@ def choose_kernel(decisions, rows, BLOCK: tl.constexpr):
     """Choose the highest score, of equal scores the lowest index; if a score is NaN, the first NaN."""
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(decisions.is_taken + slot) != 0:
-        if tl.load(decisions.kind + slot) == _GOAL:
+        if tl.load(decisions.kind + slot) == GOAL:
             lane, mask, _first, score = _scores_of(slot, decisions, rows, BLOCK)
             is_nan = mask & (score != score)
             has_nan = tl.max(is_nan.to(tl.int32), 0) > 0
@@ -122,17 +122,17 @@ def _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH):
 def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH, max_depth):
     kind = tl.load(decisions.kind + slot)
     row = tl.load(decisions.first + slot) + tl.load(decisions.choice + slot)
-    words = tl.load(rows.atoms + row * (3 * A) + lane, mask=(lane < 3 * A) & (kind == _GOAL), other=_PAD)
+    words = tl.load(rows.atoms + row * (3 * A) + lane, mask=(lane < 3 * A) & (kind == GOAL), other=PAD)
     depth = tl.load(derivations.depth + slot) + 1
     _begin_goal(slot, depth, words, lane, derivations, tables, A, DEPTH)
     tl.store(derivations.depth + slot, depth)
     is_dropped = (tl.load(work.dropped_atoms + slot) > 0) | (tl.load(work.dropped_resolvents + slot) > 0)
-    is_limited = (tl.load(derivations.is_limited + slot) != 0) | (is_dropped & (kind != _TRUE))
+    is_limited = (tl.load(derivations.is_limited + slot) != 0) | (is_dropped & (kind != TRUE))
     tl.store(derivations.is_limited + slot, is_limited)
     log_probability = tl.load(derivations.log_probability + slot) + tl.load(decisions.log_probability + slot)
     tl.store(derivations.log_probability + slot, log_probability)
-    outcome = tl.where(depth >= max_depth, _DEPTH_LIMIT, _OPEN)
-    outcome = tl.where(kind == _TRUE, _PROVED, tl.where(kind == _FALSE, _FAILED, outcome))
+    outcome = tl.where(depth >= max_depth, DEPTH_LIMIT, OPEN)
+    outcome = tl.where(kind == TRUE, PROVED, tl.where(kind == FALSE, FAILED, outcome))
     tl.store(derivations.outcome + slot, outcome.to(tl.int32))
     tl.store(work.cursor + slot, 0)
     tl.store(work.num_survivors + slot, 0)
@@ -148,7 +148,7 @@ def _take_step(slot, lane, derivations, work, tables, decisions, rows, A, DEPTH,
 def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH):
     """Store the result of an ended derivation, and give the slot the next candidate."""
     place = tl.load(derivations.pool_index + slot)
-    if place != _NO_CANDIDATE:
+    if place != NO_CANDIDATE:
         tl.store(pool.outcome + place, tl.load(derivations.outcome + slot))
         tl.store(pool.is_limited + place, tl.load(derivations.is_limited + slot) != 0)
         tl.store(pool.log_probability + place, tl.load(derivations.log_probability + slot))
@@ -167,15 +167,15 @@ def _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)
         is_new = (first >= 0) | (second == first)
         renamed = tl.where(second < 0, tl.where(is_new, -1, -2), second)
         words = tl.where(lane == 0, predicate, tl.where(lane == 1, tl.where(first < 0, -1, first), renamed))
-        _begin_goal(slot, 0, tl.where(lane < 3, words, _PAD), lane, derivations, tables, A, DEPTH)
+        _begin_goal(slot, 0, tl.where(lane < 3, words, PAD), lane, derivations, tables, A, DEPTH)
         tl.store(derivations.pool_index + slot, next_index)
         tl.store(derivations.depth + slot, 0)
-        tl.store(derivations.outcome + slot, _OPEN)
+        tl.store(derivations.outcome + slot, OPEN)
         tl.store(derivations.is_limited + slot, False)
         tl.store(derivations.log_probability + slot, 0.0)
     else:
-        if place != _NO_CANDIDATE:
-            tl.store(derivations.pool_index + slot, _NO_CANDIDATE)
+        if place != NO_CANDIDATE:
+            tl.store(derivations.pool_index + slot, NO_CANDIDATE)
 
 
 @triton.jit(do_not_specialize=["A", "DEPTH", "max_depth"])
@@ -202,5 +202,5 @@ def advance_kernel(
     if RECYCLES:
         # All threads read the stores of one.
         tl.debug_barrier()
-        if tl.load(derivations.outcome + slot) != _OPEN:
+        if tl.load(derivations.outcome + slot) != OPEN:
             _recycle(slot, lane, derivations, pool, tables, counts, num_steps, A, DEPTH)

@@ -101,24 +101,14 @@ class FusedTicks:
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        long = torch.int64
+        def columns(*dtypes: torch.dtype) -> Iterator[Tensor]:
+            return (empty(slots, dtype=dtype) for dtype in dtypes)
+
+        short, long, single, double = torch.int32, torch.int64, torch.float32, torch.float64
         self._visited_hash = empty(slots, self._derivations.visited.shape[1], dtype=long)
         self._kept = _Derivations(*self._derivations, self._visited_hash)
-        self._segments = Segments(
-            empty(slots, dtype=long),
-            empty(slots, dtype=long),
-            empty(slots, dtype=long),
-            empty(slots, dtype=long),
-            empty(slots, dtype=torch.bool),
-        )
-        self._decisions = Decisions(
-            empty(slots),
-            empty(slots),
-            empty(slots, dtype=long),
-            empty(slots, dtype=long),
-            empty(slots, dtype=long),
-            empty(slots, dtype=torch.float64),
-        )
+        self._segments = Segments(*columns(long, long, long, long, torch.bool))
+        self._decisions = Decisions(*columns(short, short, long, long, long, double))
         self._rows = RowBuffers(empty(window), empty(window, layout.atoms, 3), empty(window, dtype=torch.float32))
         self._goals, self._heavy = empty(slots), empty(slots)
         # Far enough apart for equal alignment of every address.
@@ -129,14 +119,10 @@ class FusedTicks:
             for i in range(3, 1 + 2 * len(self.levels), 2)
         ]
         self._features = [
-            empty(
-                slots, level.parameters[0].shape[1], dtype=torch.float64 if level.precision == EXACT else torch.float32
-            )
+            empty(slots, level.parameters[0].shape[1], dtype=double if level.precision == EXACT else single)
             for level in self.levels
         ]
-        self._tally = _Tally(
-            empty(slots, dtype=long), empty(slots, dtype=long), empty(slots, dtype=torch.float32), empty(slots)
-        )
+        self._tally = _Tally(*columns(long, long, single, short))
         self._empty_hash = (tables.hash_keys * PAD).sum()
         self.clear_gaps()
         self._num_steps = empty(layout.pool)
@@ -166,7 +152,12 @@ class FusedTicks:
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
-        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order."""
+        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
+
+        Yields from time to time the number of candidates given to slots, and pending copies of steps, if any.
+        has_atoms:   with the atoms of goals and resolvents
+        has_digests: also take digests for `send_digests`
+        """
         log = self._step_log(has_atoms=has_atoms)
         loop = self._loop_with(log, *([self._digests] if has_digests else []))
         log.clear()
@@ -230,21 +221,14 @@ class FusedTicks:
         """Run everything up to `choose`, for every slot."""
         layout, limits, tables, kept = self._layout, self._limits, self._tables, self._kept
         slots, window, atoms = layout.slots, layout.score_window, layout.atoms
+        state, found = (kept, self._work, tables), (self._segments, self._decisions)
+        body, stride = tables.rule_body.shape[1], self._work.origin.shape[1]
         self._counters.zero_()
         launch_kernel(
             look_up_kernel,
             triton.cdiv(slots, _LANES),
-            kept,
-            self._work,
-            tables,
-            self._segments,
-            self._decisions,
-            self._heavy,
-            self._counts,
-            slots,
-            atoms,
-            len(tables.fact_keys),
-            len(tables.rule_first) - 1,
+            (*state, *found, self._heavy, self._counts),
+            (slots, atoms, len(tables.fact_keys), len(tables.rule_first) - 1),
             LIGHT=_LIGHT_ROUNDS * _WARP,
             BLOCK=_LANES,
         )
@@ -252,23 +236,8 @@ class FusedTicks:
             launch_kernel(
                 try_kernel,
                 _HEAVY_PROGRAMS if is_heavy else slots,
-                kept,
-                self._work,
-                tables,
-                self._segments,
-                self._decisions,
-                self._rows,
-                self._goals,
-                self._heavy,
-                self._counts,
-                self._empty_hash,
-                atoms,
-                tables.rule_body.shape[1],
-                self._visited_hash.shape[1],
-                limits.max_atoms,
-                limits.max_resolvents,
-                self._work.origin.shape[1],
-                window,
+                (*state, *found, self._rows, self._goals, self._heavy, self._counts, self._empty_hash),
+                (atoms, body, self._visited_hash.shape[1], limits.max_atoms, limits.max_resolvents, stride, window),
                 EXCLUDE=limits.exclude_query,
                 LIGHT=_LIGHT_ROUNDS * _WARP,
                 ROUNDS=_HEAVY_ROUNDS if is_heavy else _LIGHT_ROUNDS,
@@ -279,22 +248,14 @@ class FusedTicks:
         launch_kernel(
             form_kernel,
             triton.cdiv(window, _LANES),
-            kept,
-            self._work,
-            tables,
-            self._decisions,
-            self._rows,
-            self._counts,
-            atoms,
-            tables.rule_body.shape[1],
-            self._work.origin.shape[1],
-            window,
+            (*state, self._decisions, self._rows, self._counts),
+            (atoms, body, stride, window),
             EXCLUDE=limits.exclude_query,
             IS_SHORTEST=not self.levels,
             BLOCK=_LANES,
         )
         self._score_()
-        launch_kernel(choose_kernel, slots, self._decisions, self._rows, BLOCK=self._score_block, num_warps=1)
+        launch_kernel(choose_kernel, slots, (self._decisions, self._rows), BLOCK=self._score_block, num_warps=1)
 
     @property
     def _score_block(self) -> int:
@@ -310,56 +271,28 @@ class FusedTicks:
                 launch_kernel(
                     find_close_kernel,
                     self._layout.slots,
-                    self._decisions,
-                    self._rows,
-                    self._tally,
-                    close,
-                    2 * self.levels[number - 1].error,
-                    self._layout.atoms,
+                    (self._decisions, self._rows, self._tally, close),
+                    (2 * self.levels[number - 1].error, self._layout.atoms),
                     IS_FIRST=number == 1,
                     BLOCK=self._score_block,
                     num_warps=1,
                 )
                 rows, goals, num_goals, num_rows = close.rows, close.slots, close.num_slots, close.num_rows
             features = self._features[number]
-            launch_tower(
-                level.parameters,
-                self._derivations.goal,
-                features,
-                level.precision,
-                index=goals,
-                count=num_goals,
-                is_sparse=number > 0,
-            )
-            launch_tower(
-                level.parameters,
-                self._rows.atoms,
-                self._rows.score,
-                level.precision,
-                index=rows,
-                count=num_rows,
-                features=features,
-                slots=self._rows.slot,
-                is_sparse=number > 0,
-            )
+            tower = partial(launch_tower, level.parameters, precision=level.precision, is_sparse=number > 0)
+            tower(self._derivations.goal, features, index=goals, count=num_goals)
+            scored = self._rows.atoms, self._rows.score
+            tower(*scored, index=rows, count=num_rows, features=features, slots=self._rows.slot)
 
     def _advance_(self, *, recycles: bool) -> None:
         """Take the decided steps; then, if requested, give the slots of ended derivations the next candidates."""
         words = 3 * self._layout.atoms
+        state = self._kept, self._work, self._pool, self._tables
         launch_kernel(
             advance_kernel,
             self._layout.slots,
-            self._kept,
-            self._work,
-            self._pool,
-            self._tables,
-            self._decisions,
-            self._rows,
-            self._counts,
-            self._num_steps,
-            self._layout.atoms,
-            self._visited_hash.shape[1],
-            self._limits.max_depth,
+            (*state, self._decisions, self._rows, self._counts, self._num_steps),
+            (self._layout.atoms, self._visited_hash.shape[1], self._limits.max_depth),
             RECYCLES=recycles,
             BLOCK=max(_WARP, triton.next_power_of_2(words)),
             num_warps=1,

@@ -10,16 +10,7 @@ import triton
 import triton.language as tl
 
 from kgverify.engines.compiled.fused.resolve_kernels import resolve_clauses
-from kgverify.engines.compiled.state import FACT, FAILED, FALSE, GOAL, OPEN, PAD, RULE, TRUE
-
-_PAD = tl.constexpr(PAD)
-_OPEN = tl.constexpr(OPEN)
-_FAILED = tl.constexpr(FAILED)
-_GOAL = tl.constexpr(GOAL)
-_TRUE = tl.constexpr(TRUE)
-_FALSE = tl.constexpr(FALSE)
-_RULE = tl.constexpr(RULE)
-_FACT = tl.constexpr(FACT)
+from kgverify.engines.compiled.kernel_constants import FACT, FAILED, FALSE, GOAL, OPEN, PAD, RULE, TRUE
 
 
 @triton.jit
@@ -54,7 +45,7 @@ def look_up_kernel(
     slot = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = slot < num_slots
     tl.store(decisions.is_taken + slot, tl.zeros_like(slot).to(tl.int32), mask=inside)
-    mask = inside & (tl.load(derivations.outcome + slot, mask=inside, other=_FAILED) == _OPEN)
+    mask = inside & (tl.load(derivations.outcome + slot, mask=inside, other=FAILED) == OPEN)
     if tl.max(mask.to(tl.int32), 0) > 0:
         goal = derivations.goal + slot * (3 * A)
         predicate = tl.load(goal, mask=mask, other=0).to(tl.int64)
@@ -150,13 +141,13 @@ def _try_slot(
             )  # fmt: skip
             # Equal in all its atoms, and with none after them.
             is_longer = found & (num_atoms < A)
-            after = tl.load(other + tl.where(is_longer, num_atoms, 0) * 3, mask=is_longer, other=_PAD)
-            is_new = is_goal & ((found & is_same & (after == _PAD)) == 0)
+            after = tl.load(other + tl.where(is_longer, num_atoms, 0) * 3, mask=is_longer, other=PAD)
+            is_new = is_goal & ((found & is_same & (after == PAD)) == 0)
         stays = is_new & (num_atoms <= max_atoms)
         rank = num_kept + tl.cumsum(stays.to(tl.int32), 0) - 1
         is_kept = stays & (rank < max_resolvents)
         own = slot * row_stride + tl.where(is_kept, rank, 0)
-        tl.store(work.origin_kind + own, tl.where(is_rule, _RULE, _FACT).to(tl.int32), mask=is_kept)
+        tl.store(work.origin_kind + own, tl.where(is_rule, RULE, FACT).to(tl.int32), mask=is_kept)
         tl.store(work.origin + own, clause.to(tl.int32), mask=is_kept)
         num_stay, num_here = tl.sum(stays.to(tl.int64), 0), tl.sum(is_kept.to(tl.int64), 0)
         num_survivors += tl.sum(is_new.to(tl.int64), 0)
@@ -166,14 +157,14 @@ def _try_slot(
         first_true = tl.min(tl.where(matches & (num_atoms == 0), lane, BLOCK), 0)
         if first_true < BLOCK:
             is_first = lane == first_true
-            true_kind = tl.max(tl.where(is_first, tl.where(is_rule, _RULE, _FACT), 0), 0).to(tl.int32)
+            true_kind = tl.max(tl.where(is_first, tl.where(is_rule, RULE, FACT), 0), 0).to(tl.int32)
             true_origin = tl.max(tl.where(is_first, clause, 0), 0).to(tl.int32)
         cursor = tl.minimum(cursor + BLOCK, num)
         turn_round += 1
     is_done = (cursor >= num) | (true_kind != 0)
-    kind = tl.where(true_kind != 0, _TRUE, tl.where((num_survivors == 0) | (num_kept == 0), _FALSE, _GOAL))
+    kind = tl.where(true_kind != 0, TRUE, tl.where((num_survivors == 0) | (num_kept == 0), FALSE, GOAL))
     # Where TRUE stands alone, `limit` has dropped nothing.
-    is_alone = is_done & (kind == _TRUE)
+    is_alone = is_done & (kind == TRUE)
     tl.store(work.cursor + slot, cursor)
     tl.store(work.num_kept + slot, num_kept)
     tl.store(work.num_survivors + slot, num_survivors)
@@ -182,12 +173,12 @@ def _try_slot(
     tl.store(work.true_origin_kind + slot, true_kind)
     tl.store(work.true_origin + slot, true_origin)
     if is_done:
-        num_rows = tl.where(kind == _GOAL, num_kept, 0).to(tl.int32)
+        num_rows = tl.where(kind == GOAL, num_kept, 0).to(tl.int32)
         first = tl.atomic_add(counts.rows, num_rows)
         is_taken = (num_rows == 0) | (first + num_rows <= window)
         tl.store(decisions.kind + slot, kind.to(tl.int32))
         tl.store(decisions.first + slot, first.to(tl.int64))
-        tl.store(decisions.num_resolvents + slot, tl.where(kind == _GOAL, num_kept, 1))
+        tl.store(decisions.num_resolvents + slot, tl.where(kind == GOAL, num_kept, 1))
         tl.store(decisions.is_taken + slot, is_taken.to(tl.int32))
         # A step that does not fit waits for another tick; the rows up to the window's end are its own all the same.
         i = 0
@@ -241,7 +232,7 @@ def try_kernel(
             number += tl.num_programs(0)
     else:
         slot = tl.program_id(0).to(tl.int64)
-        if tl.load(derivations.outcome + slot) == _OPEN:
+        if tl.load(derivations.outcome + slot) == OPEN:
             num = tl.load(segments.num_rules + slot) + tl.load(segments.num_facts + slot)
             if num - tl.load(work.cursor + slot) <= LIGHT:
                 _try_slot(
@@ -275,7 +266,7 @@ def form_kernel(
         slot = tl.load(rows.slot + row, mask=mask, other=0).to(tl.int64)
         index = row - tl.load(decisions.first + slot, mask=mask, other=0)
         origin = slot * row_stride + tl.where(mask, index, 0)
-        is_rule = tl.load(work.origin_kind + origin, mask=mask, other=0) == _RULE
+        is_rule = tl.load(work.origin_kind + origin, mask=mask, other=0) == RULE
         clause = tl.load(work.origin + origin, mask=mask, other=0).to(tl.int64)
         own = rows.atoms + row.to(tl.int64) * (3 * A)
         _matches, num_atoms, num_variables, _hashed, _same = resolve_clauses(
@@ -285,7 +276,7 @@ def form_kernel(
         while i < A:
             is_free = mask & (i >= num_atoms)
             for k in tl.static_range(3):
-                tl.store(own + 3 * i + k, tl.zeros((BLOCK,), tl.int32) + _PAD, mask=is_free)
+                tl.store(own + 3 * i + k, tl.zeros((BLOCK,), tl.int32) + PAD, mask=is_free)
             i += 1
         if IS_SHORTEST:
             tl.store(rows.score + row, -(num_atoms + num_variables.to(tl.float32) / 64), mask=mask)

@@ -88,7 +88,7 @@ class StageTicks:
     def record_tick(self) -> Chunk | None:
         """Run one tick without recycling; return the steps it took, if any."""
         taken = self._take_recorded_tick_()
-        return read_steps([taken]) if len(taken.pool_index) else None
+        return read_steps([taken]) if len(taken.steps.pool_index) else None
 
     def _take_recorded_tick_(self) -> TakenSteps:
         self._begin_replay()
@@ -101,7 +101,11 @@ class StageTicks:
     def record_all(
         self, *, has_atoms: bool = True, has_digests: bool = False
     ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
-        """Run the candidates of the pool to their ends, recording the steps, some ticks at a time, always with their atoms."""
+        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
+
+        Yields from time to time the number of candidates that have ended, and copies of steps, always with their atoms.
+        UserError where digests are requested.
+        """
         self._check(has_digests=has_digests)
         num_ended = num_waiting = 0
         waiting: list[TakenSteps] = []
@@ -109,7 +113,7 @@ class StageTicks:
         is_open = bool((self._derivations.outcome == OPEN).any())
         while is_open:
             waiting.append(self._take_recorded_tick_())
-            num_waiting += len(waiting[-1].pool_index)
+            num_waiting += len(waiting[-1].steps.pool_index)
             self._recycle_()
             is_open = bool((self._derivations.outcome == OPEN).any())
             if num_waiting >= _READ_AT_ONCE or not is_open:
@@ -119,7 +123,10 @@ class StageTicks:
                 waiting, num_waiting = [], 0
 
     def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; yield from time to time the number given to slots."""
+        """Run the candidates of the pool to their ends; yield from time to time the number given to slots.
+
+        UserError where digests are requested.
+        """
         self._check(has_digests=has_digests)
         return self._loop.run()
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.host_copy import PendingCopy
+from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
 from kgverify.engines.compiled.state import GOAL, PAD, StepRecord
 from kgverify.program.outcomes import Origin
 from kgverify.trace.model.columns import (
@@ -21,6 +21,7 @@ from kgverify.trace.model.columns import (
     concatenate,
     empty_columns,
     select_steps,
+    starts_of,
 )
 
 
@@ -32,102 +33,129 @@ class Chunk(NamedTuple):
     resolvents: Resolvents
 
 
-class TakenSteps(NamedTuple):
-    """The n steps of one tick, still padded and on the device: a copy of its record, for their slots.
+class LoggedSteps(NamedTuple):
+    """Steps on the device: pool_index and first int64 [T], goal int32 [T, A, 3], the others integers [T].
 
-    atoms: int32 [r, A, 3]  of the resolvents that have some, in order; the other fields as in `StepRecord`
+    first: the row of the first resolvent in `LoggedRows`; TRUE and FALSE standing alone have no row
     """
 
     pool_index: Tensor
     depth: Tensor
-    outcome: Tensor
-    goal: Tensor
     kind: Tensor
     num_resolvents: Tensor
-    choice: Tensor
-    score: Tensor
     dropped_atoms: Tensor
     dropped_resolvents: Tensor
+    choice: Tensor
+    outcome: Tensor
+    first: Tensor
     true_kind: Tensor
     true_origin: Tensor
+    goal: Tensor
+
+
+class LoggedRows(NamedTuple):
+    """Resolvents on the device: origin_kind integers [R], origin int32 [R], score [R], atoms int32 [R, A, 3]."""
+
     origin_kind: Tensor
     origin: Tensor
+    score: Tensor
     atoms: Tensor
+
+
+class TakenSteps(NamedTuple):
+    """The steps of one tick and their resolvents, the first of which are those of the first step."""
+
+    steps: LoggedSteps
+    rows: LoggedRows
 
 
 def take_steps(record: StepRecord) -> TakenSteps:
     """Copy the record of the slots that took a step."""
-    taken = torch.nonzero(record.is_taken).squeeze(1)
     work, choices, rows = record.work, record.choices, record.rows
-
-    def take(tensor: Tensor) -> Tensor:
-        return tensor.index_select(0, taken)
-
+    num_rows = torch.where(record.is_taken & (choices.kind == GOAL), choices.num_resolvents, 0)
+    steps = LoggedSteps(
+        pool_index=record.pool_index,
+        depth=record.depth,
+        kind=choices.kind,
+        num_resolvents=choices.num_resolvents,
+        dropped_atoms=work.dropped_atoms,
+        dropped_resolvents=work.dropped_resolvents,
+        choice=choices.choice,
+        outcome=record.outcome,
+        first=num_rows.cumsum(0) - num_rows,
+        true_kind=work.true_origin_kind,
+        true_origin=torch.where(work.true_origin_kind == int(Origin.NONE), 0, work.true_origin),
+        goal=record.goal,
+    )
+    taken = torch.nonzero(record.is_taken).squeeze(1)
+    # A slot whose close scores wait for a later tick has rows as well, and takes no step.
+    row = torch.nonzero(rows.is_live & record.is_taken[rows.slot]).squeeze(1)
+    slot = rows.slot[row]
+    column = row - rows.first[slot]
+    origin_kind = work.origin_kind[slot, column]
+    origin = torch.where(origin_kind == int(Origin.NONE), 0, work.origin[slot, column])
     return TakenSteps(
-        pool_index=take(record.pool_index),
-        depth=take(record.depth),
-        outcome=take(record.outcome),
-        goal=take(record.goal),
-        kind=take(choices.kind),
-        num_resolvents=take(choices.num_resolvents),
-        choice=take(choices.choice),
-        score=take(choices.score),
-        dropped_atoms=take(work.dropped_atoms),
-        dropped_resolvents=take(work.dropped_resolvents),
-        true_kind=take(work.true_origin_kind),
-        true_origin=take(work.true_origin),
-        origin_kind=take(work.origin_kind),
-        origin=take(work.origin),
-        # The live rows are the resolvents of the slots in order, except TRUE and FALSE, which have no atoms. A slot whose
-        # close scores wait for a later tick has rows as well, and takes no step.
-        atoms=rows.atoms[rows.is_live & record.is_taken[rows.slot]],
+        LoggedSteps(*(each.index_select(0, taken) for each in steps)),
+        LoggedRows(origin_kind, origin, choices.score[slot, column], rows.atoms[row]),
     )
 
 
 def read_steps(ticks: Sequence[TakenSteps]) -> Chunk:
-    """Copy the steps of some ticks, one after the other, to the host and drop their padding."""
-    columns = (column[0] if len(ticks) == 1 else torch.cat(column) for column in zip(*ticks, strict=True))
-    taken = TakenSteps(*columns)
+    """Copy the steps of some ticks, one after the other, to the host."""
+    # The first row is read for TRUE and FALSE, and not used.
+    unused = LoggedRows(*(each.new_zeros(1, *each.shape[1:]) for each in ticks[0].rows))
+    rows = LoggedRows(*map(torch.cat, zip(unused, *(tick.rows for tick in ticks), strict=True)))
+    steps = LoggedSteps(*map(torch.cat, zip(*(tick.steps for tick in ticks), strict=True)))
+    begin = starts_of(np.array([len(tick.rows.origin) for tick in ticks]))[:-1]
+    num_steps = torch.tensor([len(tick.steps.depth) for tick in ticks])
+    first = steps.first + torch.repeat_interleave(torch.as_tensor(1 + begin), num_steps).to(steps.first.device)
+    return send_steps(steps._replace(first=first), rows).wait()
 
-    def fetch(tensor: Tensor) -> NDArray:  # type: ignore[type-arg]
-        return tensor.cpu().numpy()
 
-    kind = fetch(taken.kind)
-    num_resolvents = fetch(taken.num_resolvents)
-    num_columns = int(num_resolvents.max(initial=1))
-    is_resolvent = np.arange(num_columns) < num_resolvents[:, None]
-    alone = kind != GOAL
-    origin_kind, origin = fetch(taken.origin_kind[:, :num_columns]), fetch(taken.origin[:, :num_columns])
-    origin_kind[alone, 0] = fetch(taken.true_kind)[alone]
-    origin[alone, 0] = fetch(taken.true_origin)[alone]
-    origin[origin_kind == Origin.NONE] = 0
-    goal = fetch(taken.goal)
-    is_goal_atom = goal[..., 0] != PAD
-    kinds = np.where(np.arange(num_columns) == 0, kind[:, None], GOAL)[is_resolvent]
-    row_atoms = fetch(taken.atoms)
-    is_atom = row_atoms[..., 0] != PAD
-    num_atoms = np.zeros(len(kinds), np.uint16)
-    num_atoms[kinds == GOAL] = is_atom.sum(1)
-    return Chunk(
-        fetch(taken.pool_index),
+def send_steps(steps: LoggedSteps, rows: LoggedRows, *, has_atoms: bool = True) -> PendingCopy[Chunk]:
+    """Start copying steps and their resolvents, without padding, to the host."""
+    is_atom = steps.goal[..., 0] != PAD
+    num_atoms = is_atom.sum(1) if has_atoms else torch.zeros_like(steps.depth)
+    copies = HostCopy()
+    chunk = Chunk(
+        copies.fetch(steps.pool_index, np.int64),
         Steps(
-            depth=fetch(taken.depth).astype(np.uint16),
-            num_atoms=is_goal_atom.sum(1).astype(np.uint16),
-            num_resolvents=num_resolvents.astype(np.uint32),
-            dropped_atoms=fetch(taken.dropped_atoms).astype(np.uint32),
-            dropped_resolvents=fetch(taken.dropped_resolvents).astype(np.uint32),
-            choice=fetch(taken.choice).astype(np.int32),
-            outcome=fetch(taken.outcome).astype(np.int8),
-            goal_atoms=goal[is_goal_atom],
+            depth=copies.fetch(steps.depth, np.uint16),
+            num_atoms=copies.fetch(num_atoms, np.uint16),
+            num_resolvents=copies.fetch(steps.num_resolvents, np.uint32),
+            dropped_atoms=copies.fetch(steps.dropped_atoms, np.uint32),
+            dropped_resolvents=copies.fetch(steps.dropped_resolvents, np.uint32),
+            choice=copies.fetch(steps.choice, np.int32),
+            outcome=copies.fetch(steps.outcome, np.int8),
+            goal_atoms=copies.fetch(steps.goal[is_atom], np.int32),
         ),
-        Resolvents(
-            kind=kinds.astype(np.uint8),
-            num_atoms=num_atoms,
-            origin_kind=origin_kind[is_resolvent].astype(np.uint8),
-            origin=origin[is_resolvent],
-            score=fetch(taken.score[:, :num_columns])[is_resolvent],
-            atoms=row_atoms[is_atom],
-        ),
+        _send_resolvents(steps, rows, copies, has_atoms=has_atoms),
+    )
+    copies.start()
+    return PendingCopy(chunk, copies)
+
+
+def _send_resolvents(steps: LoggedSteps, rows: LoggedRows, copies: HostCopy, *, has_atoms: bool) -> Resolvents:
+    owner = torch.repeat_interleave(steps.num_resolvents)
+    ends = steps.num_resolvents.long().cumsum(0)
+    ordinal = torch.arange(len(owner), device=owner.device) - (ends - steps.num_resolvents)[owner]
+    kind = steps.kind[owner]
+    is_goal = kind == GOAL
+    row = torch.where(is_goal, steps.first[owner] + ordinal, 0)
+    if has_atoms:
+        atoms = rows.atoms[row]
+        is_atom = (atoms[..., 0] != PAD) & is_goal[:, None]
+        num_atoms, atoms = is_atom.sum(1), atoms[is_atom]
+    else:
+        num_atoms, atoms = torch.zeros_like(kind), rows.atoms[:, 0]
+    score = torch.where(is_goal, rows.score[row], 0.0)
+    return Resolvents(
+        kind=copies.fetch(kind, np.uint8),
+        num_atoms=copies.fetch(num_atoms, np.uint16),
+        origin_kind=copies.fetch(torch.where(is_goal, rows.origin_kind[row], steps.true_kind[owner]), np.uint8),
+        origin=copies.fetch(torch.where(is_goal, rows.origin[row], steps.true_origin[owner]), np.int32),
+        score=copies.fetch(score, np.float64 if score.dtype == torch.float64 else np.float32),
+        atoms=copies.fetch(atoms, np.int32),
     )
 
 

@@ -1,59 +1,15 @@
 """Ticks run one after the other in buffers at fixed addresses, without synchronising with the host in between."""
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from kgverify.engines.compiled.execution.host_copy import PendingCopy
 from kgverify.engines.compiled.state import Derivations, Pool, TickGaps, Work
-from kgverify.engines.compiled.tick.step_record import Chunk, StepDigests
 
 TICKS_PER_REPLAY: Final = 4
 """Ticks of a captured graph. At most this number run in vain at the end of a pool."""
-
-
-class Ticks(Protocol):
-    """The protocol of whatever advances all slots, in the engine's buffers."""
-
-    def begin(self) -> None:
-        """Start from the contents of the buffers."""
-        ...
-
-    def record_tick(self) -> Chunk | None:
-        """Run one tick without recycling; return the steps it took, if any."""
-        ...
-
-    def record_all(
-        self, *, has_atoms: bool = True, has_digests: bool = False
-    ) -> Iterator[tuple[int, PendingCopy[Chunk] | None]]:
-        """Run the candidates of the pool to their ends, recording the steps, each candidate's in order.
-
-        Yields from time to time the number of candidates given to slots, and pending copies of steps, if any.
-        has_atoms:   with the atoms of goals and resolvents
-        has_digests: also take digests for `send_digests`; UserError where they are not supported
-        """
-        ...
-
-    def run(self, *, has_digests: bool = False) -> Iterator[int]:
-        """Run the candidates of the pool to their ends; yield from time to time the number given to slots.
-
-        UserError where digests are requested and not supported.
-        """
-        ...
-
-    def send_digests(self, num: int) -> PendingCopy[StepDigests]:
-        """Start copying the digests of the first candidates of the pool, which has run with digests, to the host."""
-        ...
-
-    def clear_gaps(self) -> None:
-        """Reset the counts of choices."""
-        ...
-
-    def take_gaps(self) -> tuple[int, int, float]:
-        """Return and reset the number of choices, the number made again, and the smallest gap."""
-        ...
 
 
 class TickLoop:

@@ -3,9 +3,8 @@
 Every goal takes the same instructions at any position of a list, so that its score is always the same number.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 import triton
@@ -14,15 +13,13 @@ from torch import Tensor
 
 from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
-from kgverify.engines.compiled.state import PAD
+from kgverify.engines.compiled.kernel_constants import PAD
 
 EXACT: Final = "float64"
 """The precision of the reference, which decides close choices."""
 PROGRAMS_PER_PROCESSOR: Final = 2
 SLICE: Final = 16
 """The rows of a weight matrix that are multiplied at a time."""
-
-_PAD = tl.constexpr(PAD)
 
 
 @triton.jit
@@ -59,7 +56,7 @@ def exact_kernel(
     HAS_COUNT: tl.constexpr,
     SCORES: tl.constexpr,
 ):
-    """Compute towers, or scores, of goals; parameters as in `launch`."""
+    """Compute towers, or scores, of goals; parameters as in `launch_tower`."""
     if HAS_COUNT:
         num_rows = tl.minimum(num_rows, tl.load(count))
     first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
@@ -76,14 +73,14 @@ def exact_kernel(
         num_atoms = 0
         own = atoms + goal * (3 * A)
         predicate = tl.load(own)
-        while (num_atoms < A) & (predicate != _PAD):
+        while (num_atoms < A) & (predicate != PAD):
             first, second = tl.load(own + 3 * num_atoms + 1), tl.load(own + 3 * num_atoms + 2)
             first = tl.where(first < 0, first_variable - first - 1, first_constant + first)
             second = tl.where(second < 0, first_variable - second - 1, first_constant + second)
             x += tl.load(rows + predicate.to(tl.int64) * H + column)
             x += tl.load(rows + first.to(tl.int64) * H + column) - tl.load(rows + second.to(tl.int64) * H + column)
             num_atoms += 1
-            predicate = tl.load(own + 3 * num_atoms, mask=num_atoms < A, other=_PAD)
+            predicate = tl.load(own + 3 * num_atoms, mask=num_atoms < A, other=PAD)
         x = x / tl.maximum(num_atoms, 1).to(tl.float64) + tl.load(input_bias + column, mask=is_inside, other=0.0).to(
             tl.float64
         )
@@ -109,46 +106,15 @@ def exact_kernel(
 
 def launch(
     parameters: Sequence[Tensor],
-    atoms: Tensor,
+    goals: Sequence[Any],
+    scoring: Sequence[Any],
     out: Tensor,
-    *,
-    index: Tensor | None,
-    count: Tensor | None,
-    features: Tensor | None,
-    slots: Tensor | None,
+    constants: Mapping[str, Any],
 ) -> None:
-    """Launch the kernel with the arguments of `launch_tower`; features are float64."""
-    rows, first_rows, input_bias, weights, _, biases, scales, shifts = parameters
-    num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
-    num_programs = min(num_rows, PROGRAMS_PER_PROCESSOR * count_processors(atoms.device))
-    if num_programs == 0:
-        return
-    launch_kernel(
-        exact_kernel,
-        num_programs,
-        atoms,
-        atoms if index is None else index,
-        atoms if count is None else count,
-        num_rows,
-        atoms.shape[1],
-        rows,
-        first_rows,
-        input_bias,
-        weights,
-        biases,
-        scales,
-        shifts,
-        rows if features is None else features,
-        atoms if slots is None else slots,
-        1 / math.sqrt(width),
-        width,
-        torch.empty((num_programs, hidden), dtype=torch.float64, device=atoms.device),
-        out,
-        BLOCKS=weights.shape[0],
-        H=hidden,
-        K=SLICE,
-        HAS_INDEX=index is not None,
-        HAS_COUNT=count is not None,
-        SCORES=features is not None,
-        num_warps=8,
-    )
+    """Launch the kernel with the arguments that `launch_tower` prepares; features are float64."""
+    rows, first_rows, input_bias, weights, _, *vectors = parameters
+    num_programs = min(goals[3], PROGRAMS_PER_PROCESSOR * count_processors(rows.device))
+    scratch = torch.empty((num_programs, rows.shape[1]), dtype=torch.float64, device=rows.device)
+    ends = (*scoring, len(input_bias), scratch, out)
+    given = (*goals, rows, first_rows, input_bias, weights, *vectors, *ends)
+    launch_kernel(exact_kernel, num_programs, given, K=SLICE, **constants, num_warps=8)

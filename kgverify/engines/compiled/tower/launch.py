@@ -1,5 +1,6 @@
 """Launches of the tower by the kernel for device and precision, its parameters, and an operator for torch."""
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -58,27 +59,21 @@ def launch_tower(
 
     This never waits for the device; programs and memory depend only on the tensors' sizes.
     """
+    rows, _, input_bias, weights, *_ = parameters
+    num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
+    if num_rows == 0:
+        return
+    goals = (atoms, atoms if index is None else index, atoms if count is None else count, num_rows, atoms.shape[1])
+    scoring = (rows if features is None else features, atoms if slots is None else slots, 1 / math.sqrt(width))
+    constants = {"BLOCKS": len(weights), "H": hidden}
+    constants |= {"HAS_INDEX": index is not None, "HAS_COUNT": count is not None, "SCORES": features is not None}
+    hopper = None if is_sparse or precision == EXACT else _find_hopper(atoms.device)
     if precision == EXACT:
-        exact.launch(parameters, atoms, out, index=index, count=count, features=features, slots=slots)
-        return
-    if (
-        not is_sparse
-        and (hopper := _find_hopper(atoms.device)) is not None
-        and hopper.can_launch(parameters, precision)
-    ):
-        hopper.launch(parameters, atoms, out, precision, index=index, count=count, features=features, slots=slots)
-        return
-    portable.launch(
-        parameters,
-        atoms,
-        out,
-        precision,
-        index=index,
-        count=count,
-        features=features,
-        slots=slots,
-        is_sparse=is_sparse,
-    )
+        exact.launch(parameters, goals, scoring, out, constants)
+    elif hopper is not None and hopper.can_launch(parameters, precision):
+        hopper.launch(parameters, goals, scoring, out, precision, constants)
+    else:
+        portable.launch(parameters, goals, scoring, out, precision, constants, is_sparse=is_sparse)
 
 
 @cache

@@ -5,9 +5,8 @@ already, and takes them through the blocks, the two halves of a state side by si
 Blocks in which every goal is padding end at once, so the cost is that of the goals that are there.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from kgverify.engines.compiled.execution.kernel_launch import count_processors
 from kgverify.engines.compiled.execution.kernel_launch import launch as launch_kernel
-from kgverify.engines.compiled.state import PAD
+from kgverify.engines.compiled.kernel_constants import PAD
 
 WIDE: Final = ("float32",)
 """The precisions whose factors are kept in float32."""
@@ -41,8 +40,6 @@ SPARSE_FORMS: Final = {precision: Form(16, 64, 3, 4) for precision in ("bf16x3",
 """The forms for a few goals, which are spread over more programs, so that each finishes sooner."""
 PROGRAMS_PER_PROCESSOR: Final = 4
 """The most programs of a launch; each goes through blocks of goals in turn, with its own scratch memory."""
-
-_PAD = tl.constexpr(PAD)
 
 
 @triton.jit
@@ -87,7 +84,7 @@ def tower_kernel(
     IS_PADDED: tl.constexpr,
     IS_INTERPRETED: tl.constexpr,
 ):
-    """Towers, or scores, of blocks of M goals; parameters as in `launch`."""
+    """Towers, or scores, of blocks of M goals; parameters as in `launch_tower`."""
     if HAS_COUNT:
         num_rows = tl.minimum(num_rows, tl.load(count)).to(tl.int32)
     column = tl.arange(0, H)
@@ -103,7 +100,7 @@ def tower_kernel(
         if HAS_INDEX:
             goal = tl.load(index + goal, mask=inside, other=0)
         own = atoms + goal.to(tl.int64) * (3 * A)
-        is_atom = inside & (tl.load(own, mask=inside, other=_PAD) != _PAD)
+        is_atom = inside & (tl.load(own, mask=inside, other=PAD) != PAD)
         if tl.max(is_atom.to(tl.int32), 0) > 0:
             first_variable, first_constant = tl.load(first_rows), tl.load(first_rows + 1)
             x = tl.zeros((M, H), tl.float32)
@@ -128,7 +125,7 @@ def tower_kernel(
                 num_atoms += is_atom.to(tl.float32)
                 j += 1
                 more = is_atom & (j < A)
-                is_atom = more & (tl.load(own + 3 * j, mask=more, other=_PAD) != _PAD)
+                is_atom = more & (tl.load(own + 3 * j, mask=more, other=PAD) != PAD)
             x = (
                 x / tl.maximum(num_atoms, 1.0)[:, None]
                 + tl.load(input_bias + column, mask=column < width, other=0.0)[None, :]
@@ -179,54 +176,33 @@ def tower_kernel(
 
 def launch(
     parameters: Sequence[Tensor],
-    atoms: Tensor,
+    goals: Sequence[Any],
+    scoring: Sequence[Any],
     out: Tensor,
     precision: str,
+    constants: Mapping[str, Any],
     *,
-    index: Tensor | None,
-    count: Tensor | None,
-    features: Tensor | None,
-    slots: Tensor | None,
     is_sparse: bool,
 ) -> None:
-    """Launch the kernel with the arguments of `launch_tower`."""
+    """Launch the kernel with the arguments that `launch_tower` prepares."""
     rows, _, input_bias, weights, low_weights, *_ = parameters
-    num_rows, hidden, width = len(atoms if index is None else index), rows.shape[1], len(input_bias)
+    hidden, width, device = rows.shape[1], len(input_bias), rows.device
     form = SPARSE_FORMS.get(precision, FORMS[precision]) if is_sparse else FORMS[precision]
-    size = form.goals
-    num_programs = min(triton.cdiv(num_rows, size), PROGRAMS_PER_PROCESSOR * count_processors(atoms.device))
-    if num_programs == 0:
-        return
-    state = (num_programs * size, hidden)
-    scratch = torch.empty(state, dtype=weights.dtype, device=atoms.device)
-    low_scratch = torch.empty(state if len(low_weights) else 0, dtype=weights.dtype, device=atoms.device)
+    num_programs = min(triton.cdiv(goals[3], form.goals), PROGRAMS_PER_PROCESSOR * count_processors(device))
+    state = (num_programs * form.goals, hidden)
+    scratch = torch.empty(state, dtype=weights.dtype, device=device)
+    low_scratch = torch.empty(state if len(low_weights) else 0, dtype=weights.dtype, device=device)
     launch_kernel(
         tower_kernel,
         num_programs,
-        atoms,
-        atoms if index is None else index,
-        atoms if count is None else count,
-        num_rows,
-        atoms.shape[1],
-        *parameters,
-        rows if features is None else features,
-        atoms if slots is None else slots,
-        1 / math.sqrt(width),
-        width,
-        scratch,
-        low_scratch,
-        out,
-        BLOCKS=weights.shape[0],
-        H=hidden,
+        (*goals, *parameters, *scoring, width, scratch, low_scratch, out),
+        **constants,
         K=min(hidden, form.slice_),
-        M=size,
+        M=form.goals,
         PRECISION="ieee" if precision == "float32" else precision,
         IS_WIDE=precision in WIDE,
-        HAS_INDEX=index is not None,
-        HAS_COUNT=count is not None,
-        SCORES=features is not None,
         IS_PADDED=width < hidden,
-        IS_INTERPRETED=not atoms.is_cuda,
+        IS_INTERPRETED=not out.is_cuda,
         num_warps=form.num_warps,
         num_stages=form.num_stages,
     )

@@ -67,7 +67,12 @@ def estimate_score_error(
     """
     if policy.name == "shortest":
         return 0.0
-    return declare_error(policy, _largest_error_seen(policy, max_atoms, device, score, parameters), device)
+    num = sample_size(device)
+    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
+    slot = torch.arange(num, device=device)
+    exact = score_two_tower(build_parameters(policy, device, torch.float64), goals, resolvents, slot)
+    seen = float((score(parameters, goals, resolvents, slot).double() - exact).abs().max())
+    return declare_error(policy, seen, device)
 
 
 def declare_error(policy: Policy, seen: float, device: torch.device) -> float:
@@ -89,16 +94,6 @@ def _error_by_size(policy: Policy) -> float:
     shift = np.abs(policy.weights[f"block.{last}.norm.bias"]).max()
     largest = hidden**0.5 * float(scale + shift) ** 2
     return float(largest * (policy.num_blocks + 2) * hidden**0.5 * np.finfo(np.float32).eps)
-
-
-def _largest_error_seen(
-    policy: Policy, max_atoms: int, device: torch.device, score: Score, parameters: Parameters
-) -> float:
-    num = sample_size(device)
-    goals, resolvents = (draw_goals(policy, max_atoms, seed, device, num) for seed in (0, 1))
-    slot = torch.arange(num, device=device)
-    exact = score_two_tower(build_parameters(policy, device, torch.float64), goals, resolvents, slot)
-    return float((score(parameters, goals, resolvents, slot).double() - exact).abs().max())
 
 
 def draw_goals(policy: Policy, max_atoms: int, seed: int, device: torch.device, num: int) -> Tensor:
