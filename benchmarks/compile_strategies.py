@@ -19,10 +19,18 @@ from torch import Tensor
 from kgverify.bench.agreement import EXACT
 from kgverify.bench.modes import EAGER, choose_bench_layout, measure_launches
 from kgverify.bench.plan import Plan, describe_work, find_size
-from kgverify.bench.resources import MemoryGauge, forget, read_compiled, wait_for
 from kgverify.bench.result import Agreement, BenchResult, Measurement, State, encode_result, read_environment
 from kgverify.bench.table import render_result
-from kgverify.bench.timing import WARM_UP, Stopwatch, WrongResult, describe_failure
+from kgverify.bench.timing import (
+    WARM_UP,
+    MemoryGauge,
+    Stopwatch,
+    WrongResult,
+    describe_failure,
+    forget,
+    read_compiled,
+    wait_for,
+)
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import compile_function, has_cpp_compiler
 from kgverify.engines.compiled.execution.device import on_device, resolve_device
@@ -213,10 +221,10 @@ class _Race:
         return *done, *(Measurement(name=name, state=State.ABSENT, reason=reason) for name in left)
 
     def _measure(self, watch: Stopwatch, strategy: Strategy) -> Measurement:
-        if watch.name != EAGER and self._device.type == "cpu" and not has_cpp_compiler():
+        if watch.found.name != EAGER and self._device.type == "cpu" and not has_cpp_compiler():
             return watch.close(State.ABSENT, "it needs a C++ compiler and none is on the PATH")
         # Errors must not pass through it: torch would keep its folder.
-        with fresh_caches() if watch.name != EAGER else nullcontext():
+        with fresh_caches() if watch.found.name != EAGER else nullcontext():
             try:
                 return self._time(watch, strategy)
             except WrongResult as wrong:
@@ -236,16 +244,16 @@ class _Race:
         def check(state: SearchState) -> list[Agreement]:
             return [compare_states(self._expected, state, self._tolerance)]
 
-        with self._phase(watch.name, WARM_UP + self._plan.repeats) as progress:
+        with self._phase(watch.found.name, WARM_UP + self._plan.repeats) as progress:
             take: Callable[[], SearchState] = watch.time_build(lambda: strategy(self._search, self._compile))
             watch.time_warm_up(take, check, progress)
-            watch.compile_seconds, watch.cache = read_compiled()
-            if watch.name == EAGER:
-                watch.compile_seconds = 0.0
+            watch.found.compile_seconds, watch.found.cache = read_compiled()
+            if watch.found.name == EAGER:
+                watch.found.compile_seconds = 0.0
             memory.restart()
             seconds = self._plan.size.seconds
             watch.time_steady(take, check, repeats=self._plan.repeats, seconds=seconds, progress=progress)
-            watch.ticks = self._search.steps
+            watch.found.ticks = self._search.steps
             memory.read(watch)
             measure_launches(watch, take, self._device)
         return watch.close(State.TIMED)

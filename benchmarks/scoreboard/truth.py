@@ -24,7 +24,7 @@ from kgverify.errors import InternalError
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import identity
 from kgverify.faults.plant import plant_faults
-from kgverify.faults.planted.match import match_nothing_for_padding
+from kgverify.faults.step_faults import match_nothing_for_padding
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import RANK_TOLERANCE, rank_candidates
 from kgverify.runs.run import Run

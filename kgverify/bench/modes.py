@@ -11,10 +11,18 @@ import torch
 
 from kgverify.bench.agreement import Expectation
 from kgverify.bench.plan import Plan, describe_work, draw_sample
-from kgverify.bench.resources import MemoryGauge, forget, read_compiled, wait_for
-from kgverify.bench.result import Agreement, BenchResult, Measurement, State, read_environment
-from kgverify.bench.spread import summarize
-from kgverify.bench.timing import WARM_UP, Check, Stopwatch, WrongResult, describe_failure
+from kgverify.bench.result import Agreement, BenchResult, Measurement, State, read_environment, summarize
+from kgverify.bench.timing import (
+    WARM_UP,
+    Check,
+    MemoryGauge,
+    Stopwatch,
+    WrongResult,
+    describe_failure,
+    forget,
+    read_compiled,
+    wait_for,
+)
 from kgverify.engines.compiled.batch_size import POOL, WINDOWS
 from kgverify.engines.compiled.execution.caches import fresh_caches
 from kgverify.engines.compiled.execution.compilation import FUSED, MODES, captures_graphs
@@ -145,14 +153,14 @@ class _Bench:
 
     def _measure(self, watch: Stopwatch) -> Measurement:
         try:
-            if watch.name == REFERENCE:
+            if watch.found.name == REFERENCE:
                 return self._measure_reference(watch)
-            if self._device.type == "cpu" and watch.name not in (EAGER, "default"):
-                if watch.name == FUSED:
+            if self._device.type == "cpu" and watch.found.name not in (EAGER, "default"):
+                if watch.found.name == FUSED:
                     return watch.close(State.ABSENT, NO_KERNELS)
                 if self._plan.modes is None:
                     return watch.close(State.ABSENT, NO_GRAPHS)
-            if watch.name != EAGER and EAGER not in self._modes and EAGER not in self._expected:
+            if watch.found.name != EAGER and EAGER not in self._modes and EAGER not in self._expected:
                 self._expect_eager()
             return self._measure_mode(watch)
         except WrongResult as error:
@@ -165,7 +173,7 @@ class _Bench:
     def _measure_reference(self, watch: Stopwatch) -> Measurement:
         rows = draw_sample(self._num, self._plan.size.sample, self._run.seed)
         some = self._candidates.take(rows)
-        watch.num_units = len(rows)
+        watch.found.num_units = len(rows)
         memory = MemoryGauge(torch.device("cpu"))
         engine = watch.time_build(lambda: reference_pipeline(self._run).engine)
 
@@ -181,15 +189,15 @@ class _Bench:
         def prove() -> Candidates:
             return engine.prove(some).candidates
 
-        watch.compile_seconds = 0.0
+        watch.found.compile_seconds = 0.0
         with self._phase(f"{REFERENCE}, {len(rows):,} candidates", self._num_calls) as progress:
             watch.time_warm_up(prove, check, progress)
             self._time_steady(watch, prove, check, memory, progress)
-        watch.unmeasured["launches"] = "the reference launches nothing"
+        watch.found.unmeasured["launches"] = "the reference launches nothing"
         return watch.close(State.TIMED)
 
     def _measure_mode(self, watch: Stopwatch) -> Measurement:
-        mode = watch.name
+        found, mode = watch.found, watch.found.name
         forget(self._device)
         memory = MemoryGauge(self._device)
         watch.wait = partial(wait_for, self._device)
@@ -207,25 +215,26 @@ class _Bench:
         with self._phase(mode, self._num_calls) as progress:
             engine = watch.time_build(lambda: self._build(mode, self._layout))
             watch.time_warm_up(prove, check, progress)
-            if not watch.agreements:
+            if not found.agreements:
                 return watch.close(State.UNDECIDED, "there is nothing to compare it with")
-            watch.compile_seconds, watch.cache = read_compiled()
+            found.compile_seconds, found.cache = read_compiled()
             self._time_steady(watch, prove, check, memory, progress)
             if mode == EAGER:
-                watch.compile_seconds = 0.0
-            elif watch.compile_seconds is None and watch.build_seconds is not None:
+                found.compile_seconds = 0.0
+            elif found.compile_seconds is None and found.build_seconds is not None:
                 # Torch does not compile this mode: the start takes so much longer than steady calls.
-                steady = summarize(watch.samples).median
-                watch.compile_seconds = max(0.0, watch.build_seconds + sum(watch.warm_up) - WARM_UP * steady)
+                steady = summarize(found.samples).median
+                warm_up = (found.first_seconds or 0.0) + (found.second_seconds or 0.0)
+                found.compile_seconds = max(0.0, found.build_seconds + warm_up - WARM_UP * steady)
             # Progress is called once for each tick, or for each replay but the first of a pool.
             calls: list[int] = []
             prove(calls.append)
             if hasattr(engine, "evaluate"):
                 num_replays = len(calls) + -(-self._num // self._layout.pool)
                 is_captured = captures_graphs(mode, self._device)
-                watch.ticks = num_replays * TICKS_PER_REPLAY if is_captured else len(calls)
+                found.ticks = num_replays * TICKS_PER_REPLAY if is_captured else len(calls)
             else:
-                watch.unmeasured["ticks"] = "a fault wraps the engine"
+                found.unmeasured["ticks"] = "a fault wraps the engine"
             measure_launches(watch, prove, self._device)
         return watch.close(State.TIMED)
 
@@ -264,14 +273,14 @@ class _Bench:
 def measure_launches(watch: Stopwatch, call: Callable[[], Any], device: torch.device) -> None:
     """Measure launches and device time of one further call, under the profiler."""
     if device.type != "cuda":
-        watch.unmeasured["launches"] = "there are no kernel launches on a CPU"
+        watch.found.unmeasured["launches"] = "there are no kernel launches on a CPU"
         return
     try:
         seen = take_profile(call, is_cuda=True, has_host=False)
     except RuntimeError as error:
-        watch.unmeasured["launches"] = describe_failure(error)
+        watch.found.unmeasured["launches"] = describe_failure(error)
         return
     if seen.num_device_operations:
-        watch.launches, watch.device_seconds = seen.num_device_operations, seen.device_seconds
+        watch.found.launches, watch.found.device_seconds = seen.num_device_operations, seen.device_seconds
     else:
-        watch.unmeasured["launches"] = "the profiler saw no kernel"
+        watch.found.unmeasured["launches"] = "the profiler saw no kernel"

@@ -4,8 +4,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kgverify.bench.result import BenchResult, Measurement
-from kgverify.bench.spread import summarize
+from kgverify.bench.result import BenchResult, Measurement, summarize
 
 WIDTH: Final = 860
 _LEFT: Final = 150

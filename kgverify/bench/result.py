@@ -1,8 +1,10 @@
 """The result of a benchmark, as data: for a terminal, for JSON, for a comparison with a later run."""
 
+import statistics
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -57,7 +59,23 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     example: str = ""
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+class Spread(NamedTuple):
+    """Statistics of samples, in their unit; deviation: of the sample, with n - 1; 0 for a single one."""
+
+    least: float
+    median: float
+    mean: float
+    most: float
+    deviation: float
+
+
+def summarize(samples: Sequence[float]) -> Spread:
+    """Summarize samples, of which there must be at least one."""
+    deviation = statistics.stdev(samples) if len(samples) > 1 else 0.0
+    return Spread(min(samples), statistics.median(samples), statistics.fmean(samples), max(samples), deviation)
+
+
+class Measurement(msgspec.Struct, kw_only=True):
     """One prover in one mode, or one compile strategy. Times are present only where it was right.
 
     num_units:       candidates proved by each call, or ticks taken

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from kgverify.bench.compare import Change, Comparison, RunComparison
-from kgverify.bench.result import BenchResult, Measurement, State
-from kgverify.bench.spread import summarize
+from kgverify.bench.result import BenchResult, Measurement, State, summarize
 
 Row = Sequence[str]
 

@@ -1,8 +1,8 @@
-"""A fault as data, and the parts of a run that it may change."""
+"""A fault as data, the parts of a run that it may change, and the registry of the functions that plant faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kgverify.comparison.result import DifferenceClass
 from kgverify.engines.protocol import Engine
@@ -34,12 +34,46 @@ class Plant(NamedTuple):
     draw: Draw
     rank: Rank
 
-    def with_stages(self, **stages: Callable[..., Any]) -> "Plant":
-        """Return the same parts with some stages replaced."""
-        return self._replace(stages=self.stages._replace(**stages))
+    def replace(self, part: str, faulty: Callable[..., Any]) -> "Plant":
+        """Return the same parts with a stage, `draw` or `rank` replaced: by `faulty`, called with the sound one first."""
+        owner: Any = self if part in self._fields else self.stages
+        sound = getattr(owner, part)
+        replaced = owner._replace(**{part: lambda *given: faulty(sound, *given)})
+        planted: Plant = replaced if owner is self else self._replace(stages=replaced)
+        return planted
 
 
 Planter: TypeAlias = Callable[[Plant], Plant]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PLANTERS: Final[dict[str, Planter]] = {}
+"""The function that plants each fault, by its name; filled by the modules that define them."""
+
+
+def plants(fault: str) -> Callable[[Planter], Planter]:
+    """Register a function as the one that plants a fault."""
+
+    def register(planter: Planter) -> Planter:
+        PLANTERS[fault] = planter
+        return planter
+
+    return register
+
+
+def replaces(fault: str, part: str, then: Planter = lambda plant: plant) -> Callable[[Function], Function]:
+    """Register a function as a fault that takes the place of a part of a run.
+
+    Args:
+        fault: The fault's name in the catalogue.
+        part: A stage, `draw` or `rank`. The function is called with the sound one, and with the arguments of that.
+        then: A further change of the run.
+    """
+
+    def register(faulty: Function) -> Function:
+        PLANTERS[fault] = lambda plant: then(plant.replace(part, faulty))
+        return faulty
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -50,7 +84,6 @@ class Fault:
     expected_kind: the class that a report should give its differences
     breaks:        what goes wrong
     needs:         what a graph or a run must have for it to manifest
-    plant:         the function that plants it
     seen_in:       where such a defect was met
     """
 
@@ -59,7 +92,6 @@ class Fault:
     expected_kind: DifferenceClass
     breaks: str
     needs: str
-    plant: Planter
     seen_in: str = CONSTRUCTED
 
 

@@ -1,10 +1,11 @@
 """A pipeline of the compiled evaluator that carries faults."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from kgverify.faults.catalogue import find_faults
-from kgverify.faults.fault import Fault, Plant, identity
+from kgverify.faults.fault import PLANTERS, Fault, Plant, identity
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run, compiled_pipeline
@@ -15,9 +16,11 @@ def plant_faults(run: Run, faults: Sequence[Fault]) -> Plant:
     from kgverify.engines.compiled.stages.choose import SCORES
     from kgverify.engines.compiled.stages.stage_functions import build_stages
 
+    for name in ("step", "pool", "edge"):
+        import_module(f"kgverify.faults.{name}_faults")
     plant = Plant(run, build_stages(SCORES[run.policy.name]), identity, draw_candidates, rank_candidates)
     for fault in faults:
-        plant = fault.plant(plant)
+        plant = PLANTERS[fault.name](plant)
     return plant
 
 

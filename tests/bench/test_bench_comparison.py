@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from bench_runs import made_result, timed
 
-from kgverify.bench.compare import ASPECTS, Change, compare_runs
+from kgverify.bench.compare import ASPECTS, LEAST_BAND, Change, compare_runs, find_band
 from kgverify.bench.plan import SIZES, find_size
 from kgverify.bench.plot import render_plot
-from kgverify.bench.result import Measurement, State, decode_result, encode_result, read_result
-from kgverify.bench.spread import LEAST_BAND, find_band, summarize
+from kgverify.bench.result import Measurement, State, decode_result, encode_result, read_result, summarize
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.errors import UserError
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kgverify.bench.compare import compare_runs
+from kgverify.bench.compare import LEAST_BAND, compare_runs
 from kgverify.bench.plan import FOR_GPUS, Plan, Size, find_size
 from kgverify.bench.plot import render_plot
 from kgverify.bench.result import encode_result, read_result
-from kgverify.bench.spread import LEAST_BAND
 from kgverify.bench.table import render_comparison, render_result
 from kgverify.cli import options
 from kgverify.cli.options import GraphOptions, ProofOptions, RunOptions, with_run_options

@@ -1,1 +1,0 @@
-"""The code that plants each fault in the compiled evaluator."""
