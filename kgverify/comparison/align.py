@@ -12,7 +12,7 @@ from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import side_name
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import CandidateSet
-from kgverify.trace.model.digests import Words, fold, words_of
+from kgverify.trace.model.digests import Words, candidate_keys, fold, words_of
 
 ROWS: Final = 1 << 16
 """Candidates read at a time."""
@@ -96,22 +96,17 @@ def _blocks(reader: CandidateReader) -> Iterator[tuple[slice, CandidateSet]]:
         yield slice(begin, end), reader.take(np.arange(begin, end))
 
 
-def _hash_columns(*columns: NDArray[np.integer]) -> Words:
-    key = np.zeros(len(columns[0]), np.uint64)
-    for values in columns:
+def _hash_atoms(atoms: NDArray[np.int32]) -> Words:
+    key = np.zeros(len(atoms), np.uint64)
+    for values in atoms.T:
         key = fold(key, words_of(values))
     return key
-
-
-def hash_candidates(candidates: CandidateSet) -> Words:
-    """Return a 64-bit key of each candidate, uint64 [N]."""
-    return _hash_columns(candidates.query, candidates.side, *candidates.atom.T)
 
 
 def _keys(reader: CandidateReader) -> Words:
     keys = np.empty(reader.num_candidates, np.uint64)
     for rows, candidates in _blocks(reader):
-        keys[rows] = hash_candidates(candidates)
+        keys[rows] = candidate_keys(candidates)
     return keys
 
 
@@ -192,13 +187,13 @@ def _find_relatives(
     expected: CandidateReader, paired: NDArray[np.int64], missing: CandidateSet, extra: CandidateSet
 ) -> tuple[set[tuple[int, ...]], set[tuple[int, int, tuple[int, ...]]]]:
     """Return the atoms, and the candidates, of the pairs that have an atom or an identity of an unpaired candidate."""
-    identities, atoms = hash_candidates(missing), _hash_columns(*extra.atom.T)
+    identities, atoms = candidate_keys(missing), _hash_atoms(extra.atom)
     is_paired = np.zeros(expected.num_candidates, bool)
     is_paired[paired] = True
     known: set[tuple[int, ...]] = set()
     seen: set[tuple[int, int, tuple[int, ...]]] = set()
     for rows, candidates in _blocks(expected):
-        hits = np.isin(hash_candidates(candidates), identities) | np.isin(_hash_columns(*candidates.atom.T), atoms)
+        hits = np.isin(candidate_keys(candidates), identities) | np.isin(_hash_atoms(candidates.atom), atoms)
         for query, side, atom in zip(
             *(column.tolist() for column in candidates.take(np.flatnonzero(hits & is_paired[rows]))), strict=True
         ):

@@ -26,20 +26,71 @@ Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 _COUNTED = ("steps.dropped_atoms", "steps.dropped_resolvents")
 
 
-class SymbolMap:
-    """A map from the ids of one trace to those of another, by name. It serves any part of the trace."""
+class Numbering:
+    """The common numbering of two traces, name by name, built once and used for any part of them.
+
+    The actual trace takes the expected trace's ids, and names that only it has get further ids. If only the expected trace
+    has goals, it takes the actual trace's ids. If neither has goals, their digests cannot be compared, and `reasons` says so.
+
+    is_same: whether both traces number their names alike as recorded
+    """
 
     def __init__(self, expected: Trace, actual: Trace) -> None:
-        predicates, self._predicate_map = _merge(expected.symbols.predicates, actual.symbols.predicates)
-        constants, self._constant_map = _merge(expected.symbols.constants, actual.symbols.constants)
+        is_kept = [has_goals(trace.header.level) for trace in (expected, actual)]
+        self._side = 0 if is_kept == [True, False] else 1
+        self.is_same = expected.symbols == actual.symbols
+        self.reasons: tuple[str, ...] = ()
+        if self.is_same:
+            return
+        if not any(is_kept):
+            self.reasons = (
+                "the traces number their names differently, and the digests of goals that were not kept cannot be"
+                " renumbered",
+            )
+        kept, moved = (expected, actual) if self._side else (actual, expected)
+        predicates, self._predicate_map = _merge(kept.symbols.predicates, moved.symbols.predicates)
+        constants, self._constant_map = _merge(kept.symbols.constants, moved.symbols.constants)
         self._symbols = Symbols(predicates, constants)
-        self._facts = None if actual.facts is None else self.convert_atoms(actual.facts)
-        self._numbers = None
-        if self._facts is not None and expected.facts is not None:
-            self._numbers = _number_facts(self._facts, expected.facts)
+        self._facts = None if moved.facts is None else self._convert_atoms(moved.facts)
+        self._fact_map = None
+        if self._facts is not None and kept.facts is not None:
+            self._fact_map = _number_facts(self._facts, kept.facts)
 
-    def convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return atoms of the actual trace in the expected trace's ids, int32 [n, 3]."""
+    def converter(self, side: int) -> Convert | None:
+        """Return the conversion of atoms of a side (0: expected, 1: actual), or None if its ids stay."""
+        return None if self.is_same or side != self._side else self._convert_atoms
+
+    def convert(self, side: int, trace: Trace) -> Trace:
+        """Return a trace of a side, or some of its candidates, in the common ids."""
+        if self.converter(side) is None:
+            return trace
+        columns = self.convert_columns(side, trace.columns)
+        # Facts are numbered in the order of ids, which differs here.
+        lost = {"resolvents.origin_kind", "resolvents.origin"} if self._fact_map is None else set()
+        return replace(
+            trace,
+            symbols=self._symbols,
+            columns=columns,
+            digests=compute_digests(columns) if has_goals(trace.header.level) else trace.digests,
+            facts=self._facts,
+            fields=trace.fields - lost,
+        )
+
+    def convert_columns(self, side: int, c: Columns) -> Columns:
+        """Return columns of a side in the common ids, without the outputs of stages if their facts cannot be found again."""
+        convert = self.converter(side)
+        if convert is None:
+            return c
+        resolvents, stages = c.resolvents._replace(atoms=convert(c.resolvents.atoms)), no_stage_items()
+        if self._fact_map is not None:
+            resolvents = resolvents._replace(origin=self._convert_origins(resolvents, self._fact_map))
+            atoms, is_atom = c.stages.atoms.copy(), c.stages.atoms[:, 0] >= 0
+            atoms[is_atom] = convert(atoms[is_atom])
+            stages = c.stages._replace(atoms=atoms, origin=self._convert_origins(c.stages, self._fact_map))
+        candidates = c.candidates._replace(atom=convert(c.candidates.atom))
+        return Columns(candidates, c.steps._replace(goal_atoms=convert(c.steps.goal_atoms)), resolvents, stages)
+
+    def _convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
         converted = atoms.copy()
         converted[:, 0] = self._predicate_map[atoms[:, 0]]
         for column in (1, 2):
@@ -47,44 +98,11 @@ class SymbolMap:
             converted[is_constant, column] = self._constant_map[atoms[is_constant, column]]
         return converted
 
-    def convert(self, actual: Trace) -> Trace:
-        """Return the actual trace, or some of its candidates, in the expected trace's ids."""
-        c = actual.columns
-        columns = Columns(
-            c.candidates._replace(atom=self.convert_atoms(c.candidates.atom)),
-            c.steps._replace(goal_atoms=self.convert_atoms(c.steps.goal_atoms)),
-            c.resolvents._replace(atoms=self.convert_atoms(c.resolvents.atoms)),
-            self._convert_items(c.stages),
-        )
-        fields = actual.fields
-        if self._numbers is None:
-            # Facts are numbered in the order of ids, which differs here.
-            fields -= {"resolvents.origin_kind", "resolvents.origin"}
-        else:
-            origin = self._convert_origins(c.resolvents)
-            columns = columns._replace(resolvents=columns.resolvents._replace(origin=origin))
-        return replace(
-            actual,
-            symbols=self._symbols,
-            columns=columns,
-            digests=compute_digests(columns),
-            facts=self._facts,
-            fields=fields,
-        )
-
-    def _convert_items(self, items: StageItems) -> StageItems:
-        """Convert the outputs of stages. The result is empty if the facts that they name cannot be found again."""
-        if self._numbers is None:
-            return no_stage_items()
-        atoms, is_atom = items.atoms.copy(), items.atoms[:, 0] >= 0
-        atoms[is_atom] = self.convert_atoms(atoms[is_atom])
-        return items._replace(atoms=atoms, origin=self._convert_origins(items))
-
-    def _convert_origins(self, made_by: Resolvents | StageItems) -> NDArray[np.int32]:
-        assert self._numbers is not None
+    @staticmethod
+    def _convert_origins(made_by: Resolvents | StageItems, fact_map: NDArray[np.int32]) -> NDArray[np.int32]:
         is_fact = made_by.origin_kind == Origin.FACT
         origin = made_by.origin.copy()
-        origin[is_fact] = self._numbers[origin[is_fact]]
+        origin[is_fact] = fact_map[origin[is_fact]]
         return origin
 
 
@@ -98,50 +116,6 @@ def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[st
     ids = {name: i for i, name in enumerate(expected)}
     mapping = [ids.setdefault(name, len(ids)) for name in actual]
     return tuple(ids), np.array(mapping or [0], np.int32)
-
-
-def share_symbols(expected: Trace, actual: Trace) -> Trace:
-    """Return the actual trace in the expected trace's ids, name by name. Names that only it has get further ids."""
-    return actual if expected.symbols == actual.symbols else SymbolMap(expected, actual).convert(actual)
-
-
-class Numbering:
-    """The common numbering of two traces, built once and used for any part of them.
-
-    The actual trace takes the expected trace's ids. If only the expected trace has goals, it takes the actual trace's
-    ids. If neither has goals, their digests cannot be compared, and `reasons` says so.
-    """
-
-    def __init__(self, expected: Trace, actual: Trace) -> None:
-        traces = expected, actual
-        is_kept = [has_goals(trace.header.level) for trace in traces]
-        self._side = 0 if is_kept == [True, False] else 1
-        self._map: SymbolMap | None = None
-        self.reasons: tuple[str, ...] = ()
-        if expected.symbols == actual.symbols:
-            return
-        self._map = SymbolMap(traces[1 - self._side], traces[self._side])
-        if not any(is_kept):
-            self.reasons = (
-                "the traces number their names differently, and the digests of goals that were not kept cannot be"
-                " renumbered",
-            )
-
-    @property
-    def is_same(self) -> bool:
-        """True if both traces number their names alike as recorded."""
-        return self._map is None
-
-    def converter(self, side: int) -> Convert | None:
-        """Return the conversion of atoms of a side (0: expected, 1: actual), or None if its ids stay."""
-        return self._map.convert_atoms if self._map is not None and side == self._side else None
-
-    def convert(self, side: int, trace: Trace) -> Trace:
-        """Return a trace of a side, or some of its candidates, in the common ids."""
-        if self._map is None or side != self._side:
-            return trace
-        converted = self._map.convert(trace)
-        return converted if has_goals(trace.header.level) else replace(converted, digests=trace.digests)
 
 
 class ComparablePair:
@@ -163,7 +137,7 @@ class ComparablePair:
         reasons: list[str] = []
         if all(has_goals(trace.header.level) for trace in (expected, actual)):
             self.by_digest = False
-            self.expected, self.actual = (_blank_columns(trace, self.not_compared) for trace in self.full)
+            self.expected, self.actual = (_blank_and_digest(trace, self.not_compared) for trace in self.full)
         else:
             reasons += [*numbering.reasons, *_find_uncounted_columns(self.full)]
             self.by_digest = not reasons
@@ -175,12 +149,19 @@ class ComparablePair:
 
     def _prepare_for_digests(self) -> tuple[Trace, Trace]:
         uncounted = _uncounted(self.full[0]) | _uncounted(self.full[1])
-        traces = [_stop_counting(trace, uncounted) for trace in self.full]
+        traces = [
+            _blank_and_digest(trace, tuple(uncounted))
+            if has_goals(trace.header.level) and uncounted & trace.fields
+            else trace
+            for trace in self.full
+        ]
         if not self.by_digest:
             # Digests that cannot be compared are set to zeros. The reason makes the verdict INCONCLUSIVE.
             zeros = [trace.digests._replace(sequence=np.zeros_like(trace.digests.sequence)) for trace in traces]
             traces = [replace(trace, digests=digests) for trace, digests in zip(traces, zeros, strict=True)]
-        expected, actual = (replace(t, columns=_remove_columns(t.columns, self.not_compared)) for t in traces)
+        expected, actual = (
+            replace(t, columns=_blank(t.columns, self.not_compared, removes_atoms=True)) for t in traces
+        )
         return expected, actual
 
     @cached_property
@@ -248,27 +229,24 @@ def counts_alike(expected: Trace, actual: Trace) -> bool:
     return _uncounted(expected) == _uncounted(actual)
 
 
-def _blank_columns(trace: Trace, fields: tuple[str, ...]) -> Trace:
+def _blank_and_digest(trace: Trace, fields: tuple[str, ...]) -> Trace:
     """Set some columns to zeros and compute the digests again."""
     if not fields:
         return trace
-    columns = trace.columns
-    for name in fields:
-        level, field = name.split(".")
-        zeros = np.zeros_like(getattr(getattr(columns, level), field))
-        columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: zeros})})
+    columns = _blank(trace.columns, fields)
     return replace(trace, columns=columns, digests=compute_digests(columns))
 
 
-def _remove_columns(columns: Columns, lacking: tuple[str, ...]) -> Columns:
-    """Set some columns to zeros, remove their atoms, and remove the resolvents if they are not counted."""
-    if "steps.num_resolvents" in lacking:
+def _blank(columns: Columns, fields: tuple[str, ...], *, removes_atoms: bool = False) -> Columns:
+    """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted."""
+    if removes_atoms and "steps.num_resolvents" in fields:
         columns = columns._replace(resolvents=empty_columns().resolvents)
-    for name in lacking:
+    for name in fields:
         level, field = name.split(".")
         column = getattr(getattr(columns, level), field)
-        blank = np.zeros((0, 3), np.int32) if field in ("goal_atoms", "atoms") else np.zeros_like(column)
-        columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: blank})})
+        is_removed = removes_atoms and field in ("goal_atoms", "atoms")
+        zeros = np.zeros_like(column[:0] if is_removed else column)
+        columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: zeros})})
     return columns
 
 
@@ -287,13 +265,6 @@ def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
         for trace, own, other in zip(traces, uncounted, reversed(uncounted), strict=True)
         if other - own and not has_goals(trace.header.level)
     ]
-
-
-def _stop_counting(trace: Trace, uncounted: frozenset[str]) -> Trace:
-    """Return the trace with digests that do not count these columns, if its digests can be computed."""
-    if not has_goals(trace.header.level) or not uncounted & trace.fields:
-        return trace
-    return _blank_columns(trace, tuple(uncounted))
 
 
 def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:

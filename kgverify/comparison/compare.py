@@ -32,6 +32,7 @@ from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
+from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.trace.read.trace_file import TraceFile
 
 KEPT: Final = 10_000
@@ -96,11 +97,12 @@ class Comparer:
         self._explains = explains
         self._progress = progress
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
-        self._is_in_memory = all(source.block_steps is None for source in self.sources)
+        self._files = [source for source in self.sources if isinstance(source, FileSource)]
         for source, is_wanted in zip(self.sources, wants_content(self.sources, verifies_content), strict=True):
-            source.verify(content=is_wanted)
-        if isinstance(self.sources[0], FileSource) and isinstance(self.sources[1], FileSource):
-            self.sources[1].trace.share_symbols(self.sources[0].trace)
+            if isinstance(source, FileSource):
+                source.verify(content=is_wanted)
+        if len(self._files) == 2:
+            self._files[1].trace.share_symbols(self._files[0].trace)
         self.rebuilds = find_rebuilds(*self.sources, rebuilding)
         self._shells = tuple(source.shell() for source in self.sources)
         shells = [self.rebuilds.apply(side, shell) for side, shell in enumerate(self._shells)]
@@ -127,8 +129,8 @@ class Comparer:
             self._judge_unpaired(alignment)
         for rows, others in blocks:
             self._compare_block(rows, others)
-            for source in self.sources:
-                source.release()
+            for source in self._files:
+                source.trace.release()
         found = self._found
         coverage = Coverage(
             candidates=num_pairs,
@@ -150,12 +152,12 @@ class Comparer:
                 f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
             )
         level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
-        if self._explains:
-            rebuild = self.rebuilds.expected
-            known = find_goals(*self.sources, self._numbering, rebuild, found.wanted_goals)
-            found.classify_again(known)
         listed = found.listed()
-        self.findings = tuple(each.finding for each in listed if each.finding is not None)
+        if self._explains:
+            around = [each.surroundings for each in listed]
+            wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
+            known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
+            self.findings = tuple(each.classify(known) for each in listed)
         notes = [] if all(source.is_verified for source in self.sources) else [SKIPPED]
         for num, num_listed, what in (
             (found.num, len(listed), "divergences"),
@@ -176,9 +178,9 @@ class Comparer:
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
         """Return the number of pairs, blocks of those that may differ, and the alignment if it is not one to one."""
-        expected, actual = self.sources
         verified: set[str] = set()
-        if isinstance(expected, FileSource) and isinstance(actual, FileSource) and self._can_compare_stored():
+        if len(self._files) == 2 and self._can_compare_stored():
+            expected, actual = self._files
             columns = StoredColumns(
                 expected,
                 actual,
@@ -195,10 +197,10 @@ class Comparer:
                     self._count_agreeing(expected, ranges)
                     self._has_other_bits = columns.has_other_bits(ranges)
                 else:
-                    for source in self.sources:
+                    for source in self._files:
                         source.verify_rest(verified)
                 return num, self._split(None, ranges), None
-        for source in self.sources:
+        for source in self._files:
             source.verify_rest(verified)
         alignment = align_candidates(*self._candidates())
         num = len(alignment.expected)
@@ -211,8 +213,8 @@ class Comparer:
         """
         if not self._numbering.is_same:
             return False
-        stored = [source.stored for source in self.sources if isinstance(source, FileSource)]
-        return self._has_goals or (self._has_like_digests and all("digests/sequence" in names for names in stored))
+        has_digests = all("digests/sequence" in source.stored for source in self._files)
+        return self._has_goals or (self._has_like_digests and has_digests)
 
     def _count_agreeing(self, expected: FileSource, suspects: list[Range]) -> None:
         """Count the steps of all candidates but the suspects, which are compared one by one."""
@@ -245,18 +247,17 @@ class Comparer:
 
     def _split(self, alignment: Alignment | None, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
-        sizes = [source.block_steps for source in self.sources if source.block_steps is not None]
         for first, last in ranges:
             begin = first
             while begin < last:
-                end = min([last, *(begin + size for size in sizes)])
+                end = min(last, begin + BLOCK_STEPS) if self._files else last
                 if alignment is None:
                     rows = np.arange(begin, end), np.arange(begin, end)
                 else:
                     rows = alignment.expected[begin:end], alignment.actual[begin:end]
-                for source, own in zip(self.sources, rows, strict=True) if sizes else ():
+                for source, own in zip(self.sources, rows, strict=True) if self._files else ():
                     sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
-                    end = min(end, begin + max(1, int(np.searchsorted(sums, min(sizes), side="right"))))
+                    end = min(end, begin + max(1, int(np.searchsorted(sums, BLOCK_STEPS, side="right"))))
                 yield rows[0][: end - begin], rows[1][: end - begin]
                 begin = end
 
@@ -278,7 +279,7 @@ class Comparer:
         self._num_resolvents += block.num_resolvents
         self._has_other_bits |= block.has_other_bits
         self._found.add(block, rows, explains=self._explains)
-        if self._is_in_memory:
+        if not self._files:
             self.views = {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
 
     def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
@@ -301,14 +302,14 @@ class Comparer:
             if not actual.is_verified:
                 # Ids must be checked before they are looked up in the other trace's names.
                 actual.load(columns[1], others)
-            columns = (
-                self._numbering.convert(0, expected.with_columns(columns[0])).columns,
-                self._numbering.convert(1, actual.with_columns(columns[1])).columns,
-            )
+            left, right = (self._numbering.convert_columns(side, each) for side, each in enumerate(columns))
+            columns = left, right
         found = has_equal_columns(*columns, self._ignored, self.score_tolerance)
         if found[0] and self._has_like_digests:
-            left, right = expected.stored_digests(rows), actual.stored_digests(others)
-            if not all(has_same_bytes(left[name], right[name]) for name in left.keys() & right.keys()):
+            stored = expected.stored_digests(rows), actual.stored_digests(others)
+            if not all(
+                has_same_bytes(stored[0][name], stored[1][name]) for name in stored[0].keys() & stored[1].keys()
+            ):
                 # One of two different digests of equal steps is wrong.
                 return False, False
         return found
@@ -325,11 +326,18 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class _Listed(NamedTuple):
-    """A divergence of the whole traces; its surroundings are kept while its class depends on other derivations."""
+    """A divergence of the whole traces, with its class, or with the surroundings if other derivations decide its class."""
 
     divergence: Divergence
-    finding: Finding | None
-    surroundings: Surroundings | None
+    finding: Finding | None = None
+    surroundings: Surroundings | None = None
+
+    def classify(self, known_goals: frozenset[Goal]) -> Finding:
+        """Return its class, given the goals of other derivations."""
+        if self.surroundings is not None:
+            return classify(self.divergence, self.surroundings._replace(other_goals=known_goals))
+        assert self.finding is not None
+        return self.finding
 
 
 class _Found:
@@ -352,7 +360,7 @@ class _Found:
         self.near_ties += [_move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
         namer = StageNamer(block)
         for found in self._cut(block.divergences, len(self._divergences)):
-            listed = _Listed(_move(found, rows), None, None)
+            listed = _Listed(_move(found, rows))
             if explains:
                 named, outputs = namer.name(found)
                 around = find_surroundings(
@@ -362,36 +370,17 @@ class _Found:
                     error_bound=2 * block.pair.score_tolerance,
                     has_history=not block.lockstep,
                 )._replace(outputs=outputs)
-                is_open = _has_wrong_goal(around)
-                listed = _Listed(_move(named, rows), classify(named, around), around if is_open else None)
+                expected, actual = around.expected, around.actual
+                is_open = expected is not None and actual is not None and expected.goal != actual.goal
+                moved = _move(named, rows)
+                listed = _Listed(moved, None, around) if is_open else _Listed(moved, classify(named, around))
             self._divergences.append(listed)
 
     def add_unpaired(self, divergence: Divergence, finding: Finding | None) -> None:
         """Add a candidate that only one trace has."""
         self.num += 1
         self.levels.add(divergence.level)
-        self._unpaired.append(_Listed(divergence, finding, None))
-
-    @property
-    def wanted_goals(self) -> frozenset[Goal]:
-        """The goals whose occurrence in another derivation decides a class."""
-        return frozenset(
-            each.surroundings.actual.goal
-            for each in self._divergences
-            if each.surroundings is not None and each.surroundings.actual is not None
-        )
-
-    def classify_again(self, known_goals: frozenset[Goal]) -> None:
-        """Classify the divergences whose class depends on the goals of other derivations."""
-        self._divergences = [
-            each
-            if each.surroundings is None
-            else each._replace(
-                finding=classify(each.divergence, each.surroundings._replace(other_goals=known_goals)),
-                surroundings=None,
-            )
-            for each in self._divergences
-        ]
+        self._unpaired.append(_Listed(divergence, finding))
 
     def listed(self) -> list[_Listed]:
         """Return the divergences to list, in the order of candidates and steps."""
@@ -405,8 +394,3 @@ class _Found:
 
 def _move(each: _Located, rows: NDArray[np.int64]) -> _Located:
     return msgspec.structs.replace(each, candidate=int(rows[each.candidate]))
-
-
-def _has_wrong_goal(around: Surroundings) -> bool:
-    expected, actual = around.expected, around.actual
-    return expected is not None and actual is not None and expected.goal != actual.goal

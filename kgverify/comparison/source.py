@@ -23,8 +23,8 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.data_file import BLOCK_STEPS, COUNTS, DataFile, StoredDigests
-from kgverify.trace.read.trace_file import TraceFile, read_trace
+from kgverify.trace.read.data_file import COUNTS, DataFile, StoredDigests
+from kgverify.trace.read.trace_file import TraceFile
 
 Range = tuple[int, int]
 
@@ -39,7 +39,6 @@ class MemorySource:
     """A trace in memory: one block. Its methods are those of `FileSource`."""
 
     faults: tuple[str, ...] = ()
-    block_steps: int | None = None
     is_verified = True
 
     def __init__(self, trace: Trace) -> None:
@@ -49,10 +48,6 @@ class MemorySource:
         self.num_steps = len(trace.columns.steps.depth)
 
     def shell(self, *, has_candidates: bool = False) -> Trace:
-        """Return the whole trace."""
-        return self.trace
-
-    def load_all(self) -> Trace:
         """Return the whole trace."""
         return self.trace
 
@@ -70,10 +65,6 @@ class MemorySource:
         columns = self.trace.columns._replace(stages=no_stage_items())
         return columns if self._is_all(rows) else select_candidates(columns, rows)
 
-    def with_columns(self, columns: Columns) -> Trace:
-        """Return the trace with other columns, unchecked and without digests."""
-        return replace(self.trace, columns=columns, digests=_NO_DIGESTS)
-
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
         """Return some candidates as a trace, with the outputs of stages."""
         if self._is_all(rows):
@@ -86,15 +77,6 @@ class MemorySource:
         """Return nothing: digests in memory follow from the columns."""
         return {}
 
-    def verify(self, *, content: bool) -> None:
-        """Do nothing: a trace in memory was verified when it was read."""
-
-    def verify_rest(self, done: set[str]) -> None:
-        """Do nothing: a trace in memory was verified when it was read."""
-
-    def release(self) -> None:
-        """Do nothing."""
-
     def _is_all(self, rows: NDArray[np.int64]) -> bool:
         return len(rows) == self.num_candidates and _are_neighbours(rows)
 
@@ -104,7 +86,6 @@ class FileSource:
 
     header, fields: as in `Trace`
     faults:         shards that are missing or doubled, described
-    block_steps:    the number of steps to read at a time; None for a trace in memory
     is_verified:    whether every value and digest was verified
     """
 
@@ -112,17 +93,12 @@ class FileSource:
         self.trace = trace
         self.header, self.fields, self.faults = trace.header, trace.fields, trace.faults
         self.num_candidates, self.num_steps = trace.num_candidates, trace.num_steps
-        self.block_steps: int | None = BLOCK_STEPS
         self.is_verified = False
 
     @property
     def rankings(self) -> Rankings | None:
         """The rankings, None if there are no rankings."""
         return self.trace.rankings
-
-    def load_all(self) -> Trace:
-        """Return the whole trace in memory, checked."""
-        return read_trace(self.trace.path)
 
     @property
     def stored(self) -> frozenset[str]:
@@ -149,10 +125,6 @@ class FileSource:
         if _are_neighbours(rows):
             return self.trace.read_candidates(int(rows[0]), int(rows[-1]) + 1)
         return self.trace.gather_candidates(rows)
-
-    def with_columns(self, columns: Columns) -> Trace:
-        """Return the trace with other columns, unchecked and without digests."""
-        return self.trace.with_columns(columns, _NO_DIGESTS)
 
     def load(self, columns: Columns, rows: NDArray[np.int64]) -> Trace:
         """Return some candidates as a trace, checked as `read_trace` checks. UserError if a value or digest is wrong."""
@@ -190,10 +162,6 @@ class FileSource:
             file.release()
         for file in self.trace.files:
             check_counts(file)
-
-    def release(self) -> None:
-        """Let the system reclaim the memory of what was read."""
-        self.trace.release()
 
 
 StepSource = MemorySource | FileSource

@@ -3,6 +3,9 @@
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.trace.model.columns import Columns, starts_of
@@ -58,29 +61,24 @@ class StepReader:
         return [int(i) for i in starts_of(self.columns.candidates.num_steps)]
 
     @cached_property
-    def _goal_starts(self):  # type: ignore[no-untyped-def]
-        return starts_of(self.columns.steps.num_atoms)
-
-    @cached_property
-    def _resolvent_starts(self):  # type: ignore[no-untyped-def]
-        return starts_of(self.columns.steps.num_resolvents)
-
-    @cached_property
-    def _atom_starts(self):  # type: ignore[no-untyped-def]
-        return starts_of(self.columns.resolvents.num_atoms)
+    def _starts(self) -> tuple[NDArray[np.int64], ...]:
+        """The first atom of each goal, the first resolvent of each step, and the first atom of each resolvent."""
+        steps, resolvents = self.columns.steps, self.columns.resolvents
+        return starts_of(steps.num_atoms), starts_of(steps.num_resolvents), starts_of(resolvents.num_atoms)
 
     def first_resolvent(self, row: int) -> int:
         """Return the row of the first resolvent of a step."""
-        return int(self._resolvent_starts[row])
+        return int(self._starts[1][row])
 
     def read(self, row: int) -> StepView:
         """Return the step in a row of the step columns."""
         steps, resolvents = self.columns.steps, self.columns.resolvents
-        begin, end = int(self._resolvent_starts[row]), int(self._resolvent_starts[row + 1])
-        goal = steps.goal_atoms[self._goal_starts[row] : self._goal_starts[row + 1]]
-        atom_begin = int(self._atom_starts[begin])
-        atoms = [Atom(*each) for each in resolvents.atoms[atom_begin : self._atom_starts[end]].tolist()]
-        bounds = (self._atom_starts[begin : end + 1] - atom_begin).tolist()
+        goal_starts, resolvent_starts, atom_starts = self._starts
+        begin, end = int(resolvent_starts[row]), int(resolvent_starts[row + 1])
+        goal = steps.goal_atoms[goal_starts[row] : goal_starts[row + 1]]
+        atom_begin = int(atom_starts[begin])
+        atoms = [Atom(*each) for each in resolvents.atoms[atom_begin : atom_starts[end]].tolist()]
+        bounds = (atom_starts[begin : end + 1] - atom_begin).tolist()
         rest = zip(
             resolvents.kind[begin:end].tolist(),
             bounds,

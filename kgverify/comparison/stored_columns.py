@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -93,7 +94,10 @@ class StoredColumns:
     def has_other_bits(self, suspects: list[Range]) -> bool:
         """Return whether scores differ in bits in candidates that agree, those outside the suspects."""
         for first, last in join_ranges(self._bit_ranges):
-            for low, high in _subtract(self._candidates_of("resolvents/score", (first, last)), suspects):
+            whole = self._candidates_of("resolvents/score", (first, last))
+            # The suspects are in order and apart, so that their ends, clipped, alternate with those of the others.
+            ends = [whole[0], *np.clip(np.array(suspects, np.int64), *whole).ravel().tolist(), whole[1]]
+            for low, high in zip(ends[::2], ends[1::2], strict=True):
                 scores = [t.read_candidates(low, high).resolvents.score for t in (self._expected, self._actual)]
                 if has_equal_scores(scores[0], scores[1], self._score_tolerance)[1]:
                     return True
@@ -121,76 +125,45 @@ class StoredColumns:
             return has_equal_sums(x, y, self._sources[0].gather_column("num_steps", rows), tolerance)
 
         rules: dict[str, Agrees] = {"resolvents/score": agree_as_scores, "candidates/log_probability": agree_as_sums}
-        return find_differing_ranges(
-            self._expected,
-            self._actual,
-            name,
-            agrees=rules.get(name),
-            verifies=not all(source.is_verified for source in self._sources),
-            progress=self._progress,
-        )
-
-
-def find_differing_ranges(
-    expected: TraceFile,
-    actual: TraceFile,
-    name: str,
-    *,
-    agrees: Agrees | None = None,
-    verifies: bool = True,
-    progress: Callable[[int], None] = lambda num_bytes: None,
-) -> list[Range]:
-    """Return the rows in which a column of the same length differs, in whole pieces, with neighbouring pieces joined.
-
-    agrees:   decides where bytes differ; asked about every piece of a column of floats, since NaN equals nothing
-    verifies: whether to verify the checksums of both sides in the same pass
-    """
-    found: list[Range] = []
-    left, right = _RunningChecksum(), _RunningChecksum()
-    num_passed = 0
-    for begin, end, a, b, x, y, is_same in _compare_pieces(expected, actual, name):
-        if verifies:
-            left.enter(*a, name)
-            right.enter(*b, name, twin=left)
-            left.update(x, right, y, is_same)
-            left.leave(end - begin)
-            right.leave(end - begin)
-        if (is_same and x.dtype.kind == "f") or not is_same:
-            is_same = agrees is not None and agrees(x, y, begin)
-        if not is_same:
-            found.append((begin, end))
-        num_passed += x.nbytes + y.nbytes
-        progress(x.nbytes + y.nbytes)
-        if num_passed > _RELEASE_BYTES:
-            num_passed = 0
+        agrees = rules.get(name)
+        expected, actual = self._expected, self._actual
+        checksums = None if all(source.is_verified for source in self._sources) else _PairedChecksums(name)
+        found: list[Range] = []
+        num_passed = 0
+        for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name):
+            if checksums is not None:
+                checksums.add(a, b, x, y, is_same)
+            # NaN equals nothing, not even the same bytes.
+            if not is_same or x.dtype.kind == "f":
+                is_same = agrees is not None and agrees(x, y, begin)
+            if not is_same:
+                found.append((begin, begin + len(x)))
+            num_passed += x.nbytes + y.nbytes
+            self._progress(x.nbytes + y.nbytes)
+            if num_passed > _RELEASE_BYTES:
+                num_passed = 0
+                expected.release()
+                actual.release()
+        if expected.length(name) * expected.files[0].dtype(name).itemsize > _RELEASE_BYTES // 4:
             expected.release()
             actual.release()
-    if expected.length(name) * expected.files[0].dtype(name).itemsize > _RELEASE_BYTES // 4:
-        expected.release()
-        actual.release()
-    if verifies:
         # The loop sees no piece of an empty column.
-        for trace in (expected, actual):
-            for file in trace.files:
-                if name in file.stored and not file.length(name):
-                    file.verify(name)
-    return join_ranges(found)
+        for file in (*expected.files, *actual.files) if checksums is not None else ():
+            if name in file.stored and not file.length(name):
+                file.verify(name)
+        return join_ranges(found)
 
 
 def _compare_pieces(
     expected: TraceFile, actual: TraceFile, name: str
-) -> Iterator[tuple[int, int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
-    """Yield the pieces of a column in order, with their rows and whether their bytes are the same."""
-
-    def read(begin: int, end: int, a: Position, b: Position) -> tuple[NDArray[Any], NDArray[Any]]:
-        return a[0].read(name, a[1], a[1] + end - begin), b[0].read(name, b[1], b[1] + end - begin)
-
+) -> Iterator[tuple[int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
+    """Yield the pieces of a column in order: the first row, both positions, both values, and whether the bytes are the same."""
     # A comparison waits for memory most of the time, and one core cannot use all the bandwidth.
     with ThreadPoolExecutor(_THREADS) as pool:
         ahead: deque[Any] = deque()
         for begin, end, a, b in _split_column(expected, actual, name):
-            x, y = read(begin, end, a, b)
-            ahead.append((begin, end, a, b, x, y, pool.submit(has_same_bytes, x, y)))
+            x, y = (file.read(name, at, at + end - begin) for file, at in (a, b))
+            ahead.append((begin, a, b, x, y, pool.submit(has_same_bytes, x, y)))
             if len(ahead) > _AHEAD:
                 *piece, answer = ahead.popleft()
                 yield *piece, answer.result()
@@ -198,63 +171,47 @@ def _compare_pieces(
             yield *piece, answer.result()
 
 
-class _RunningChecksum:
-    """The running checksum of a column of one side, file by file."""
-
-    def __init__(self) -> None:
-        self.hasher: Any = None
-        self._file: DataFile | None = None
-        self._name = ""
-        self._left = 0
-
-    def enter(self, file: DataFile, begin: int, name: str, twin: "_RunningChecksum | None" = None) -> None:
-        """Start a new file if a piece is the first of one."""
-        if begin == 0 or file is not self._file:
-            self._file, self._name, self._left = file, name, file.length(name)
-            # Bytes that are the same on both sides from the first one on are hashed once.
-            starts_as_twin = twin is not None and twin._left == (twin._file.length(name) if twin._file else -1)
-            self.hasher = twin.hasher if twin is not None and starts_as_twin else xxhash.xxh3_64()
-
-    def update(
-        self, piece: NDArray[Any], other: "_RunningChecksum", piece_of_other: NDArray[Any], is_same: bool
-    ) -> None:
-        """Add a piece of both sides."""
-        if other.hasher is self.hasher and not is_same:
-            other.hasher = self.hasher.copy()
-        self.hasher.update(piece.data)
-        if other.hasher is not self.hasher:
-            other.hasher.update(piece_of_other.data)
-
-    def leave(self, num_rows: int) -> None:
-        """Verify the checksum after the last piece of a file. UserError if it differs."""
-        self._left -= num_rows
-        if self._left == 0 and self._file is not None and self._name in self._file.stored:
-            self._file.check_sum(self._name, self.hasher.intdigest())
-
-
 def _split_column(expected: TraceFile, actual: TraceFile, name: str) -> Iterator[tuple[int, int, Position, Position]]:
     """Yield ranges of rows that lie in one file on each side, with the files and the first row in each."""
-    segments = _segments(expected, name), _segments(actual, name)
+    sides = [
+        (trace.files, np.cumsum([0, *(file.length(name) for file in trace.files)])) for trace in (expected, actual)
+    ]
     width = max(trace.files[0].dtype(name).itemsize for trace in (expected, actual))
     stored = expected.files[0].stored.get(name)
     rows = max(1, PIECE_BYTES // (width * (stored.shape[1] if stored is not None and stored.shape[1:] else 1)))
-    begin, at = 0, [0, 0]
-    while at[0] < len(segments[0]) and at[1] < len(segments[1]):
-        current = [side[i] for side, i in zip(segments, at, strict=True)]
-        end = min(begin + rows, *(stop for _, _, stop in current))
-        (left, first, _), (right, other_first, _) = current
-        yield begin, end, (left, begin - first), (right, begin - other_first)
-        at = [i + (end == stop) for i, (_, _, stop) in zip(at, current, strict=True)]
-        begin = end
+    cuts = np.unique(np.concatenate([*(starts for _, starts in sides), np.arange(0, sides[0][1][-1], rows)]))
+    for begin, end in pairwise(cuts.tolist()):
+        at = [int(np.searchsorted(starts, begin, side="right")) - 1 for _, starts in sides]
+        left, right = ((files[i], begin - int(starts[i])) for i, (files, starts) in zip(at, sides, strict=True))
+        yield begin, end, left, right
 
 
-def _segments(trace: TraceFile, name: str) -> list[tuple[DataFile, int, int]]:
-    segments, start = [], 0
-    for file in trace.files:
-        if length := file.length(name):
-            segments.append((file, start, start + length))
-            start += length
-    return segments
+class _PairedChecksums:
+    """The running checksums of a column of both sides, file by file.
+
+    Bytes that are the same from the first one on are hashed once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._left: Any = None
+        self._right: Any = None
+
+    def add(self, a: Position, b: Position, x: NDArray[Any], y: NDArray[Any], is_same: bool) -> None:
+        """Add a piece of both sides. UserError if it is the last of a file whose checksum differs."""
+        if not a[1]:
+            self._left = xxhash.xxh3_64()
+        if not b[1]:
+            is_twin = not a[1] and a[0].length(self._name) == b[0].length(self._name)
+            self._right = self._left if is_twin else xxhash.xxh3_64()
+        if self._right is self._left and not is_same:
+            self._right = self._left.copy()
+        self._left.update(x.data)
+        if self._right is not self._left:
+            self._right.update(y.data)
+        for (file, begin), hasher in ((a, self._left), (b, self._right)):
+            if begin + len(x) == file.length(self._name) and self._name in file.stored:
+                file.check_sum(self._name, hasher.intdigest())
 
 
 def join_ranges(ranges: list[Range]) -> list[Range]:
@@ -266,17 +223,3 @@ def join_ranges(ranges: list[Range]) -> list[Range]:
         else:
             joined.append((begin, end))
     return joined
-
-
-def _subtract(whole: Range, ranges: list[Range]) -> list[Range]:
-    """Return the pieces of a range that lie in no other; the others are in order."""
-    left, at = [], whole[0]
-    for begin, end in ranges:
-        if end <= at or begin >= whole[1]:
-            continue
-        if begin > at:
-            left.append((at, begin))
-        at = max(at, end)
-    if at < whole[1]:
-        left.append((at, whole[1]))
-    return left

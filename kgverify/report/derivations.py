@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.align import align_candidates
-from kgverify.comparison.comparable import ComparablePair, lockstep_columns, share_symbols
+from kgverify.comparison.comparable import ComparablePair, Numbering, lockstep_columns
 from kgverify.comparison.locate import is_close
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
@@ -58,7 +58,7 @@ class SidesReader:
         self._actual_of = _align(pair.expected.columns, pair.actual.columns)
         self._stepped_of: dict[int, int] | None = None
         if stepped is not None:
-            shared = share_symbols(pair.expected, stepped)
+            shared = Numbering(pair.expected, stepped).convert(1, stepped)
             self.names = pair.names, Names(shared)
             self._readers[1] = StepReader(shared.columns)
             self._stepped_of = _align(lockstep_columns(expected.columns), shared.columns)

@@ -127,32 +127,23 @@ def _facts(report: EvaluationReport) -> Text:
     lines = {
         "outcomes": f"{_counts(report.outcomes)}; {report.num_limited:,} limited",
         "true triples": _counts(report.true_outcomes),
-        "left out": _left_out(report),
-        "choices": _choices(report),
-        "speed": _speed(report),
-        "check": _check(report.check),
     }
+    if report.rank_only:
+        lines["left out"] = (
+            f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which are not provable and cannot affect a rank"
+        )
+    if report.smallest_gap is not None:
+        lines["choices"] = (
+            f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
+            f" smallest gap {report.smallest_gap:.3g} nats"
+        )
+    lines |= {"speed": _speed(report), "check": _check(report.check)}
     return Text("".join(f"\n{name:<13} {text}" for name, text in lines.items() if text))
 
 
 def _counts(counts: dict[str, int]) -> str:
     words = {"open": "left open", "depth_limit": "at the depth limit"}
     return ", ".join(f"{num:,} {words.get(name, name)}" for name, num in counts.items() if num or name == "proved")
-
-
-def _left_out(report: EvaluationReport) -> str:
-    if not report.rank_only:
-        return ""
-    return f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which are not provable and cannot affect a rank"
-
-
-def _choices(report: EvaluationReport) -> str:
-    if report.smallest_gap is None:
-        return ""
-    return (
-        f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
-        f" smallest gap {report.smallest_gap:.3g} nats"
-    )
 
 
 def _speed(report: EvaluationReport) -> str:

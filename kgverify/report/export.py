@@ -22,14 +22,6 @@ from kgverify.trace.model.trace import Trace
 
 Row = dict[str, Any]
 
-_CANDIDATE: Final = (
-    ("query", "candidates.query"),
-    ("side", "candidates.side"),
-    ("atom", "candidates.atom"),
-    ("candidate_outcome", "candidates.outcome"),
-    ("is_limited", "candidates.is_limited"),
-    ("log_probability", "candidates.log_probability"),
-)
 _STEP: Final = ("depth", "num_resolvents", "dropped_atoms", "dropped_resolvents", "choice", "outcome")
 
 
@@ -86,7 +78,9 @@ def step_rows(trace: Trace, rows: NDArray[np.int64]) -> Iterator[Row]:
             "is_limited": bool(candidates.is_limited[candidate]),
             "log_probability": float(candidates.log_probability[candidate]),
         }
-        head = {"candidate": candidate} | {name: values[name] for name, field in _CANDIDATE if field in fields}
+        head = {"candidate": candidate} | {
+            name: value for name, value in values.items() if f"candidates.{name.removeprefix('candidate_')}" in fields
+        }
         first = reader.first_step[candidate]
         for step in range(int(candidates.num_steps[candidate])):
             row = head | {"step": step, "digest": f"{int(trace.digests.sequence[first + step]):016x}"}

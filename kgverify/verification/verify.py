@@ -27,7 +27,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.trace_file import TraceFile
+from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
@@ -129,12 +129,12 @@ class RecordedComparison:
     @cached_property
     def expected(self) -> Trace:
         """The whole expected trace in memory, as it was compared; read at first access."""
-        return self._rebuilds.apply(0, self._sources[0].load_all())
+        return self._rebuilds.apply(0, _read_whole(self._sources[0]))
 
     @cached_property
     def actual(self) -> Trace:
         """The whole actual trace in memory, as it was compared; read at first access."""
-        return self._rebuilds.apply(1, self._sources[1].load_all())
+        return self._rebuilds.apply(1, _read_whole(self._sources[1]))
 
     def excerpt(self) -> Trace | None:
         """Return the expected trace with the candidate of the first divergence alone; None without it or its goals."""
@@ -144,6 +144,10 @@ class RecordedComparison:
         row = np.array([first.candidate])
         block = self._rebuilds.apply(0, expected.load(expected.read_rows(row), row))
         return block if has_goals(block.header.level) else None
+
+
+def _read_whole(source: StepSource) -> Trace:
+    return source.trace if isinstance(source.trace, Trace) else read_trace(source.trace.path)
 
 
 def compare_recorded(

@@ -6,7 +6,7 @@ import numpy as np
 from comparison_traces import column_of, first_step_with, small_trace, with_columns, with_element
 from test_comparison_verdicts import renumbered, without_columns
 
-from kgverify.comparison.comparable import lockstep_columns, share_symbols
+from kgverify.comparison.comparable import Numbering, lockstep_columns
 from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
 from kgverify.program.outcomes import Origin
@@ -42,7 +42,7 @@ def test_a_fact_that_only_one_trace_has_is_no_fact_of_the_other():
     used = column_of(small_trace(), "resolvents.origin")[is_fact]
     gone = int(used[0])
     expected = replace(small_trace(), facts=np.delete(small_trace().facts, gone, axis=0))
-    origin = share_symbols(expected, actual).columns.resolvents.origin[is_fact]
+    origin = Numbering(expected, actual).convert(1, actual).columns.resolvents.origin[is_fact]
     assert (origin[used == gone] == -1).all()
     assert (origin[used != gone] == used[used != gone] - (used[used != gone] > gone)).all()
 

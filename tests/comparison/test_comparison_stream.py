@@ -10,7 +10,7 @@ import xxhash
 from comparison_traces import small_lockstep_trace, with_column, with_element
 from stream_pairs import CHANGES, base_trace, chunk, shuffle, store, tie
 
-from kgverify.comparison import source, stored_columns
+from kgverify.comparison import stored_columns
 from kgverify.comparison.compare import SKIPPED, compare
 from kgverify.comparison.result import Level, Verdict
 from kgverify.errors import UserError
@@ -24,8 +24,8 @@ from kgverify.verification.verify import compare_recorded
 def _small_blocks(monkeypatch):
     """So that a small trace has many."""
     monkeypatch.setattr(stored_columns, "PIECE_BYTES", 512)
-    for module in (content, source):
-        monkeypatch.setattr(module, "BLOCK_STEPS", 12)
+    monkeypatch.setattr(content, "BLOCK_STEPS", 12)
+    monkeypatch.setattr("kgverify.comparison.compare.BLOCK_STEPS", 12)
 
 
 def reports(expected, actual, *, verifies_content):
@@ -193,7 +193,7 @@ def test_what_is_not_listed_is_counted(tmp_path):
 def test_keys_that_collide_do_not_pair_candidates(tmp_path, monkeypatch):
     trace = base_trace()
     monkeypatch.setattr(
-        "kgverify.comparison.align.hash_candidates", lambda candidates: np.zeros(len(candidates.query), np.uint64)
+        "kgverify.comparison.align.candidate_keys", lambda candidates: np.zeros(len(candidates.query), np.uint64)
     )
     first, second = store(trace, tmp_path / "a"), store(shuffle(trace, np.random.default_rng(0)), tmp_path / "b")
     assert compare(first, second).verdict is Verdict.AGREE

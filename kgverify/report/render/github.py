@@ -1,13 +1,13 @@
 """The report for GitHub: Markdown for a pull request, an issue or a step summary, and annotations of a workflow."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from kgverify.comparison.result import Divergence, Verdict
+from kgverify.comparison.result import Verdict
 from kgverify.report.content import ReportContent
+from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
-    SIDES,
     cause_label,
     clip,
     describe_coverage,
@@ -34,16 +34,18 @@ _SPECIAL: Final = re.compile(r"[^\w\s.,;:()+=%/'\"?-]|(?<![^\W_])_|_(?![^\W_])|:
 
 def render_markdown(report: ReportContent) -> str:
     """Render the verdict, the metrics, the causes and the first divergence."""
-    parts = [f"## {report.verdict.value}: {escape_markdown(describe_run(report))}", *_summary(report)]
-    if report.metrics.expected or report.metrics.actual:
-        parts += ["### Metrics, realistic ranks", _metrics(report)]
-    if report.causes:
-        parts += ["### Causes", _causes(report)]
-        if len(report.causes) > MOST_CAUSES:
-            parts.append(f"… and {len(report.causes) - MOST_CAUSES:,} more in `report.json`")
-    if report.first_cause is not None:
-        parts += ["### First divergence", *_first_divergence(report.first_cause)]
-    return "\n\n".join(parts) + "\n"
+    return render_template(
+        "report.md.j2",
+        escape=escape_markdown,
+        is_markup=False,
+        filters=_FILTERS,
+        report=report,
+        metrics=tuple(metric_rows(report, lacking="-")),
+        shares={share.cause: share for share in report.attribution.shares} if report.attribution else {},
+        commands=show_commands(report.first_cause, 1, None) if report.first_cause else (),
+        most_causes=MOST_CAUSES,
+        most_reasons=MOST_REASONS,
+    )
 
 
 def escape_markdown(text: str) -> str:
@@ -75,66 +77,20 @@ def fence(text: str) -> str:
     return f"{mark}text\n{visible}\n{mark}"
 
 
-def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], num_texts: int) -> str:
-    """Render a table; the columns after the first `num_texts` hold numbers. Cells are Markdown already."""
-    rule = ["---" if i < num_texts else "---:" for i in range(len(header))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
-
-
-def _summary(report: ReportContent) -> list[str]:
-    environment = report.environment
-    lines = [
-        f"- expected: {escape_markdown(describe_engine(environment.expected))}",
-        f"- actual: {escape_markdown(describe_engine(environment.actual))}",
-        f"- covered: {escape_markdown(describe_coverage(report))}",
-    ]
-    if report.level is not None:
-        lines.append(f"- level: {report.level.value}")
-    if report.divergences:
-        lines.append(f"- divergences: {len(report.divergences):,}")
-    if report.near_ties:
-        lines.append(f"- near-ties: {len(report.near_ties):,}")
-    if report.attribution is not None:
-        lines.append(f"- MRR {escape_markdown(describe_loss(report))}")
-    lines += [f"- because {escape_markdown(clip(reason))}" for reason in report.reasons[:MOST_REASONS]]
-    lines += [f"- note: {escape_markdown(clip(note))}" for note in report.notes[:MOST_REASONS]]
-    return ["\n".join(lines)]
-
-
-def _metrics(report: ReportContent) -> str:
-    rows = (
-        (f"`{name}`", *(left if left == right else f"{left} → **{right}**" for left, right in cells))
-        for name, cells in metric_rows(report, lacking="-")
-    )
-    return render_table(("", *SIDES), rows, 1)
-
-
-def _causes(report: ReportContent) -> str:
-    shares = {share.cause: share for share in report.attribution.shares} if report.attribution else {}
-    header = ["cause", "first", "candidates", "queries", "later"]
-    header += ["MRR lost", "MRR if repaired alone"] if shares else []
-    rows = []
-    for i, cause in enumerate(report.causes[:MOST_CAUSES]):
-        first = report.divergences[cause.first]
-        row = [escape_markdown(cause_label(report, i)), describe_location(first)]
-        row += [f"{cause.num_candidates:,}", f"{cause.num_queries:,}", f"{cause.num_later:,}"]
-        if shares:
-            share = shares.get(i)
-            row += [f"{share.share:.4f}", f"{share.repaired:.4f}"] if share else ["", ""]
-        rows.append(row)
-    return render_table(header, rows, 2)
-
-
-def _first_divergence(first: Divergence) -> list[str]:
-    where = f" at step {first.step}" if first.step >= 0 else ""
-    found = describe_finding(first)
-    commands = show_commands(first, 1, None)
-    return [
-        f"**{escape_markdown(first.stage)}**{where} of {format_code(clip(first.atom))} (candidate {first.candidate},"
-        f" query {first.query}, {escape_markdown(first.side)} side): {escape_markdown(clip(describe_kind(first)))}; {found}.",
-        fence(describe_values(first)),
-        *(["Next, in the folder of the run:", fence("\n".join(commands))] if commands else []),
-    ]
+_FILTERS: Final[tuple[Callable[..., Any], ...]] = (
+    cause_label,
+    clip,
+    describe_coverage,
+    describe_engine,
+    describe_finding,
+    describe_kind,
+    describe_location,
+    describe_loss,
+    describe_run,
+    describe_values,
+    fence,
+    format_code,
+)
 
 
 def render_annotations(report: ReportContent) -> str:

@@ -4,17 +4,16 @@ import base64
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from kgverify.comparison.result import DifferenceClass, Divergence, Share
+from kgverify.comparison.result import Cause, DifferenceClass, Divergence, Share
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
+from kgverify.report.render.template import read_template, render_template
 from kgverify.report.wording import (
     clip,
     describe_coverage,
@@ -31,7 +30,6 @@ from kgverify.report.wording import (
     stage_order,
     value_lines,
 )
-from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 
 MOST_DETAILED: Final = 200
@@ -77,24 +75,19 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
 
     stepped: in lockstep, the actual steps from the expected goals, so that both sides of each can be shown
     """
-    environment = Environment(
-        loader=PackageLoader("kgverify.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
-    environment.filters.update({each.__name__: each for each in _FILTERS})
-    templates = files("kgverify.report") / "templates"
-    style, script = ((templates / name).read_text("utf-8") for name in ("report.css", "report.js"))
+    script = read_template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html").render(
+    return render_template(
+        "report.html",
+        escape=make_visible,
+        is_markup=True,
+        filters=_FILTERS,
         report=report,
+        limits=msgspec.structs.asdict(report.limits),
         page=build_page(report, expected, actual, stepped),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
-        style=Markup(style),
+        style=Markup(read_template("report.css")),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
         summary=Markup(encode_for_script(summarize(report))),
@@ -120,10 +113,6 @@ def summarize(report: ReportContent) -> dict[str, Any]:
 def encode_for_script(data: Any) -> str:
     """Encode JSON for a script element: without `<`, nothing in it can end the element."""
     return msgspec.json.encode(data).decode().translate(_IN_SCRIPTS)
-
-
-def _finalize(value: Any) -> Any:
-    return make_visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 class Detail(NamedTuple):
@@ -161,20 +150,16 @@ class Row(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The parts of the page that are computed from a report, in reading order.
+    """The parts of the page that are computed from a report.
 
     metrics: see `metric_rows`
     groups:  rows under one heading, which is a stage; causes have no heading
-    engines: both engines, line by line
     """
 
     metrics: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     bars: tuple[Bar, ...]
     heat: HeatMap
     groups: tuple[tuple[str, tuple[Row, ...]], ...]
-    coverage: tuple[tuple[str, str], ...]
-    engines: tuple[tuple[str, str, str], ...]
-    environment: tuple[tuple[str, str], ...]
     commands: tuple[str, ...]
 
     @property
@@ -183,29 +168,28 @@ class Page(NamedTuple):
         return [row for _, rows in self.groups for row in rows]
 
     @property
-    def has_other_metrics(self) -> bool:
-        """True if a metric of the two sides differs."""
-        return any(expected != actual for _, cells in self.metrics for expected, actual in cells)
-
-    @property
     def stages(self) -> list[str]:
         """The stages of the rows, in the order of a step."""
         return sorted({row.stage for row in self.rows}, key=stage_order)
+
+    @property
+    def has_other_metrics(self) -> bool:
+        """True if a metric of the two sides differs."""
+        return any(expected != actual for _, cells in self.metrics for expected, actual in cells)
 
 
 def build_page(report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None = None) -> Page:
     """Build the page of a report, with derivations from the traces. stepped: the actual steps of lockstep, if saved."""
     groups = _RowBuilder(report, expected, actual, stepped).groups()
-    engines = zip(*map(_engine_lines, (report.environment.expected, report.environment.actual)), strict=True)
+    first = groups[0][1][0].detail if groups and groups[0][1] else None
+    commands = first.commands if first else ()
+    again = diff_command(report) if report.divergences else ""
     return Page(
         metrics=tuple(metric_rows(report, lacking="")),
         bars=build_waterfall(report),
         heat=build_heat_map(report.divergences),
         groups=groups,
-        coverage=_coverage_rows(report),
-        engines=tuple((name, left, right) for (name, left), (_, right) in engines),
-        environment=_environment_rows(report),
-        commands=_commands(report, groups),
+        commands=(*commands, again) if again else commands or ("kgverify show expected.h5",),
     )
 
 
@@ -226,46 +210,36 @@ class _RowBuilder:
 
     def groups(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
         """Return the causes in the order of the report; without causes the divergences, stage by stage."""
-        if self._report.causes:
-            return (("", tuple(map(self._of_cause, range(min(MOST_ROWS, len(self._report.causes)))))),)
+        report = self._report
+        if report.causes:
+            causes = report.causes[:MOST_ROWS]
+            return (("", tuple(self._row(report.divergences[each.first], each, i) for i, each in enumerate(causes))),)
         by_stage: dict[str, list[Divergence]] = defaultdict(list)
-        for each in self._report.divergences[:MOST_ROWS]:
+        for each in report.divergences[:MOST_ROWS]:
             by_stage[each.stage].append(each)
-        return tuple(
-            (stage, tuple(map(self._of_divergence, by_stage[stage]))) for stage in sorted(by_stage, key=stage_order)
-        )
+        return tuple((stage, tuple(map(self._row, by_stage[stage]))) for stage in sorted(by_stage, key=stage_order))
 
-    def _of_cause(self, number: int) -> Row:
+    def _row(self, first: Divergence, cause: Cause | None = None, index: int = -1) -> Row:
+        """Return the row of a cause, given its index and its first divergence; or of a divergence alone."""
         self._num += 1
-        cause = self._report.causes[number]
-        first = self._report.divergences[cause.first]
-        others = [each for each in self._members[number][: MOST_MEMBERS + 1] if each is not first]
+        others: list[Divergence] = []
+        if cause is not None:
+            what = ": ".join(filter(None, (cause.kind.value, clip(cause.situation, ROW_CHARACTERS))))
+            others = [each for each in self._members[index][: MOST_MEMBERS + 1] if each is not first]
+        else:
+            what = clip(describe_kind(first), ROW_CHARACTERS)
+        kind = cause.kind if cause else first.kind
         return Row(
             number=self._num,
-            stage=cause.stage,
-            kind=cause.kind.value,
-            what=": ".join(filter(None, (cause.kind.value, clip(cause.situation, ROW_CHARACTERS)))),
-            candidates=cause.num_candidates,
-            queries=cause.num_queries,
-            later=cause.num_later,
-            share=self._shares.get(number),
+            stage=cause.stage if cause else first.stage,
+            kind="" if not cause and kind is DifferenceClass.UNCLASSIFIED else kind.value,
+            what=what,
+            candidates=cause.num_candidates if cause else 1,
+            queries=cause.num_queries if cause else 1,
+            later=cause.num_later if cause else first.later_steps,
+            share=self._shares.get(index) if cause else None,
             first=first,
             detail=self._detail(first, tuple(others[:MOST_MEMBERS])),
-        )
-
-    def _of_divergence(self, divergence: Divergence) -> Row:
-        self._num += 1
-        return Row(
-            number=self._num,
-            stage=divergence.stage,
-            kind="" if divergence.kind is DifferenceClass.UNCLASSIFIED else divergence.kind.value,
-            what=clip(describe_kind(divergence), ROW_CHARACTERS),
-            candidates=1,
-            queries=1,
-            later=divergence.later_steps,
-            share=None,
-            first=divergence,
-            detail=self._detail(divergence, ()),
         )
 
     def _detail(self, first: Divergence, members: tuple[Divergence, ...]) -> Detail | None:
@@ -284,50 +258,3 @@ class _RowBuilder:
             found = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
         commands = show_commands(first, self._numbers[id(first)], actual_candidate)
         return Detail(clip(found), derivation, members, num_others - len(members), commands)
-
-
-def _coverage_rows(report: ReportContent) -> tuple[tuple[str, str], ...]:
-    c, repeats = report.coverage, {True: "yes", False: "no", None: "not checked"}
-    return (
-        ("candidates compared", f"{c.candidates:,}"),
-        ("candidates expected, actual", f"{c.candidates_expected:,}, {c.candidates_actual:,}"),
-        ("steps compared", f"{c.steps:,}"),
-        ("resolvents compared", f"{c.resolvents:,}"),
-        ("steps compared after near-ties", f"{c.steps_after_near_ties:,}"),
-        ("fields not compared", ", ".join(c.not_compared) or "none"),
-        ("the expected engine repeats itself", repeats[report.determinism.expected]),
-        ("the actual engine repeats itself", repeats[report.determinism.actual]),
-    )
-
-
-def _environment_rows(report: ReportContent) -> tuple[tuple[str, str], ...]:
-    environment, limits = report.environment, report.limits
-    return (
-        ("kgverify", environment.kgverify),
-        ("Python", environment.python),
-        ("platform", environment.platform),
-        ("CPUs", str(environment.num_cpus)),
-        ("limits", ", ".join(f"{field} {getattr(limits, field)}" for field in limits.__struct_fields__)),
-        ("policy", f"{report.policy.name} {report.policy.sha256[:12]}".strip()),
-    )
-
-
-def _engine_lines(engine: EngineInfo) -> list[tuple[str, str]]:
-    lines = {
-        "name": engine.name,
-        "mode": engine.mode,
-        "device": engine.device,
-        "precision": engine.precision,
-        "error of a score": f"{engine.score_error:.3g}",
-        "layout": ", ".join(f"{name} {value}" for name, value in engine.layout.items()),
-        "versions": ", ".join(f"{name} {value}" for name, value in engine.versions.items()),
-        "faults": ", ".join(engine.faults),
-    }
-    return [(name, clip(value) or "none") for name, value in lines.items()]
-
-
-def _commands(report: ReportContent, groups: tuple[tuple[str, tuple[Row, ...]], ...]) -> tuple[str, ...]:
-    first = groups[0][1][0].detail if groups and groups[0][1] else None
-    commands = first.commands if first else ()
-    again = diff_command(report) if report.divergences else ""
-    return (*commands, again) if again else commands or ("kgverify show expected.h5",)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kgverify.comparison.result import Divergence, Value, Verdict
+from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.report.content import ReportContent
@@ -53,7 +53,21 @@ def print_report(
     expected: the expected trace, or its candidate of the first divergence alone, for the steps that agree before that
               divergence; that of the report if not given
     """
-    for part in render_report(report, expected):
+    parts = [_render_verdict(report)]
+    if report.first_cause is not None:
+        if expected is None and report.traces is not None:
+            expected = report.traces.excerpt()
+        parts.append(_render_first_cause(report, report.first_cause, expected))
+    if report.causes:
+        parts.append(_render_causes(report))
+    if report.near_ties:
+        parts.append(_render_near_ties(report))
+    if report.metrics.expected or report.metrics.actual:
+        parts.append(_render_metrics(report))
+    parts.append(_render_equality(report))
+    if report.reasons_of_actual:
+        parts.append(Text(describe_execution(report.reasons_of_actual, report.caches), style="dim"))
+    for part in parts:
         console.print(part, highlight=False)
     if report.divergences and next_commands:
         console.print("\nnext", style="bold")
@@ -79,25 +93,6 @@ def summary_lines(report: ReportContent) -> list[str]:
         others = f"   (the first of {num:,})" if num > 1 else ""
         lines.append(f"  first divergence: {make_visible(describe_divergence(report.first_cause))}{others}")
     return lines
-
-
-def render_report(report: ReportContent, expected: Trace | None = None) -> list[RenderableType]:
-    """Return the parts of the report, in reading order."""
-    parts: list[RenderableType] = [_render_verdict(report)]
-    if report.first_cause is not None:
-        if expected is None and report.traces is not None:
-            expected = report.traces.excerpt()
-        parts.append(_render_first_cause(report, report.first_cause, expected))
-    if report.causes:
-        parts.append(_render_causes(report))
-    if report.near_ties:
-        parts.append(_render_near_ties(report))
-    if report.metrics.expected or report.metrics.actual:
-        parts.append(_render_metrics(report))
-    parts.append(_render_equality(report))
-    if report.reasons_of_actual:
-        parts.append(Text(describe_execution(report.reasons_of_actual, report.caches), style="dim"))
-    return parts
 
 
 def _render_verdict(report: ReportContent) -> RenderableType:
@@ -218,15 +213,12 @@ def _render_causes(report: ReportContent) -> RenderableType:
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     if report.attribution:
-        lines.append(Text(_summary_of_loss(report)))
+        lines.append(Text(_summary_of_loss(report, report.attribution)))
     return Group(*lines)
 
 
-def _summary_of_loss(report: ReportContent) -> str:
+def _summary_of_loss(report: ReportContent, attribution: Attribution) -> str:
     """Describe the loss: `match_facts explains 0.31 of the 0.35 MRR lost`."""
-    attribution = report.attribution
-    if attribution is None:
-        return ""
     lost = attribution.expected - attribution.actual
     parts = [
         f"{report.causes[share.cause].stage if share.cause >= 0 else 'rounding'} explains {share.share:.4f}"

@@ -6,7 +6,7 @@ one. A replay has shown that the stages before it agree. Differences of stages a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -158,101 +158,61 @@ def _read(
     recorded = [side.outputs.get(Stage(stage)) if stage != INPUT else None for side in sides]
     if recorded[0] is not None and recorded[1] is not None:
         is_same = is_same_output(Stage(stage), recorded[0], recorded[1], tolerance)
-        return "recorded", is_same, (_read_output(Stage(stage), sides[0]), _read_output(Stage(stage), sides[1]))
+        lines = (
+            map(clip, render_output(Stage(stage), each, side.names)) for each, side in zip(recorded, sides, strict=True)
+        )
+        left, right = (_Read(None, tuple(each)) for each in lines)
+        return "recorded", is_same, (left, right)
     if stage == Stage.SCORE:
         return _read_scores(sides, tolerance)
-    if stage not in _READERS:
-        return _NOTES[stage], False, (None, None)
-    read = _READERS[stage]
-    reads = read(sides[0]), read(sides[1])
+    reads = _infer(stage, sides[0]), _infer(stage, sides[1])
     is_same = reads[0] is not None and reads[1] is not None and reads[0].key == reads[1].key
     return _NOTES.get(stage, ""), is_same, reads
 
 
-def _read_output(stage: Stage, side: _Side) -> _Read:
-    return _Read(None, tuple(clip(line) for line in render_output(stage, side.outputs[stage], side.names)))
+def _infer(stage: str, side: _Side) -> _Read | None:
+    """Infer the output of a stage from the result of its step; None if the trace does not contain it."""
+    step, names = side.step, side.names
+    found = step.resolvents
+    match stage:
+        case Stage.SELECT:
+            return _Read(step.goal[:1], tuple(clip(names.atom(atom)) for atom in step.goal[:1]))
+        case Stage.MATCH_RULES | Stage.MATCH_FACTS if "resolvents.origin" in side.fields:
+            kind = Origin.RULE if stage == Stage.MATCH_RULES else Origin.FACT
+            clauses = [r.clause for r in found if r.origin_kind == kind]
+            return _Read(clauses, tuple(clip(names.clause(*clause)) for clause in clauses))
+        case Stage.RESOLVE:
+            # The results of each clause, regardless of the names of variables and of the order.
+            return _Read(Counter((r.kind, canonical(r.atoms), r.clause) for r in found), ())
+        case Stage.RENAME:
+            return _Read([(r.content, r.clause) for r in found], tuple(clip(names.resolvent(r)) for r in found))
+        case Stage.CLOSE:
+            text = _describe_closing(step)
+            return _Read(text, (text,))
+        case Stage.LIMIT if "steps.dropped_atoms" in side.fields:
+            counts = step.dropped_atoms, step.dropped_resolvents
+            return _Read(counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",))
+        case Stage.CHOOSE:
+            text = "no resolvent" if step.chosen is None else clip(names.goal(step.chosen[1], step.chosen[0]))
+            return _Read((step.choice, step.chosen), (f"{step.choice}: {text}",))
+        case Stage.ADVANCE if side.following is not None:
+            goal, depth = side.following.goal, side.following.depth
+            return _Read((goal, depth), (clip(names.goal(goal)), f"depth {depth}"))
+        case Stage.FINISH:
+            return _Read(step.outcome, (outcome_name(step.outcome),))
+        case _ if stage == INPUT:
+            return _Read((step.goal, step.depth), (*(clip(names.atom(a)) for a in step.goal), f"depth {step.depth}"))
+    return None
 
 
-def _read_input(side: _Side) -> _Read:
-    goal = side.step.goal
-    return _Read((goal, side.step.depth), (*(clip(side.names.atom(atom)) for atom in goal), f"depth {side.step.depth}"))
-
-
-def _read_selected(side: _Side) -> _Read:
-    first = side.step.goal[:1]
-    return _Read(first, tuple(clip(side.names.atom(atom)) for atom in first))
-
-
-def _read_matches(kind: Origin) -> Callable[[_Side], _Read | None]:
-    def read(side: _Side) -> _Read | None:
-        if "resolvents.origin" not in side.fields:
-            return None
-        clauses = [r.clause for r in side.step.resolvents if r.origin_kind == kind]
-        return _Read(clauses, tuple(clip(side.names.clause(*clause)) for clause in clauses))
-
-    return read
-
-
-def _read_resolved(side: _Side) -> _Read:
-    """Count the results of each clause, regardless of the names of variables and of the order."""
-    made = Counter((r.kind, canonical(r.atoms), r.clause) for r in side.step.resolvents)
-    return _Read(made, ())
-
-
-def _read_resolvents(side: _Side) -> _Read:
-    found = side.step.resolvents
-    return _Read([(r.content, r.clause) for r in found], tuple(clip(side.names.resolvent(r)) for r in found))
-
-
-def _read_closing(side: _Side) -> _Read:
-    step = side.step
+def _describe_closing(step: StepView) -> str:
     kinds = {r.kind for r in step.resolvents}
     if GoalKind.TRUE in kinds:
-        text = "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {len(step.resolvents)} resolvents"
-    elif kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
-        text = "FALSE: no resolvent is left"
-    else:
-        text = "nothing to close"
-    return _Read(text, (text,))
+        return "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {len(step.resolvents)} resolvents"
+    if kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
+        return "FALSE: no resolvent is left"
+    return "nothing to close"
 
-
-def _read_limit(side: _Side) -> _Read | None:
-    if "steps.dropped_atoms" not in side.fields:
-        return None
-    counts = side.step.dropped_atoms, side.step.dropped_resolvents
-    return _Read(counts, (f"dropped {counts[0]:,} by max_atoms, {counts[1]:,} by max_resolvents",))
-
-
-def _read_choice(side: _Side) -> _Read:
-    step = side.step
-    text = "no resolvent" if step.chosen is None else clip(side.names.goal(step.chosen[1], step.chosen[0]))
-    return _Read((step.choice, step.chosen), (f"{step.choice}: {text}",))
-
-
-def _read_next_goal(side: _Side) -> _Read | None:
-    if side.following is None:
-        return None
-    goal = side.following.goal
-    return _Read((goal, side.following.depth), (clip(side.names.goal(goal)), f"depth {side.following.depth}"))
-
-
-def _read_outcome(side: _Side) -> _Read:
-    return _Read(side.step.outcome, (outcome_name(side.step.outcome),))
-
-
-_READERS: Final[dict[str, Callable[[_Side], _Read | None]]] = {
-    INPUT: _read_input,
-    Stage.SELECT: _read_selected,
-    Stage.MATCH_RULES: _read_matches(Origin.RULE),
-    Stage.MATCH_FACTS: _read_matches(Origin.FACT),
-    Stage.RESOLVE: _read_resolved,
-    Stage.RENAME: _read_resolvents,
-    Stage.CLOSE: _read_closing,
-    Stage.LIMIT: _read_limit,
-    Stage.CHOOSE: _read_choice,
-    Stage.ADVANCE: _read_next_goal,
-    Stage.FINISH: _read_outcome,
-}
 
 _NOTES: Final[dict[str, str]] = {
     INPUT: "the goal that the step begins with",

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.trace.model.columns import Candidates, Columns, Digests, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Digests, starts_of
 
 Words = NDArray[np.uint64]
 
@@ -89,7 +89,7 @@ def _compute(columns: Columns, num: int) -> list[Words]:
     return digests
 
 
-def candidate_keys(candidates: Candidates) -> Words:
+def candidate_keys(candidates: Candidates | CandidateSet) -> Words:
     """Return uint64 [N], a hash of each candidate's query, side and atom."""
     key = np.zeros(len(candidates.query), np.uint64)
     for values in (candidates.query, candidates.side, *candidates.atom.T):

@@ -1,0 +1,34 @@
+"""The templates of a report."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+
+def read_template(name: str) -> str:
+    """Return the text of a template, or of a file beside it."""
+    return (files("kgverify.report") / "templates" / name).read_text("utf-8")
+
+
+def render_template(
+    name: str, *, escape: Callable[[str], str], is_markup: bool, filters: Iterable[Callable[..., Any]], **values: Any
+) -> str:
+    """Render a template. `escape` is applied to every text but `Markup`; is_markup: whether HTML is escaped after that."""
+    environment = Environment(
+        loader=PackageLoader("kgverify.report"),
+        autoescape=is_markup,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=partial(_finalize, escape),
+    )
+    environment.filters.update({each.__name__: each for each in filters})
+    return environment.get_template(name).render(**values)
+
+
+def _finalize(escape: Callable[[str], str], value: Any) -> Any:
+    return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value
