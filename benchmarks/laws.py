@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 
 import torch
-from fault_search import find_breakers
+from fault_search import REPLICAS, find_breakers
 
 from kgverify.faults.catalogue import FAULTS
 from kgverify.laws.case import Case, Finding
@@ -79,9 +79,9 @@ def print_power(laws: Sequence[Law], faults: Sequence[str], seed: int, num: int)
     caught = without_replica = 0
     for fault in faults:
         breakers = find_breakers(compiled_maker(faults=[fault]), laws, seed=seed, most_problems=num)
-        names = sorted(breakers, key=lambda name: (LAWS[name].is_replica, breakers[name]))
+        names = sorted(breakers, key=lambda name: (name in REPLICAS, breakers[name]))
         caught += bool(names)
-        without_replica += any(not LAWS[name].is_replica for name in names)
+        without_replica += any(name not in REPLICAS for name in names)
         told = ", ".join(f"{name} ({breakers[name]})" for name in names[:4]) or "-"
         print(f"{fault:26}{told}{f' and {len(names) - 4} more' if len(names) > 4 else ''}", flush=True)
     print(

@@ -4,15 +4,12 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import StringIO
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from rich.console import Console
-
-from kgverify.comparison.result import Value, Verdict
+from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
@@ -22,7 +19,7 @@ from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
-from kgverify.report.render.terminal import print_report
+from kgverify.report.render.terminal import report_text
 from kgverify.runs.run import Run, reference_pipeline
 from kgverify.testing.checking.check import check_problems, verify_problems
 from kgverify.testing.checking.engine_makers import (
@@ -33,9 +30,9 @@ from kgverify.testing.checking.engine_makers import (
     find_supported,
     make_once,
 )
-from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure
+from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.problems.decode import draw_problems
-from kgverify.testing.problems.problem import DEFAULT_SIZES, Problem
+from kgverify.testing.problems.problem import GRAPH_SIZES, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import shrink
@@ -64,10 +61,6 @@ LARGEST_PART: Final = 512
 PART_SECONDS: Final = 5.0
 SHRINK_CALLS: Final = 600
 SHRINK_SECONDS: Final = 15.0
-SLOTS: Final = 64
-"""Slots of an engine on a graph."""
-WIDTH: Final = 120
-"""Columns of the report of a run on a graph."""
 MOST_FRAMES: Final = 4
 """Stack frames of a crash that a report shows."""
 MOST_LINES: Final = 24
@@ -131,7 +124,7 @@ class Conformance:
             return f"{self.engine}: nothing was checked{skipped}"
         lines = [f"{self.engine} does not conform: {checked}", ""]
         if self.failure is not None:
-            lines += describe_failure(self.failure)
+            lines += _describe_failure(self.failure)
             if self.exception is not None:
                 frames = _list_frames(self.exception)[:MOST_FRAMES]
                 lines += [f"{'' if i else 'raised at:':<10} {frame}" for i, frame in enumerate(frames)]
@@ -215,10 +208,18 @@ def check_engine(
             size = min(2 * size, LARGEST_PART)
     crash: BaseException | None = None
     if failure is not None and failure.signature.kind != UNDECIDED:
-        failure, neighbour = _shrink(failure, make_pipeline, lockstep)
+        # A failure that does not occur again stays as it is.
+        with suppress(UserError):
+            shrunk = shrink(failure, make_pipeline, lockstep=lockstep, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS)
+            failure, neighbour = shrunk.failure, shrunk.change
         crash = _find_exception(failure, make_pipeline) if failure.signature.kind == CRASH else None
     elif violations and failure is None:
-        violations[0], neighbour = _shrink_violation(violations[0], chosen, make_pipeline)
+        law = next(law for law in chosen if law.name == violations[0].law)
+        with suppress(UserError):
+            shrunk, violations[0] = shrink_violation(
+                violations[0], make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
+            )
+            neighbour = shrunk.change
     return Conformance(
         engine=getattr(factory, "__name__", type(factory).__name__),
         num_problems=done,
@@ -264,34 +265,9 @@ def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None
     if run is None:
         assert graph is not None
         run = Run(graph if isinstance(graph, KnowledgeGraph) else load_graph(graph))
-    sizes = DEFAULT_SIZES._replace(slots=SLOTS, match_window=4 * SLOTS, score_window=2 * SLOTS, pool=1024)
-    verification = verify(run, reference_pipeline(run), as_maker(factory)(run, sizes))
-    if verification.report.verdict is Verdict.AGREE:
-        return ""
-    text = StringIO()
-    print_report(verification.report, Console(file=text, width=WIDTH, no_color=True), expected=verification.expected)
-    return text.getvalue()
-
-
-def _shrink_violation(violation: Violation, laws: Sequence[Law], make_pipeline: MakePipeline) -> tuple[Violation, str]:
-    """Return the shrunk violation, and the change after which the law holds; unchanged if it does not occur again."""
-    law = next(law for law in laws if law.name == violation.law)
-    try:
-        shrunk, smaller = shrink_violation(
-            violation, make_pipeline, law=law, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS
-        )
-    except UserError:
-        return violation, ""
-    return smaller, shrunk.change
-
-
-def _shrink(failure: Failure, make_pipeline: MakePipeline, lockstep: bool) -> tuple[Failure, str]:
-    """Return the shrunk failure, and the change after which both sides agree; unchanged if it does not occur again."""
-    try:
-        shrunk = shrink(failure, make_pipeline, lockstep=lockstep, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS)
-    except UserError:
-        return failure, ""
-    return shrunk.failure, shrunk.change
+    verification = verify(run, reference_pipeline(run), as_maker(factory)(run, GRAPH_SIZES))
+    report = verification.report
+    return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 
 
 def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseException | None:
@@ -303,7 +279,7 @@ def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseExcept
     return None
 
 
-def describe_failure(failure: Failure) -> list[str]:
+def _describe_failure(failure: Failure) -> list[str]:
     """Return lines with the first cause of a failure, both values in names, and the problem."""
     divergence = failure.divergence
     if divergence is None:
@@ -315,10 +291,12 @@ def describe_failure(failure: Failure) -> list[str]:
         lines += [f"   goal        {divergence.goal}"] if divergence.goal else []
         lines += [f"   field       {divergence.field}"]
         lines += [f"   difference  {divergence.kind.value}: {divergence.evidence}"]
-        lines += _value_lines("expected", divergence.expected) + _value_lines("actual", divergence.actual)
+        for title, value in (("expected", divergence.expected), ("actual", divergence.actual)):
+            values = value if isinstance(value, list) else str(value).splitlines()
+            lines += label_lines(title, values or ["nothing"])
     if not failure.is_alone:
         lines.append(f"   only in one run with {len(failure.group) - 1} other problems")
-    return [*lines, "problem:", *problem_lines(failure.problem)]
+    return [*lines, "problem:", *_problem_lines(failure.problem)]
 
 
 def _list_frames(error: BaseException) -> list[str]:
@@ -329,15 +307,10 @@ def _list_frames(error: BaseException) -> list[str]:
     return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(frames[first + 1 :])]
 
 
-def problem_lines(problem: Problem) -> list[str]:
+def _problem_lines(problem: Problem) -> list[str]:
     """Return the problem as lines of text, cut in the middle if it is long."""
     lines = [f"   {line}" for line in str(problem).splitlines()]
     if len(lines) > MOST_LINES:
         half = MOST_LINES // 2
         lines[half:-half] = [f"   ... {len(lines) - 2 * half} lines more"]
     return lines
-
-
-def _value_lines(title: str, value: Value) -> list[str]:
-    lines = [str(line) for line in value] if isinstance(value, list | tuple) else str(value).splitlines()
-    return [f"   {title if not i else '':<12}{line}" for i, line in enumerate(lines or ["nothing"])]

@@ -3,7 +3,6 @@
 Every pytest run loads it in an environment that has kgverify, so nothing heavy is imported before it is used.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -77,24 +76,21 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
 
 def load_engine(spec: str, mode: str) -> Callable[..., Any]:
     """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for others."""
-    if spec == "compiled":
-        from kgverify.testing.checking.engine_makers import compiled_maker
+    from kgverify.errors import UserError
+    from kgverify.testing.checking.engine_makers import compiled_maker, load_factory
 
+    if spec == "compiled":
         return compiled_maker(mode=mode)
     if spec == "reference":
         from kgverify.engines.reference.engine import ReferenceEngine
 
         return ReferenceEngine
-    module, _, name = spec.partition(":")
-    if not name:
+    if ":" not in spec:
         raise pytest.UsageError(f"--kgverify-engine: expected module:factory, found {spec!r}")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise pytest.UsageError(f"--kgverify-engine: cannot load {spec!r}: {error}") from None
-    factory: Callable[..., Any] = found
+        factory: Callable[..., Any] = load_factory(spec, "--kgverify-engine")
+    except UserError as error:
+        raise pytest.UsageError(f"--kgverify-engine: cannot load {spec!r}: {error.message}") from None
     return factory
 
 

@@ -20,7 +20,7 @@ from kgverify.testing.checking.engine_makers import (
     as_maker,
     load_factory,
 )
-from kgverify.testing.problems.problem import DEFAULT_SIZES
+from kgverify.testing.problems.problem import GRAPH_SIZES
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
@@ -32,8 +32,6 @@ EngineLike: TypeAlias = str | Callable[..., Any] | Engine
 """`compiled`, `reference`, `module:name`, an engine, or a class or function that makes one of (program, limits, policy)."""
 
 ALL: Final = "all"
-_SIZES: Final = DEFAULT_SIZES._replace(slots=64, match_window=256, score_window=128, pool=1024)
-"""Sizes of a batch, for makers of pipelines."""
 
 
 def make_run(
@@ -110,8 +108,8 @@ def make_pipeline(
         engine = load_factory(engine, "--engine")
     if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
         made = adapt_engine(engine)
-        return as_maker(lambda program, limits, policy: made)(run, _SIZES)
-    return as_maker(engine)(run, _SIZES)  # type: ignore[arg-type]
+        return as_maker(lambda program, limits, policy: made)(run, GRAPH_SIZES)
+    return as_maker(engine)(run, GRAPH_SIZES)  # type: ignore[arg-type]
 
 
 def list_faults(faults: str | Sequence[str]) -> tuple[str, ...]:

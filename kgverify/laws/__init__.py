@@ -8,7 +8,6 @@
 from kgverify.laws.catalogue import LAWS, find_law
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
-from kgverify.laws.statements.machinery_laws import same_as
 from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.reproducers.text_format import render_reproducer
@@ -23,6 +22,5 @@ __all__ = [
     "find_law",
     "make_law_reproducer",
     "render_reproducer",
-    "same_as",
     "shrink_violation",
 ]

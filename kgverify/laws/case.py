@@ -19,14 +19,11 @@ from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
 from kgverify.program.stages import Stage
 from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import RANK_TOLERANCE
-from kgverify.runs.run import Pipeline, Run, build_header
+from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.testing.checking.engine_makers import MakePipeline
-from kgverify.testing.problems.merge import Merged, merge
-from kgverify.testing.problems.problem import Problem, Sizes
+from kgverify.testing.problems.merge import Merged
+from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
-from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.trace import Trace
 from kgverify.trace.model.validate import check_columns
 
 
@@ -66,14 +63,14 @@ class Finding(NamedTuple):
 
     candidate: its row in the columns of the case; -1 if the finding is not about one
     step:      in its derivation; -1 if the finding is not about one
-    stage:     the stage that the law is about
+    stage:     the stage that the law is about; None for an exception
     field:     the value that differs
     query:     of the run, if the finding is not about a candidate
     """
 
     candidate: int
     step: int
-    stage: Stage
+    stage: Stage | None
     field: str
     expected: str
     actual: str
@@ -86,11 +83,6 @@ class Case:
 
     merged: Merged
     make_pipeline: MakePipeline
-
-    @classmethod
-    def of(cls, problems: Sequence[Problem], make_pipeline: MakePipeline) -> "Case":
-        """Return the case of problems that can share a run. UserError if they cannot."""
-        return cls(merge(problems), make_pipeline)
 
     @property
     def run(self) -> Run:
@@ -140,24 +132,17 @@ class Case:
     @cached_property
     def columns(self) -> Columns:
         """The engine's results for the candidates. UserError if the columns are inconsistent."""
-        return self.checked(self.engine.prove(self.candidates), self.engine)
-
-    def checked(self, columns: Columns, engine: Engine) -> Columns:
-        """Return the columns. UserError if they are inconsistent."""
-        check_columns(
-            columns,
-            self.program.symbols,
-            f"engine {engine.info.name}",
-            num_rules=len(self.program.rules),
-            num_facts=len(self.program.facts),
-        )
+        columns, program = self.engine.prove(self.candidates), self.program
+        where = f"engine {self.engine.info.name}"
+        check_columns(columns, program.symbols, where, num_rules=len(program.rules), num_facts=len(program.facts))
         return columns
 
     @cached_property
     def is_aligned(self) -> bool:
         """True if the columns list each candidate once, in the order given."""
         reported = self.columns.candidates
-        return is_same_set(self.candidates, CandidateSet(reported.query, reported.side, reported.atom))
+        pairs: Any = zip(self.candidates, (reported.query, reported.side, reported.atom), strict=True)
+        return all(np.array_equal(left, right) for left, right in pairs)
 
     @cached_property
     def positions(self) -> Positions:
@@ -167,9 +152,12 @@ class Case:
     @cached_property
     def rankings(self) -> Rankings | None:
         """The pipeline's ranks of the results; None if a log-probability is not finite."""
-        if not np.isfinite(self.columns.candidates.log_probability).all():
-            return None
-        return rank(self.pipeline, self.columns.candidates, self.run)
+        return self.rank(self.columns.candidates)
+
+    def rank(self, candidates: Candidates) -> Rankings | None:
+        """Rank the candidates that are in a ranking; None if a log-probability is not finite."""
+        rows = np.flatnonzero(candidates.side != Side.NONE)
+        return self.pipeline.rank_finite(self.run, take_candidates(candidates, rows))
 
     @cached_property
     def steps(self) -> list[StepView]:
@@ -205,21 +193,7 @@ class Case:
     @cached_property
     def names(self) -> Names:
         """The renderer of ids in names."""
-        columns = empty_columns()
-        return Names(
-            Trace(
-                header=build_header(self.run, self.engine),
-                symbols=self.program.symbols,
-                columns=columns,
-                digests=compute_digests(columns),
-                rankings=None,
-                facts=self.program.facts,
-                fact_lines=self.program.fact_lines,
-                fields=frozenset(),
-                is_complete=True,
-                source="",
-            )
-        )
+        return Names(build_trace(self.run, self.engine, empty_columns(), None))
 
     def vary(self, *, limits: Limits | None = None, policy: Policy | None = None, sizes: Sizes | None = None) -> Engine:
         """Make the engine again, with other limits or other sizes of the batch."""
@@ -242,15 +216,3 @@ class Case:
         if 0 <= finding.candidate < len(self.columns.candidates.query):
             query = int(self.columns.candidates.query[finding.candidate])
         return int(self.merged.owner[query]) if 0 <= query < len(self.merged.owner) else len(self.merged.problems) - 1
-
-
-def rank(pipeline: Pipeline, candidates: Candidates, run: Run) -> Rankings:
-    """Rank the candidates that are in a ranking with the pipeline."""
-    rows = np.flatnonzero(candidates.side != Side.NONE)
-    return pipeline.rank(take_candidates(candidates, rows), run.triples, RANK_TOLERANCE)
-
-
-def is_same_set(one: CandidateSet, other: CandidateSet) -> bool:
-    """Return whether two sets hold the same candidates in the same order."""
-    pairs: Any = zip(one, other, strict=True)
-    return all(np.array_equal(left, right) for left, right in pairs)

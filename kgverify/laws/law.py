@@ -8,7 +8,8 @@ from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
 from kgverify.runs.delta_debugging import halve
 from kgverify.testing.checking.engine_makers import MakePipeline
-from kgverify.testing.problems.merge import group_problems
+from kgverify.testing.checking.failure import LAW, Failure, Signature
+from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.problem import Problem
 
 MOST_VIOLATIONS = 10
@@ -24,14 +25,12 @@ class Law:
     statement:  the law in words
     find:       yields the violations in a case
     needs_rows: whether the law is not checked if candidates are lost or doubled
-    is_replica: whether it computes resolvents or scores again, as another prover would
     """
 
     name: str
     statement: str
     find: Find
     needs_rows: bool = True
-    is_replica: bool = False
 
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
@@ -49,31 +48,35 @@ def law(statement: str, **options: Any) -> Callable[[Find], Law]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Violation:
-    """A problem on which an engine breaks a law.
+class Violation(Failure):
+    """A problem on which an engine breaks a law: a failure whose signature names the law.
 
-    law:     its name
-    stage:   the stage that the law is about; empty for an exception
-    index:   of the problem among those checked
-    problem: that breaks the law
-    group:   the problems, this one among them, that break it in one run; the problem itself if it does so alone
     candidate, goal: in names; empty if the violation is not about one
-    step:    -1 if the violation is not about one
-    field, expected, actual: the value that differs, by the law and as found
+    step:            -1 if the violation is not about one
+    expected, actual: the value that differs, by the law and as found
     """
 
-    law: str
     statement: str
-    stage: str
-    index: int
-    problem: Problem
-    group: tuple[Problem, ...]
     candidate: str = ""
     step: int = -1
     goal: str = ""
-    field: str
     expected: str
     actual: str
+
+    @property
+    def law(self) -> str:
+        """The law's name."""
+        return self.signature.situation
+
+    @property
+    def stage(self) -> str:
+        """The stage that the law is about; empty for an exception."""
+        return self.signature.stage
+
+    @property
+    def field(self) -> str:
+        """The name of the value that differs."""
+        return self.signature.field
 
     def __str__(self) -> str:
         """Return the law, the step that breaks it, the two values and the problem as text."""
@@ -119,7 +122,7 @@ def find_violations(
     make_pipeline: MakePipeline, problems: Sequence[Problem], laws: Sequence[Law], indices: Sequence[int]
 ) -> Iterator[Violation]:
     """Yield at most one violation of each law for each of the problems, which must be able to share a run."""
-    case = Case.of(problems, make_pipeline)
+    case = Case(merge(problems), make_pipeline)
     for law in laws:
         seen = set()
         try:
@@ -146,17 +149,9 @@ def _blame(
         for part in (slice(0, middle), slice(middle, None)):
             yield from find_violations(make_pipeline, problems[part], [law], indices[part])
         return
-    yield Violation(
-        law=law.name,
-        statement=law.statement,
-        stage="",
-        index=indices[0],
-        problem=problems[0],
-        group=tuple(problems),
-        field="exception",
-        expected="none",
-        actual=f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}",
-    )
+    actual = f"{type(error).__name__}: {error.message if isinstance(error, UserError) else error}"
+    finding = Finding(-1, -1, None, "exception", "none", actual)
+    yield _make_violation(law, finding, indices[0], problems[0], tuple(problems))
 
 
 def _describe(law: Law, case: Case, finding: Finding, member: int, indices: Sequence[int]) -> Violation:
@@ -167,17 +162,29 @@ def _describe(law: Law, case: Case, finding: Finding, member: int, indices: Sequ
         candidate = case.names.atom(tuple(candidates.atom[finding.candidate].tolist()))
         if finding.step >= 0 and row < case.first_step[finding.candidate + 1]:
             goal = case.names.goal(case.steps[row].goal)
+    problems = case.merged.problems
+    return _make_violation(law, finding, indices[member], problems[member], problems, candidate, goal)
+
+
+def _make_violation(
+    law: Law,
+    finding: Finding,
+    index: int,
+    problem: Problem,
+    group: tuple[Problem, ...],
+    candidate: str = "",
+    goal: str = "",
+) -> Violation:
     return Violation(
-        law=law.name,
         statement=law.statement,
-        stage=finding.stage,
-        index=indices[member],
-        problem=case.merged.problems[member],
-        group=case.merged.problems,
+        index=index,
+        problem=problem,
+        group=group,
+        signature=Signature(finding.stage or "", finding.field, LAW, law.name),
+        message=f"expected {finding.expected}, found {finding.actual}",
         candidate=candidate,
         step=finding.step,
         goal=goal,
-        field=finding.field,
         expected=finding.expected,
         actual=finding.actual,
     )

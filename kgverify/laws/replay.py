@@ -9,7 +9,7 @@ from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
 from kgverify.testing.checking.check import judge
 from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, find_maker
-from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way
+from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way, label_lines
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
 
@@ -75,8 +75,8 @@ class Replay:
             lines = [f"{self.verdict.value}   in another way: {found.signature}", f"   was         {before}"]
         if found.candidate:
             lines.append(f"   candidate   {found.candidate}" + (f", step {found.step}" if found.step >= 0 else ""))
-        lines += _label("expected", found.expected) + _label("actual", found.actual)
-        return lines + _label("message", tuple(found.message.splitlines()))
+        lines += label_lines("expected", found.expected) + label_lines("actual", found.actual)
+        return lines + label_lines("message", tuple(found.message.splitlines()))
 
 
 @saving_bugs()
@@ -103,7 +103,3 @@ def assert_agrees(reproducer: Reproducer | str | Path, engine: EngineSpec | Make
     found = replay(reproducer, engine)
     if found.verdict is not Verdict.AGREE:
         raise AssertionError(f"{found.reproducer.engine}\n{found}\n\n{found.reproducer.problem}")
-
-
-def _label(name: str, lines: tuple[str, ...]) -> list[str]:
-    return [f"   {name if not i else '':<11} {line}" for i, line in enumerate(lines)]

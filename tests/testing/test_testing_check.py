@@ -12,7 +12,7 @@ from kgverify.program.program import NamedRule
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking import check
 from kgverify.testing.checking.check import check_problems, judge, verify_problems
-from kgverify.testing.checking.engine_makers import compiled_maker, engine_maker
+from kgverify.testing.checking.engine_makers import as_maker, compiled_maker
 from kgverify.testing.checking.failure import CRASH
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
@@ -65,7 +65,7 @@ def test_an_engine_that_raises_an_exception_is_a_failure_of_the_problem_that_mak
 
     poisoned = Problem(queries=(NamedAtom("p", "a", "poison"),), limits=PROBLEMS[0].limits)
     problems = [*PROBLEMS[:20], poisoned]
-    (failure,) = check_problems(problems, engine_maker(make_engine))
+    (failure,) = check_problems(problems, as_maker(make_engine))
     assert (failure.index, failure.problem, failure.is_alone) == (20, poisoned, True)
     assert failure.signature == ("", "", CRASH, "ZeroDivisionError")
     assert failure.message == "poison"

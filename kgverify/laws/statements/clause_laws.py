@@ -1,16 +1,18 @@
 """Laws of clauses: each resolvent is what its clause makes of the goal, and every proved candidate is true."""
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
+from string import ascii_letters
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import StepView
-from kgverify.engines.adapters.resolution import Atoms, Ids, Yield, number_variables
+from kgverify.engines.adapters.resolution import Atoms, Clauses, Ids, Yield, number_variables
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.program import Program, Symbols
 from kgverify.program.stages import Stage
 
 Relation = NDArray[np.float32]
@@ -20,8 +22,9 @@ Relation = NDArray[np.float32]
 class Model:
     """The least model of rules and facts in ids (van Emden and Kowalski 1976).
 
-    Rules are applied to all constants at once until nothing new follows. A rule's body is a product of relations, summed over
-    the variables that its head lacks. A variable of the head alone stands for every constant.
+    Rules are applied to all constants at once until nothing new follows. A rule's body is a product of relations, and of a
+    vector for each term: a constant's selects it, a variable's is all ones. So a variable of the head alone stands for every
+    constant, and the product is summed over the variables that the head lacks.
     """
 
     def __init__(self, facts: Iterable[Ids], rules: Iterable[tuple[Ids, Atoms]], constants: Iterable[int]) -> None:
@@ -51,42 +54,24 @@ class Model:
         return self._relations[predicate]
 
     def _apply(self, head: Ids, body: Atoms) -> bool:
-        operands, labels = [], []
-        for predicate, a, b in body:
-            operand: NDArray[np.float32] = self._relation(predicate)
-            label = ""
-            if b >= 0:
-                operand = operand[:, self._place[b]]
-            if a >= 0:
-                operand = operand[self._place[a]]
-            for term in (a, b):
-                label += _letter(term) if term < 0 else ""
-            operands.append(operand)
-            labels.append(label)
-        bound = "".join(labels)
-        out = "".join(dict.fromkeys(_letter(t) for t in head[1:] if t < 0 and _letter(t) in bound))
-        subscripts = f"{','.join(labels)}->{out}"
+        """Add the instances of a head that follow from the relations of its body; return whether any is new."""
+        letters: dict[int, str] = {}
+        labels = [
+            "".join(letters.setdefault(term, ascii_letters[len(letters)]) for term in atom[1:])
+            for atom in (*body, head)
+        ]
+        identity, ones = np.eye(self._size, dtype=np.float32), np.ones(self._size, np.float32)
+        vectors = [identity[self._place[term]] if term >= 0 else ones for term in letters]
+        operands = [*(self._relation(predicate) for predicate, _, _ in body), *vectors]
+        out = "".join(dict.fromkeys(labels.pop()))
+        subscripts = f"{','.join([*labels, *letters.values()])}->{out}"
         path = _path(subscripts, tuple(each.shape for each in operands))
         derived = np.einsum(subscripts, *operands, optimize=path) > 0
-        # The head's matrix, over both arguments.
-        axes = np.arange(self._size)
-        first, second = (axes if t < 0 else np.array([self._place[t]]) for t in head[1:])
-        rows, columns = np.meshgrid(first, second, indexing="ij")
-        index = {_letter(t): grid_of for t, grid_of in zip(head[1:], (rows, columns), strict=True) if t < 0}
-        holds = derived[tuple(index[letter] for letter in out)] if out else np.broadcast_to(derived, rows.shape)
-        if head[1] < 0 and head[1] == head[2]:
-            holds = holds & (rows == columns)
+        holds = derived if len(out) == 2 else np.diag(derived)
         relation = self._relation(head[0])
-        before = relation[rows, columns]
-        is_new = holds & (before == 0)
-        if not is_new.any():
-            return False
-        relation[rows[is_new], columns[is_new]] = 1
-        return True
-
-
-def _letter(variable: int) -> str:
-    return "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[-1 - variable]
+        is_new = bool((holds & (relation == 0)).any())
+        relation[holds] = 1
+        return is_new
 
 
 @lru_cache(maxsize=1 << 12)
@@ -115,7 +100,6 @@ def _steps(case: Case) -> Iterator[tuple[int, StepView, Ids | None]]:
     " excluded atom; its body and the rest of the goal under the most general unifier, facts but the excluded atom deleted,"
     " variables numbered, are the resolvent.",
     needs_rows=False,
-    is_replica=True,
 )
 def _made_by_clause(case: Case) -> Iterator[Finding]:
     for row, step, excluded in _steps(case):
@@ -148,7 +132,6 @@ def _made_by_clause(case: Case) -> Iterator[Finding]:
     "Every clause that matches the selected atom gives a resolvent, or what it gives is a visited goal, comes after TRUE,"
     " or is counted as dropped by a limit.",
     needs_rows=False,
-    is_replica=True,
 )
 def _complete_step(case: Case) -> Iterator[Finding]:
     visited: set[Atoms] = set()
@@ -201,55 +184,37 @@ def _fact_proves(case: Case) -> Iterator[Finding]:
     needs_rows=False,
 )
 def _sound(case: Case) -> Iterator[Finding]:
-    candidates = case.columns.candidates
-    models = _Models(case)
+    candidates, symbols, problems = case.columns.candidates, case.program.symbols, case.merged.problems
+
+    @cache
+    def program_of(index: int) -> tuple[Symbols, Clauses]:
+        problem = problems[index]
+        queries = (*problem.queries, *problem.unranked)
+        program = Program.from_names(problem.facts, problem.rules, queries, problem.domain)
+        return program.symbols, Clauses(program, exclude_query=False)
+
+    @cache
+    def model_of(index: int, excluded: Ids | None) -> Model:
+        own, clauses = program_of(index)
+        kept = (fact for fact in clauses.facts if fact != excluded)
+        return Model(kept, clauses.rules, range(len(own.constants)))
+
+    def find_own(ids: Mapping[str, int], name: str) -> int | None:
+        # In a run with others, the number of the problem stands before each name.
+        return ids.get(name.partition(":")[2] if len(problems) > 1 else name)
+
     for row in np.flatnonzero(candidates.outcome == Outcome.PROVED).tolist():
-        p, a, b = candidates.atom[row].tolist()
-        problem = int(case.merged.owner[candidates.query[row]])
-        if not models.follows(problem, (p, a, b)):
+        index = int(case.merged.owner[candidates.query[row]])
+        own, _ = program_of(index)
+        p, *terms = candidates.atom[row].tolist()
+        predicate = find_own(own.predicate_ids, symbols.predicates[p])
+        first, second = (t if t < 0 else find_own(own.constant_ids, symbols.constants[t]) for t in terms)
+        if len(own.constants) > MOST_CONSTANTS or predicate is None or first is None or second is None:
+            continue
+        atom = predicate, first, second
+        is_excluded = case.clauses.excluded(candidates.atom[row]) is not None
+        if not model_of(index, atom if is_excluded else None).has_instance(atom):
             yield Finding(row, -1, Stage.CLOSE, "outcome", "an outcome other than PROVED: no proof exists", "PROVED")
-
-
-class _Models:
-    """The least models of the problems of a case, each computed when it is needed."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._models: dict[tuple[int, Ids | None], Model] = {}
-
-    def follows(self, problem: int, atom: Ids) -> bool:
-        facts, rules, constants = self._parts[problem]
-        if len(constants) > MOST_CONSTANTS or not {t for t in atom[1:] if t >= 0} <= constants:
-            return True
-        key = problem, self._case.clauses.excluded(atom)
-        if key not in self._models:
-            kept = (fact for fact in facts if fact != key[1])
-            self._models[key] = Model(kept, rules, sorted(constants))
-        return self._models[key].has_instance(atom)
-
-    @cached_property
-    def _parts(self) -> list[tuple[list[Ids], list[tuple[Ids, Atoms]], set[int]]]:
-        """The facts, rules and constants of each problem, found by their names."""
-        case = self._case
-        symbols, clauses = case.program.symbols, case.clauses
-        num = len(case.merged.problems)
-
-        def owner(name: str) -> int:
-            return int(name[: name.index(":")]) if num > 1 else 0
-
-        of_predicate = [owner(name) for name in symbols.predicates]
-        parts: list[tuple[list[Ids], list[tuple[Ids, Atoms]], set[int]]] = []
-        for i, problem in enumerate(case.merged.problems):
-            prefix = f"{i}:" if num > 1 else ""
-            parts.append(([], [], {symbols.constant_ids[prefix + name] for name in problem.domain}))
-        for fact in clauses.facts:
-            facts, _, constants = parts[of_predicate[fact[0]]]
-            # The other facts spread the ids, and no goal reaches them.
-            if fact[1] in constants and fact[2] in constants:
-                facts.append(fact)
-        for head, body in clauses.rules:
-            parts[of_predicate[head[0]]][1].append((head, body))
-        return parts
 
 
 def _stage_of_atoms(case: Case, found: Atoms, wanted: Atoms, excluded: Ids | None) -> Stage:

@@ -1,8 +1,8 @@
 """Comparison of two runs of the same candidates by one engine."""
 
 from collections.abc import Iterator
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from itertools import pairwise, zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +16,18 @@ LOG_PROBABILITY_ERROR = 1e-6
 """The tolerance of a step's log-probability, in nats, beyond the effect of the scores' errors."""
 
 
-class _Taken(NamedTuple):
-    candidates: Candidates
-    steps: list[StepView]
-    first_step: list[int]
-
-    @classmethod
-    def of(cls, columns: Columns, steps: list[StepView]) -> "_Taken":
-        return cls(columns.candidates, steps, starts_of(columns.candidates.num_steps).tolist())
-
-
-def differing(case: Case, actual: Columns, stage: Stage, *, exactly: bool = False) -> Iterator[Finding]:
-    """Yield the first difference of each derivation of the case from another run of the same candidates.
+def differing(
+    case: Case, actual: Columns, stage: Stage, expected: Columns | None = None, *, exactly: bool = False
+) -> Iterator[Finding]:
+    """Yield the first difference of each derivation from another run of the same candidates.
 
     Scores may differ by the engine's declared error on both sides. Nothing is reported from a choice on whose scores are
-    closer than that. `exactly` allows no difference.
+    closer than that.
+
+    expected: the columns to compare with; all of the case if not given
+    exactly:  whether to allow no difference
     """
-    expected = case.columns
+    expected = expected or case.columns
     error = 0.0 if exactly else 2 * case.score_error
     if is_same(expected, actual, error):
         return
@@ -40,28 +35,30 @@ def differing(case: Case, actual: Columns, stage: Stage, *, exactly: bool = Fals
     if num[0] != num[1]:
         yield Finding(-1, -1, Stage.RECYCLE, "candidates", f"{num[0]} candidates", f"{num[1]} candidates")
         return
-    left, right = (_Taken.of(case.columns, case.steps), _Taken.of(actual, read_steps(actual)))
+    left, right = _group_steps(expected), _group_steps(actual)
     for row in range(num[0]):
-        found = _first_difference(left, right, row, error, case.names)
+        both = (expected.candidates, actual.candidates), (left[row], right[row])
+        found = _first_difference(*both, row, error, case.names)
         if found is not None:
-            step, field, one, other = found
-            yield Finding(row, step, stage, field, one, other)
+            yield Finding(row, found[0], stage, *found[1:])
+
+
+def _group_steps(columns: Columns) -> list[list[StepView]]:
+    """Return the steps of each candidate."""
+    steps = read_steps(columns)
+    return [steps[a:b] for a, b in pairwise(starts_of(columns.candidates.num_steps).tolist())]
 
 
 def is_same(expected: Columns, actual: Columns, error: float) -> bool:
     """Return whether all columns are equal, within the error of scores and its effect on log-probabilities."""
     most_steps = int(expected.candidates.num_steps.max(initial=1))
+    allowed = {"score": error, "log_probability": _log_probability_error(error, most_steps)}
     levels: Any = zip(expected, actual, strict=True)
-    for level, other in levels:
-        for name, left, right in zip(level._fields, level, other, strict=True):
-            if left.shape != right.shape:
-                return False
-            allowed = 0.0
-            if error or name == "log_probability":
-                allowed = {"score": error, "log_probability": _log_probability_error(error, most_steps)}.get(name, 0.0)
-            if not _is_close(left, right, allowed):
-                return False
-    return True
+    return all(
+        left.shape == right.shape and _is_close(left, right, allowed.get(name, 0.0))
+        for level, other in levels
+        for name, left, right in zip(level._fields, level, other, strict=True)
+    )
 
 
 def _log_probability_error(error: float, num_steps: int) -> float:
@@ -76,12 +73,15 @@ def _is_close(left: NDArray[Any], right: NDArray[Any], allowed: float) -> bool:
 
 
 def _first_difference(
-    left: _Taken, right: _Taken, row: int, error: float, names: Names
+    candidates: tuple[Candidates, Candidates],
+    steps: tuple[list[StepView], list[StepView]],
+    row: int,
+    error: float,
+    names: Names,
 ) -> tuple[int, str, str, str] | None:
-    a, b = left.candidates, right.candidates
+    a, b = candidates
     if (a.query[row], a.side[row], *a.atom[row]) != (b.query[row], b.side[row], *b.atom[row]):
         return -1, "candidate", names.atom(tuple(a.atom[row].tolist())), names.atom(tuple(b.atom[row].tolist()))
-    steps = [each.steps[each.first_step[row] : each.first_step[row + 1]] for each in (left, right)]
     for number, (one, other) in enumerate(zip_longest(*steps)):
         if one is None or other is None:
             return number, "steps", f"{len(steps[0])} steps", f"{len(steps[1])} steps"

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.laws.case import Case, Finding
-from kgverify.laws.law import Law, law
+from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import differing, is_same
 from kgverify.program.stages import Stage
-from kgverify.testing.checking.engine_makers import MakePipeline
-from kgverify.trace.model.columns import Columns, concatenate, select_candidates
+from kgverify.trace.model.columns import concatenate, select_candidates
 
 FEWER = 6
 """The factor by which some laws reduce slots, and candidates in a pool."""
@@ -35,7 +33,10 @@ def _candidate_order(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     order = np.random.default_rng(num).permutation(num)
     columns = case.engine.prove(case.candidates.take(order))
-    yield from _aligned(case, columns, np.argsort(order))
+    if len(columns.candidates.query) != num:
+        yield Finding(-1, -1, Stage.RECYCLE, "candidates", str(num), str(len(columns.candidates.query)))
+        return
+    yield from differing(case, select_candidates(columns, np.argsort(order)), Stage.RECYCLE)
 
 
 @law("Candidates proved in parts, one part after the other, have the derivations that they have together.")
@@ -51,8 +52,7 @@ def _alone(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
     parts = [case.engine.prove(case.candidates.take(slice(i, i + 1))) for i in rows.tolist()]
-    some = _Part(case, rows)
-    for finding in differing(some, concatenate(parts), Stage.RECYCLE):
+    for finding in differing(case, concatenate(parts), Stage.RECYCLE, select_candidates(case.columns, rows)):
         yield finding._replace(candidate=int(rows[finding.candidate]))
 
 
@@ -93,33 +93,3 @@ def _pool(case: Case) -> Iterator[Finding]:
 def _resized(case: Case, **sizes: int) -> Iterator[Finding]:
     engine = case.vary(sizes=case.sizes._replace(**sizes))
     return differing(case, engine.prove(case.candidates), Stage.RECYCLE)
-
-
-def same_as(name: str, make_other: MakePipeline) -> Law:
-    """Return the law that another way of running the same engine (its mode, its device) changes nothing."""
-
-    def find(case: Case) -> Iterator[Finding]:
-        other = make_other(case.run, case.sizes).engine
-        yield from differing(case, other.prove(case.candidates), Stage.RECYCLE)
-
-    return Law(name, "The engine run in another mode, or on another device, takes the same steps.", find)
-
-
-class _Part(Case):
-    """Some candidates of a case."""
-
-    def __init__(self, case: Case, rows: NDArray[np.int64]) -> None:
-        super().__init__(case.merged, case.make_pipeline)
-        self.__dict__.update(
-            pipeline=case.pipeline,
-            candidates=case.candidates.take(rows),
-            columns=select_candidates(case.columns, rows),
-        )
-
-
-def _aligned(case: Case, columns: Columns, rows: NDArray[np.int64]) -> Iterator[Finding]:
-    num = len(rows), len(columns.candidates.query)
-    if num[0] != num[1]:
-        yield Finding(-1, -1, Stage.RECYCLE, "candidates", str(num[0]), str(num[1]))
-        return
-    yield from differing(case, select_candidates(columns, rows), Stage.RECYCLE)

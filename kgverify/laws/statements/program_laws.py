@@ -10,18 +10,17 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import Engine, Positions
+from kgverify.engines.protocol import Engine
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, differing
 from kgverify.program.atoms import NamedAtom, Term, Variable
-from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import NamedRule, Program
 from kgverify.program.stages import Stage
 from kgverify.testing.problems.problem import free_prefix
-from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.columns import Columns
 
 FOREIGN = 1 << 30
 """The first id of clauses and symbols that only the variant has."""
@@ -42,38 +41,25 @@ class Variant:
     @cached_property
     def graph(self) -> KnowledgeGraph:
         """The variant, with the queries and the constants of the case."""
-        graph = self.case.run.graph
-        return KnowledgeGraph(
-            graph.name,
-            train=tuple(self.facts),
-            valid=graph.valid,
-            test=graph.test,
-            rules=tuple(self.rules),
-            domains=graph.domains,
-        )
+        return replace(self.case.run.graph, train=tuple(self.facts), rules=tuple(self.rules))
 
-    @property
-    def program(self) -> Program:
-        """The variant's program."""
-        return self.graph.program
-
-    def engine(self, limits: Limits | None = None) -> Engine:
-        """Make the engine under test on the variant."""
-        run = replace(self.case.run, graph=self.graph, policy=self._policy, limits=limits or self.case.limits)
-        return self.case.make_pipeline(run, self.case.sizes).engine
-
-    def candidates(self) -> CandidateSet:
-        """Return the candidates of the case, in the variant's ids."""
+    def prove(self) -> Columns:
+        """Prove the candidates of the case on the variant, and return the results in the ids of the case."""
         candidates = self.case.candidates
-        return candidates._replace(atom=self._there(candidates.atom))
+        return self._back_columns(self._make_engine().prove(candidates._replace(atom=self._there(candidates.atom))))
 
-    def positions(self) -> Positions:
-        """Return the positions of the case, in the variant's ids."""
+    def steps(self) -> list[StepView]:
+        """Take the steps of the case on the variant, and return them in the ids of the case."""
         positions = self.case.positions
         candidates = positions.candidates._replace(atom=self._there(positions.candidates.atom))
-        return positions._replace(candidates=candidates, atoms=self._there(positions.atoms))
+        there = positions._replace(candidates=candidates, atoms=self._there(positions.atoms))
+        return read_steps(self._back_columns(self._make_engine().step(there)))
 
-    def back(self, columns: Columns) -> Columns:
+    def _make_engine(self) -> Engine:
+        run = replace(self.case.run, graph=self.graph, policy=self._policy)
+        return self.case.make_pipeline(run, self.case.sizes).engine
+
+    def _back_columns(self, columns: Columns) -> Columns:
         """Return columns in the ids of the case; clauses and symbols of the variant alone are `FOREIGN` or more."""
         resolvents = columns.resolvents
         rule_of = np.array([i if i >= 0 else FOREIGN + at for at, i in enumerate(self.rule_of)] or [0], np.int32)
@@ -94,10 +80,10 @@ class Variant:
         )
 
     def _there(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        return _map_atoms(atoms, *self._maps(self.case.program, self.program))
+        return _map_atoms(atoms, *self._maps(self.case.program, self.graph.program))
 
     def _back(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        return _map_atoms(atoms, *self._maps(self.program, self.case.program))
+        return _map_atoms(atoms, *self._maps(self.graph.program, self.case.program))
 
     def _maps(self, source: Program, target: Program) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         maps = []
@@ -110,7 +96,7 @@ class Variant:
     @cached_property
     def _fact_of(self) -> NDArray[np.int32]:
         index = self.case.clauses.fact_index
-        rows = self._back(self.program.facts).tolist()
+        rows = self._back(self.graph.program.facts).tolist()
         return np.array([index.get((p, a, b), FOREIGN + i) for i, (p, a, b) in enumerate(rows)], np.int32)
 
     @property
@@ -121,7 +107,9 @@ class Variant:
             return policy
         weights = dict(policy.weights)
         for name, rows in zip(
-            ("embedding.predicate", "embedding.constant"), self._maps(self.program, self.case.program), strict=True
+            ("embedding.predicate", "embedding.constant"),
+            self._maps(self.graph.program, self.case.program),
+            strict=True,
         ):
             table = np.asarray(weights[name])
             is_known = rows < FOREIGN
@@ -173,7 +161,8 @@ def _renaming(case: Case) -> Iterator[Finding]:
 @law("A fact given twice is one fact.")
 def _repeated_facts(case: Case) -> Iterator[Finding]:
     train, rules = case.run.graph.train, case.run.graph.rules
-    yield from _derivations_of(Variant(case, (*train, *train[::2]), rules, range(len(rules))), Stage.MATCH_FACTS)
+    variant = Variant(case, (*train, *train[::2]), rules, range(len(rules)))
+    return differing(case, variant.prove(), Stage.MATCH_FACTS)
 
 
 @law("Facts and rules of predicates that no goal can reach change no derivation, though all ids move.")
@@ -190,7 +179,7 @@ def _irrelevant_clauses(case: Case) -> Iterator[Finding]:
         NamedRule(NamedAtom(far, x, y), (NamedAtom(f"{far} away", y, x),)),
     )
     variant = Variant(case, (*facts, *train), (*rules, *further), [*range(len(rules)), -1, -1])
-    yield from _derivations_of(variant, Stage.RECYCLE)
+    return differing(case, variant.prove(), Stage.RECYCLE)
 
 
 @law(
@@ -210,7 +199,7 @@ def _crowded_predicate(case: Case) -> Iterator[Finding]:
     ]
     rule_of = [*[-1] * len(rules), *range(len(graph.rules))]
     variant = Variant(case, (*facts, *graph.train), (*rules, *graph.rules), rule_of)
-    stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
+    stepped = variant.steps()
     for row in range(len(case.owner)):
         one, other = case.steps[row], stepped[row]
         if not one.goal or (max(one.goal[0][1:]) < 0 and one.goal[0][1] != one.goal[0][2]):
@@ -252,7 +241,7 @@ def _rule_order(case: Case) -> Iterator[Finding]:
 
 def _reordered(variant: Variant, stage: Stage) -> Iterator[Finding]:
     case = variant.case
-    stepped = read_steps(variant.back(variant.engine().step(variant.positions())))
+    stepped = variant.steps()
     for row in range(len(case.owner)):
         found = _difference_but_for_order(case, case.steps[row], stepped[row])
         if found is not None:
@@ -287,8 +276,3 @@ def _difference_but_for_order(case: Case, one: StepView, other: StepView) -> tup
 
 def _goals(step: StepView) -> list[ResolventView]:
     return [each for each in step.resolvents if each.kind == GoalKind.GOAL]
-
-
-def _derivations_of(variant: Variant, stage: Stage) -> Iterator[Finding]:
-    columns = variant.back(variant.engine().prove(variant.candidates()))
-    yield from differing(variant.case, columns, stage)

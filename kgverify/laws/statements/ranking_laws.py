@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.laws.case import Case, Finding, is_same_set, rank
+from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
@@ -67,17 +67,15 @@ def _filtered_draw(case: Case) -> Iterator[Finding]:
 )
 def _draw_by_query(case: Case) -> Iterator[Finding]:
     queries = case.ranked_queries
-    once = case.draw(queries)
-    if not is_same_set(once, case.draw(queries)):
-        yield from _redrawn(case, once, case.draw(queries), "drawn again")
-        return
-    wanted = _groups(once)
+    wanted = _groups(case.draw(queries))
     size = max(1, len(queries) // 3)
-    for begin in range(0, len(queries), size):
-        for key, rows in _groups(case.draw(queries[begin : begin + size][::-1])).items():
-            if wanted.get(key) != rows:
-                texts = [", ".join(map(case.atom_name, each or [])) for each in (wanted.get(key), rows)]
-                yield Finding(-1, -1, Stage.CORRUPT, "drawn in parts", texts[0], texts[1], key[0])
+    parts = [queries[begin : begin + size][::-1] for begin in range(0, len(queries), size)]
+    for field, orders in (("drawn again", [queries]), ("drawn in parts", parts)):
+        again = {key: rows for order in orders for key, rows in _groups(case.draw(order)).items()}
+        for key in sorted({*wanted, *again}):
+            if wanted.get(key) != again.get(key):
+                texts = [", ".join(map(case.atom_name, each.get(key, []))) for each in (wanted, again)]
+                yield Finding(-1, -1, Stage.CORRUPT, field, texts[0], texts[1], key[0])
 
 
 @law("The corruptions drawn as k are among those drawn as k + 1.", needs_rows=False)
@@ -139,10 +137,10 @@ def _ranks(case: Case) -> Iterator[Finding]:
 
 @law("The order in which candidates are handed over changes no rank.", needs_rows=False)
 def _rank_order(case: Case) -> Iterator[Finding]:
-    if case.rankings is None:
-        return
     backwards = take_candidates(case.columns.candidates, np.arange(len(case.columns.candidates.query))[::-1])
-    other = rank(case.pipeline, backwards, case.run)
+    other = case.rank(backwards)
+    if case.rankings is None or other is None:
+        return
     pairs: Any = zip(case.rankings._fields, case.rankings, other, strict=True)
     for name, left, right in pairs:
         if not np.array_equal(left, right):
@@ -150,11 +148,3 @@ def _rank_order(case: Case) -> Iterator[Finding]:
             query = int(case.rankings.query[rows[0]]) if len(case.rankings.query) else -1
             yield Finding(-1, -1, Stage.RANK, name, str(left[rows[:1]]), str(right[rows[:1]]), query)
             return
-
-
-def _redrawn(case: Case, once: CandidateSet, again: CandidateSet, field: str) -> Iterator[Finding]:
-    first, second = _groups(once), _groups(again)
-    for key in sorted({*first, *second}):
-        if first.get(key) != second.get(key):
-            texts = [", ".join(map(case.atom_name, each.get(key, []))) for each in (first, second)]
-            yield Finding(-1, -1, Stage.CORRUPT, field, texts[0], texts[1], key[0])

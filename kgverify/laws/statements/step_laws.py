@@ -1,13 +1,13 @@
 """Laws of single steps: a step depends on its goal, the visited goals and the query alone, and on these as stated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
 
 from kgverify.comparison.step_view import StepView
-from kgverify.engines.adapters.resolution import Ids
+from kgverify.engines.adapters.resolution import Atoms, Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
 from kgverify.laws.case import Case, Finding, read_steps
@@ -17,7 +17,6 @@ from kgverify.program.limits import MAX_ATOMS, Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.stages import Stage
 from kgverify.testing.problems.merge import merge
-from kgverify.trace.model.columns import starts_of
 
 WIDE_RESOLVENTS = 128
 """`max_resolvents` of steps in which nothing should be dropped; where something is, nothing is said."""
@@ -38,22 +37,10 @@ def _step_alone(case: Case) -> Iterator[Finding]:
     " no limit drops anything.",
 )
 def _visited_goals(case: Case) -> Iterator[Finding]:
-    positions = case.positions
-    last = np.cumsum(positions.num_goals, dtype=np.int64) - 1
-    starts = starts_of(positions.num_atoms)
-    rows = np.flatnonzero(positions.num_goals > 1)
-    if not len(rows):
-        return
-    current = Positions(
-        positions.candidates.take(rows),
-        positions.depth[rows],
-        np.ones(len(rows), np.uint32),
-        positions.num_atoms[last[rows]],
-        np.concatenate([positions.atoms[starts[i] : starts[i + 1]] for i in last[rows]]),
-    )
-    stepped = read_steps(case.engine.step(current))
-    for at, row in enumerate(rows.tolist()):
-        one, other = case.steps[row], stepped[at]
+    rows = np.flatnonzero(case.positions.num_goals > 1).tolist()
+    stepped = _step_from(case, rows, [[case.steps[row].goal] for row in rows])
+    for row, other in zip(rows, stepped, strict=True):
+        one = case.steps[row]
         if any(each.dropped_atoms or each.dropped_resolvents for each in (one, other)):
             continue
         owner = int(case.owner[row])
@@ -115,8 +102,7 @@ def _redundant_subgoal(case: Case) -> Iterator[Finding]:
     facts_of = _facts_by_problem(case)
     problem_of = case.merged.owner[case.columns.candidates.query].tolist()
     rows: list[int] = []
-    goals: list[list[Ids]] = []
-    num_goals: list[int] = []
+    goals: list[list[Atoms]] = []
     for row in range(len(case.owner)):
         step = case.steps[row]
         owner = int(case.owner[row])
@@ -127,26 +113,29 @@ def _redundant_subgoal(case: Case) -> Iterator[Finding]:
         if not step.goal or not has_room or not facts:
             continue
         visited = [case.steps[i].goal for i in range(int(case.first_step[owner]), row + 1)]
-        goals += [list(goal) for goal in visited]
-        goals.append([*step.goal, facts[row % len(facts)]])
-        num_goals.append(len(visited) + 1)
+        goals.append([*visited, (*step.goal, facts[row % len(facts)])])
         rows.append(row)
-    if not rows:
-        return
-    positions = Positions(
-        case.positions.candidates.take(np.array(rows)),
-        case.positions.depth[rows],
-        np.array(num_goals, np.uint32),
-        np.array([len(goal) for goal in goals], np.uint16),
-        np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
-    )
-    stepped = read_steps(case.engine.step(positions))
-    for at, row in enumerate(rows):
-        one, other = case.steps[row], stepped[at]
+    for row, other in zip(rows, _step_from(case, rows, goals), strict=True):
+        one = case.steps[row]
         found = difference_of_resolvents(one, other, case.names) or _difference_of_counts(one, other)
         if found is not None:
             field, expected, actual = found
             yield case.of_step(row, Stage.PRUNE, f"{field} of {case.names.goal(other.goal)}", expected, actual)
+
+
+def _step_from(case: Case, rows: list[int], goals: Sequence[Sequence[Atoms]]) -> list[StepView]:
+    """Take steps again from rows of the case, each with other visited goals, of which the last is the current one."""
+    if not rows:
+        return []
+    every = [goal for visited in goals for goal in visited]
+    positions = Positions(
+        case.positions.candidates.take(np.array(rows)),
+        case.positions.depth[rows],
+        np.array([len(visited) for visited in goals], np.uint32),
+        np.array([len(goal) for goal in every], np.uint16),
+        np.array([atom for goal in every for atom in goal], np.int32).reshape(-1, 3),
+    )
+    return read_steps(case.engine.step(positions))
 
 
 def _difference_of_counts(one: StepView, other: StepView) -> tuple[str, str, str] | None:

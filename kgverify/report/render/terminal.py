@@ -77,10 +77,10 @@ def print_report(
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def report_text(report: ReportContent) -> str:
-    """Return the report as plain text, 120 columns wide."""
+def report_text(report: ReportContent, expected: Trace | None = None) -> str:
+    """Return the report as plain text, 120 columns wide; `expected` as for `print_report`."""
     text = StringIO()
-    print_report(report, Console(file=text, width=TEXT_WIDTH, no_color=True))
+    print_report(report, Console(file=text, width=TEXT_WIDTH, no_color=True), expected=expected)
     return text.getvalue()
 
 

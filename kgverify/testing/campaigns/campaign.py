@@ -5,12 +5,14 @@ on nothing else, so that a campaign's result is the same for any number of proce
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,10 +28,18 @@ from kgverify.testing.campaigns.corpus import (
     mark_shrunk,
 )
 from kgverify.testing.campaigns.known_divergences import KnownDivergence
-from kgverify.testing.campaigns.result import CampaignResult, Counts, Tally, Watch, summarise_campaign
+from kgverify.testing.campaigns.result import (
+    CampaignResult,
+    FoundDivergence,
+    KnownJudgement,
+    ReplayedFile,
+    Tally,
+    Watch,
+)
 from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import Signature
+from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
 
@@ -88,7 +98,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     run = _Run(campaign, watch)
     watch(Tally("start"))
     try:
-        with _executor(campaign.jobs) as executor:
+        with nullcontext(_Here()) if campaign.jobs == 1 else start_workers(campaign.jobs) as executor:
             run.replay_corpus(executor)
             run.try_blocks(executor)
             run.keep_found()
@@ -99,19 +109,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
             where=str(campaign.engine),
             fix="run again with --jobs 1 to see it die; finished work is kept",
         ) from None
-    return summarise_campaign(
-        engine=str(campaign.engine),
-        seed=campaign.seed,
-        lockstep=campaign.lockstep,
-        blocks=[block for _, block in sorted(run.blocks.items())],
-        num_resumed=run.num_resumed,
-        seconds=run.seconds,
-        replays=run.replays,
-        reproducers=run.corpus.reproducers(),
-        known=campaign.known,
-        today=today or date.today(),
-        is_interrupted=run.is_interrupted,
-    )
+    return run.summarise(today or date.today())
 
 
 class _Run:
@@ -140,74 +138,48 @@ class _Run:
     def replay_corpus(self, executor: Executor) -> None:
         """Run every reproducer of the corpus again."""
         files = self.corpus.reproducers()
-        tasks = [(replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files]
-        for number, found in self._gather(executor, "replay", tasks):
+
+        def take(number: int, found: Signature | None) -> None:
             path, made = files[number]
             self.replays.append((path, made.signature, found))
+
+        tasks = [(replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files]
+        self._do_all(executor, "replay", tasks, take)
         self.replays.sort()
 
     def try_blocks(self, executor: Executor) -> None:
         """Try blocks, in order, until the budget is spent; those in the log are finished."""
-        campaign, blocks, size = self.campaign, self.blocks, BLOCK_SIZE
+        campaign, blocks, started = self.campaign, self.blocks, time.monotonic()
         self.num_resumed = sum(block.num_problems for block in blocks.values())
-        most, started = campaign.most_examples, time.monotonic()
-        todo = _blocks_to_do(blocks, size, most)
-        running: set[Future[Block]] = set()
-        handed: dict[Future[Block], int] = {}
-        counts = Counts(blocks.values())
-        is_ending = self.is_interrupted
+        tally = Tally("try", total=campaign.most_examples or 0, resumed=self.num_resumed)
+        counted = reduce(Tally.add, blocks.values(), tally)
 
-        def end() -> bool:
-            return campaign.seconds is not None and time.monotonic() - started >= campaign.seconds
-
-        def report(num_next: int = 0) -> None:
-            self.seconds = time.monotonic() - started
-            self._watch(
-                counts.tally(
-                    total=most or 0,
-                    seconds=self.seconds,
-                    resumed=self.num_resumed,
-                    at_work=sum(handed[future] for future in running) + num_next,
-                    is_ending=self.is_interrupted,
+        def find_tasks() -> Iterator[tuple[int, Callable[..., Block], tuple[object, ...]]]:
+            for number, num in _blocks_to_do(blocks, BLOCK_SIZE, campaign.most_examples):
+                if campaign.seconds is not None and time.monotonic() - started >= campaign.seconds:
+                    return
+                size_of[number] = num
+                yield (
+                    number,
+                    try_block,
+                    (campaign.engine, campaign.seed, number, BLOCK_SIZE, num, campaign.lockstep),
                 )
-            )
 
-        report()
-        while True:
-            try:
-                # One more than there are processes, so that none of them waits.
-                while not is_ending and not end() and len(running) < campaign.jobs + (campaign.jobs > 1):
-                    number, num_problems = next(todo, (-1, 0))
-                    if number < 0:
-                        is_ending = True
-                        break
-                    report(num_problems)
-                    task = (campaign.engine, campaign.seed, number, size, num_problems, campaign.lockstep)
-                    future = executor.submit(try_block, *task)
-                    running.add(future)
-                    handed[future] = num_problems
-                if not running:
-                    break
-                finished, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in sorted(finished, key=lambda future: future.result().number):
-                    block = future.result()
-                    is_partial = block.number in blocks
-                    blocks[block.number] = block
-                    self._log.add(block)
-                    if is_partial:
-                        # A partial block was tried again as a whole.
-                        counts = Counts(blocks.values())
-                    else:
-                        counts.add(block)
-                    del handed[future]
-                report()
-            except KeyboardInterrupt:
-                if self.is_interrupted:
-                    raise
-                self.is_interrupted = is_ending = True
-                running -= {future for future in running if future.cancel()}
-                report()
-        report()
+        def take(number: int, block: Block) -> None:
+            nonlocal counted
+            is_partial = number in blocks
+            blocks[number] = block
+            self._log.add(block)
+            # A partial block was tried again as a whole.
+            counted = reduce(Tally.add, blocks.values(), tally) if is_partial else counted.add(block)
+
+        def report(at_work: Iterable[int]) -> None:
+            self.seconds = time.monotonic() - started
+            num = sum(size_of[number] for number in at_work)
+            self._watch(counted._replace(seconds=self.seconds, at_work=num, is_ending=self.is_interrupted))
+
+        size_of: dict[int, int] = {}
+        self._work(executor, find_tasks(), take, report)
 
     def keep_found(self) -> None:
         """Write a reproducer of each divergence that has none in the corpus."""
@@ -231,48 +203,139 @@ class _Run:
         if self.is_interrupted:
             return
         budget = (self.campaign.engine, self.campaign.shrink_calls, self.campaign.shrink_seconds)
-        tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
-        for number, text in self._gather(executor, "shrink", tasks):
+
+        def take(number: int, text: str) -> None:
             path, made = waiting[number]
             write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
-    def _gather(
-        self, executor: Executor, phase: str, tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]]
-    ) -> Iterator[tuple[int, T]]:
-        """Yield the number and the result of each task as it ends; a KeyboardInterrupt cancels those not begun."""
+        tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
+        self._do_all(executor, "shrink", tasks, take)
+
+    def _do_all(
+        self,
+        executor: Executor,
+        phase: str,
+        tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]],
+        take: Callable[[int, T], None],
+    ) -> None:
+        """Do all the tasks of a phase, and hand over the number and the result of each as it ends."""
         if not tasks:
             return
-        started = time.monotonic()
+        started, begun = time.monotonic(), set[int]()
 
-        def report(done: int) -> None:
+        def report(at_work: Iterable[int]) -> None:
+            begun.update(running := set(at_work))
             seconds = time.monotonic() - started
-            self._watch(Tally(phase, done, len(tasks), seconds, is_ending=self.is_interrupted))
+            self._watch(Tally(phase, len(begun - running), len(tasks), seconds, is_ending=self.is_interrupted))
 
-        futures: dict[Future[T], int] = {}
-        running: set[Future[T]] = set()
-        report(0)
-        try:
-            for number, (function, arguments) in enumerate(tasks):
-                future = executor.submit(function, *arguments)
-                futures[future] = number
-                if future.done():
-                    report(number + 1)
-            running = set(futures)
-        except KeyboardInterrupt:
-            self.is_interrupted, running = True, set(futures)
-        while running:
+        self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report)
+
+    def _work(
+        self,
+        executor: Executor,
+        tasks: Iterator[tuple[int, Callable[..., T], tuple[object, ...]]],
+        take: Callable[[int, T], None],
+        report: Callable[[Iterable[int]], None],
+    ) -> None:
+        """Do numbered tasks, hand over each result, and report which numbers are being worked on.
+
+        A KeyboardInterrupt cancels those not begun; a second one is raised.
+        """
+        running: dict[Future[T], int] = {}
+        # One more than there are processes, so that none of them waits.
+        most = self.campaign.jobs + (self.campaign.jobs > 1)
+        report(())
+        while True:
             try:
-                finished, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                while not self.is_interrupted and len(running) < most and (task := next(tasks, None)):
+                    number, function, arguments = task
+                    report([*running.values(), number])
+                    running[executor.submit(function, *arguments)] = number
+                if not running:
+                    break
+                finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in sorted(finished, key=running.__getitem__):
+                    take(running.pop(future), future.result())
+                report(running.values())
             except KeyboardInterrupt:
                 if self.is_interrupted:
                     raise
                 self.is_interrupted = True
-                running -= {future for future in running if future.cancel()}
-                report(len(futures) - len(running))
-                continue
-            for future in finished:
-                yield futures[future], future.result()
-            report(len(futures) - len(running))
+                running = {future: number for future, number in running.items() if not future.cancel()}
+                report(running.values())
+        report(())
+
+    def summarise(self, today: date) -> CampaignResult:
+        """Return the result: of all blocks, and of the corpus, as replayed at first and as it is now."""
+        campaign, blocks = self.campaign, [block for _, block in sorted(self.blocks.items())]
+        counts: Counter[Signature] = Counter()
+        first: dict[Signature, int] = {}
+        features: Counter[str] = Counter()
+        for block in blocks:
+            features.update(block.features)
+            for sighting in block.sightings:
+                counts[sighting.signature] += sighting.count
+                first.setdefault(sighting.signature, sighting.index)
+        totals = reduce(Tally.add, blocks, Tally("try"))
+        allowed = {entry.signature for entry in campaign.known}
+        shown_by = {found: path for path, _, found in reversed(self.replays) if found is not None}
+        gone = {path for path, signature, found in self.replays if found != signature}
+        made_of = dict(self.corpus.reproducers())
+        path_of = {made.signature: path for path, made in reversed(made_of.items()) if path not in gone}
+        divergences = []
+        for signature in dict.fromkeys([*first, *(found for _, _, found in self.replays if found)]):
+            each = FoundDivergence(
+                signature=str(signature),
+                stage=signature.stage,
+                kind=signature.kind,
+                is_new=str(signature) not in allowed,
+                num_problems=counts[signature],
+                first=first.get(signature, -1),
+            )
+            path = path_of.get(signature) or shown_by.get(signature)
+            if path is not None:
+                made = made_of[path]
+                each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
+                each.program, each.neighbour = str(made.problem), made.neighbour
+            divergences.append(each)
+        seen = {each.signature: each.num_problems for each in divergences}
+        replayed = {str(signature) for _, signature, _ in self.replays}
+        return CampaignResult(
+            engine=str(campaign.engine),
+            seed=campaign.seed,
+            lockstep=campaign.lockstep,
+            is_interrupted=self.is_interrupted,
+            num_problems=totals.done,
+            num_resumed=self.num_resumed,
+            num_skipped=sum(block.num_skipped for block in blocks),
+            num_candidates=totals.candidates,
+            num_steps=totals.steps,
+            num_resolvents=totals.resolvents,
+            num_differing=totals.differing,
+            num_confirmed=sum(block.num_confirmed for block in blocks),
+            seconds=self.seconds,
+            problems_per_second=(totals.done - self.num_resumed) / self.seconds if self.seconds else 0.0,
+            num_measured=sum(block.num_measured for block in blocks),
+            features={name: features[name] for name in ALL_FEATURES},
+            stages=dict(totals.stages),
+            classes=dict(totals.classes),
+            divergences=divergences,
+            known=[
+                KnownJudgement(
+                    signature=entry.signature,
+                    issue=entry.issue,
+                    reason=entry.reason,
+                    expires=entry.expires,
+                    status=entry.judge(seen, replayed, totals.done, today),
+                    num_problems=seen.get(entry.signature, 0),
+                )
+                for entry in campaign.known
+            ],
+            replays=[
+                ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
+                for path, signature, found in self.replays
+            ],
+        )
 
 
 def _blocks_to_do(done: dict[int, Block], size: int, most: int | None) -> Iterator[tuple[int, int]]:
@@ -293,7 +356,3 @@ class _Here(Executor):
         future: Future[T] = Future()
         future.set_result(function(*arguments, **named))
         return future
-
-
-def _executor(jobs: int) -> AbstractContextManager[Executor]:
-    return nullcontext(_Here()) if jobs == 1 else start_workers(jobs)

@@ -1,18 +1,15 @@
 """The progress and the result of a campaign: what was tried and exercised, and each divergence once."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from kgverify.testing.campaigns.corpus import Block, is_shrunk
-from kgverify.testing.campaigns.known_divergences import KnownDivergence, KnownStatus
+from kgverify.testing.campaigns.corpus import Block
+from kgverify.testing.campaigns.known_divergences import KnownStatus
 from kgverify.testing.checking.failure import Signature
-from kgverify.testing.problems.features import ALL_FEATURES
-from kgverify.testing.reproducers.reproducer import Reproducer
 
 
 class Tally(NamedTuple):
@@ -47,54 +44,29 @@ class Tally(NamedTuple):
     classes: Mapping[str, int] = {}
     features: frozenset[str] = frozenset()
 
+    def add(self, block: Block) -> "Tally":
+        """Return the progress with one more finished block."""
+
+        def plus(counts: Mapping[str, int], name: Callable[[Signature], str]) -> Mapping[str, int]:
+            total = Counter(counts)
+            for each in block.sightings:
+                total[name(each.signature)] += each.count
+            return dict(total)
+
+        return self._replace(
+            done=self.done + block.num_problems,
+            candidates=self.candidates + block.num_candidates,
+            steps=self.steps + block.num_steps,
+            resolvents=self.resolvents + block.num_resolvents,
+            differing=self.differing + block.num_differing,
+            found=plus(self.found, str),
+            stages=plus(self.stages, lambda signature: signature.stage or "none"),
+            classes=plus(self.classes, lambda signature: signature.kind),
+            features=self.features.union(name for name, count in block.features.items() if count),
+        )
+
 
 Watch = Callable[[Tally], None]
-
-
-class Counts:
-    """Totals over the finished blocks."""
-
-    def __init__(self, blocks: Iterable[Block]) -> None:
-        self.problems = self.candidates = self.steps = self.resolvents = self.differing = 0
-        self.found: Counter[str] = Counter()
-        self.stages: Counter[str] = Counter()
-        self.classes: Counter[str] = Counter()
-        self.features: set[str] = set()
-        for block in blocks:
-            self.add(block)
-
-    def add(self, block: Block) -> None:
-        """Count a block."""
-        self.problems += block.num_problems
-        self.candidates += block.num_candidates
-        self.steps += block.num_steps
-        self.resolvents += block.num_resolvents
-        self.differing += block.num_differing
-        self.features.update(name for name, count in block.features.items() if count)
-        for each in block.sightings:
-            self.found[str(each.signature)] += each.count
-            self.stages[each.signature.stage or "none"] += each.count
-            self.classes[each.signature.kind] += each.count
-
-    def tally(self, *, total: int, seconds: float, resumed: int, at_work: int, is_ending: bool) -> Tally:
-        """Return the progress of the phase `try`."""
-        return Tally(
-            phase="try",
-            done=self.problems,
-            total=total,
-            seconds=seconds,
-            resumed=resumed,
-            at_work=at_work,
-            is_ending=is_ending,
-            candidates=self.candidates,
-            steps=self.steps,
-            resolvents=self.resolvents,
-            differing=self.differing,
-            found=dict(self.found),
-            stages=dict(self.stages),
-            classes=dict(self.classes),
-            features=frozenset(self.features),
-        )
 
 
 class FoundDivergence(msgspec.Struct, kw_only=True):
@@ -199,94 +171,3 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     def is_passed(self) -> bool:
         """True if something was compared, nothing is new, and each known divergence is as its entry says."""
         return not self.is_vacuous and not self.new and not any(each.fails for each in self.known)
-
-
-def summarise_campaign(
-    *,
-    engine: str,
-    seed: int,
-    lockstep: bool,
-    blocks: Sequence[Block],
-    num_resumed: int,
-    seconds: float,
-    replays: Sequence[tuple[Path, Signature, Signature | None]],
-    reproducers: Sequence[tuple[Path, Reproducer]],
-    known: Sequence[KnownDivergence],
-    today: date,
-    is_interrupted: bool,
-) -> CampaignResult:
-    """Return the result of blocks, in order, and of the corpus, as replayed at first and as it is now."""
-    counts: Counter[Signature] = Counter()
-    first: dict[Signature, int] = {}
-    features: Counter[str] = Counter()
-    for block in blocks:
-        features.update(block.features)
-        for sighting in block.sightings:
-            counts[sighting.signature] += sighting.count
-            first.setdefault(sighting.signature, sighting.index)
-    shown_by = {found: path for path, _, found in reversed(replays) if found is not None}
-    shown = [
-        *first,
-        *(found for found in dict.fromkeys(found for _, _, found in replays if found) if found not in first),
-    ]
-    allowed = {entry.signature for entry in known}
-    totals = Counts(blocks)
-    gone = {path for path, signature, found in replays if found != signature}
-    files = {made.signature: (path, made) for path, made in reversed(reproducers) if path not in gone}
-    made_of = dict(reproducers)
-    divergences = []
-    for signature in shown:
-        each = FoundDivergence(
-            signature=str(signature),
-            stage=signature.stage,
-            kind=signature.kind,
-            is_new=str(signature) not in allowed,
-            num_problems=counts[signature],
-            first=first.get(signature, -1),
-        )
-        path, made = files.get(signature, (None, None))
-        if made is None and signature in shown_by:
-            path = shown_by[signature]
-            made = made_of[path]
-        if made is not None:
-            each.file, each.size, each.is_shrunk = str(path), made.problem.size, is_shrunk(made)
-            each.program, each.neighbour = str(made.problem), made.neighbour
-        divergences.append(each)
-    seen = {each.signature: each.num_problems for each in divergences}
-    replayed = {str(signature) for _, signature, _ in replays}
-    return CampaignResult(
-        engine=engine,
-        seed=seed,
-        lockstep=lockstep,
-        is_interrupted=is_interrupted,
-        num_problems=totals.problems,
-        num_resumed=num_resumed,
-        num_skipped=sum(block.num_skipped for block in blocks),
-        num_candidates=totals.candidates,
-        num_steps=totals.steps,
-        num_resolvents=totals.resolvents,
-        num_differing=totals.differing,
-        num_confirmed=sum(block.num_confirmed for block in blocks),
-        seconds=seconds,
-        problems_per_second=(totals.problems - num_resumed) / seconds if seconds else 0.0,
-        num_measured=sum(block.num_measured for block in blocks),
-        features={name: features[name] for name in ALL_FEATURES},
-        stages=dict(totals.stages),
-        classes=dict(totals.classes),
-        divergences=divergences,
-        known=[
-            KnownJudgement(
-                signature=entry.signature,
-                issue=entry.issue,
-                reason=entry.reason,
-                expires=entry.expires,
-                status=entry.judge(seen, replayed, totals.problems, today),
-                num_problems=seen.get(entry.signature, 0),
-            )
-            for entry in known
-        ],
-        replays=[
-            ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
-            for path, signature, found in replays
-        ],
-    )

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kgverify.engines.policy import SHORTEST, Policy
-from kgverify.engines.protocol import Engine, Positions, Progress, StageOutputs, no_progress
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
-from kgverify.program.limits import Limits
-from kgverify.program.program import Program
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
@@ -25,9 +23,6 @@ from kgverify.trace.model.header import EngineInfo
 
 MakePipeline: TypeAlias = Callable[[Run, Sizes], Pipeline]
 """A function that makes the pipeline under test for a run and the sizes of its batch."""
-
-MakeEngine: TypeAlias = Callable[[Program, Limits, Policy], Engine]
-"""A third party's function that makes an engine for a program."""
 
 
 def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence[str | Fault] = ()) -> MakePipeline:
@@ -64,15 +59,6 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
             faults=tuple(fault.name for fault in planted),
         )
         return Pipeline(plant.wrap_engine(engine), plant.draw, plant.rank)
-
-    return make
-
-
-def engine_maker(make_engine: MakeEngine) -> MakePipeline:
-    """Return a maker for a third party's engine; kgverify draws the corruptions and counts the ranks."""
-
-    def make(run: Run, sizes: Sizes) -> Pipeline:
-        return Pipeline(make_engine(run.graph.program, run.limits, run.policy), draw_candidates, rank_candidates)
 
     return make
 
@@ -149,12 +135,17 @@ Factory: TypeAlias = Callable[..., Any]
 
 
 def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
-    """Return the maker of pipelines for a factory. UserError for anything else."""
+    """Return the maker of pipelines for a factory, to whose engines kgverify adds its draw and its ranks.
+
+    UserError for anything else.
+    """
     num = _count_parameters(factory)
     if num == 2:
         return factory
     if num == 3:
-        return engine_maker(lambda program, limits, policy: adapt_engine(factory(program, limits, policy)))
+        return lambda run, sizes: Pipeline(
+            adapt_engine(factory(run.graph.program, run.limits, run.policy)), draw_candidates, rank_candidates
+        )
     raise UserError(
         f"expected a callable of (program, limits, policy) or of (run, sizes), found {_name(factory)}",
         where=where,
@@ -174,7 +165,7 @@ def adapt_engine(engine: Any) -> Engine:
     if isinstance(getattr(engine, "info", None), EngineInfo) and _takes_progress(engine):
         whole: Engine = engine
         return whole
-    return _Probed(engine) if callable(getattr(engine, "probe", None)) else _Adapted(engine)
+    return _Adapted(engine)
 
 
 def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
@@ -206,10 +197,12 @@ def make_once(make_pipeline: MakePipeline, problem: Problem) -> None:
 
 
 class _Adapted:
-    """An engine without `info`, or whose `prove` does not report its progress."""
+    """An engine without `info`, or whose `prove` does not report its progress; it can be probed if the engine can."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        if callable(probe := getattr(engine, "probe", None)):
+            self.probe = probe
 
     @property
     def info(self) -> EngineInfo:
@@ -227,13 +220,6 @@ class _Adapted:
         """Take one step from each position."""
         columns: Columns = self._engine.step(positions)
         return columns
-
-
-class _Probed(_Adapted):
-    def probe(self, position: Positions) -> StageOutputs:
-        """Return the stage outputs of one step."""
-        outputs: StageOutputs = self._engine.probe(position)
-        return outputs
 
 
 def _takes_progress(engine: Any) -> bool:

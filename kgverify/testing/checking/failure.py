@@ -1,5 +1,6 @@
 """A failure: a problem on which an engine differs from the reference, and the signature of the difference."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -84,3 +85,8 @@ def sign(report: Report, divergence: Divergence) -> Signature:
     """Return the signature of a divergence of a report."""
     situation = report.causes[divergence.cause].situation if divergence.cause >= 0 else ""
     return Signature(divergence.stage, divergence.field, divergence.kind.value, situation)
+
+
+def label_lines(label: str, lines: Sequence[object]) -> list[str]:
+    """Return lines of text, indented, with a label before the first."""
+    return [f"   {label if not i else '':<11} {line}" for i, line in enumerate(lines)]

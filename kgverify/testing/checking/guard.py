@@ -1,6 +1,7 @@
 """Distinguish the exceptions of the engine under test from those of kgverify."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -41,9 +42,8 @@ def guard(make_pipeline: MakePipeline) -> MakePipeline:
         made = _call(make_pipeline, run, sizes)
         if not isinstance(made, Pipeline):
             raise _no_result("a pipeline", made)
-        engine = GuardedProbedEngine(made.engine) if isinstance(made.engine, ProbedEngine) else made.engine
         return Pipeline(
-            engine if isinstance(engine, GuardedEngine) else GuardedEngine(engine),
+            GuardedEngine(made.engine),
             made.draw if made.draw in OWN else _guarded(made.draw, CandidateSet),
             made.rank if made.rank in OWN else _guarded(made.rank, Rankings),
         )
@@ -52,33 +52,25 @@ def guard(make_pipeline: MakePipeline) -> MakePipeline:
 
 
 class GuardedEngine:
-    """An engine whose exceptions become `EngineCrash`."""
+    """An engine whose exceptions become `EngineCrash`; it can be probed if the engine can."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self._engine = engine
+        if isinstance(engine, ProbedEngine):
+            self.probe: Callable[[Positions], StageOutputs] = partial(_call, engine.probe)  # type: ignore[call-arg]
 
     @property
     def info(self) -> EngineInfo:
         """The engine's info."""
-        return _call(lambda: self.engine.info)
+        return _call(lambda: self._engine.info)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Prove the candidates."""
-        return _checked_columns(_call(self.engine.prove, candidates, progress))
+        return _checked_columns(_call(self._engine.prove, candidates, progress))
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        return _checked_columns(_call(self.engine.step, positions))
-
-
-class GuardedProbedEngine(GuardedEngine):
-    """A guarded engine that can show what each stage does."""
-
-    engine: ProbedEngine
-
-    def probe(self, position: Positions) -> StageOutputs:
-        """Return the stage outputs of one step."""
-        return _call(self.engine.probe, position)
+        return _checked_columns(_call(self._engine.step, positions))
 
 
 class CheckBug(InternalError):

@@ -59,6 +59,8 @@ VARIABLE_NAMES: Final = "XYZUVW"
 """The names of variables that have none of their own, in order."""
 SHORTEST: Final = PolicySpec()
 DEFAULT_SIZES: Final = Sizes()
+GRAPH_SIZES: Final = Sizes(slots=64, match_window=256, score_window=128, pool=1024)
+"""Sizes of a batch on a graph, for makers of pipelines."""
 NO_SPREAD: Final = Spread()
 
 
