@@ -1,15 +1,19 @@
 """The result of a benchmark, as data: for a terminal, for JSON, for a comparison with a later run."""
 
-import statistics
 from collections.abc import Sequence
+import os
+import platform
+import statistics
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from kgverify.errors import UserError
-from kgverify.runs.machine import read_machine, read_torch
+from kgverify.runs.machine import read_processor
+from kgverify.version import __version__
 
 SCHEMA_VERSION: Final = 1
 
@@ -178,20 +182,27 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_environment(device: str, *, has_fresh_cache: bool) -> Environment:
     """Describe this machine and its settings. device: `cpu` or `cuda`."""
-    machine, setup = read_machine(), read_torch(device)
+    import torch
+
+    is_cuda = device == "cuda"
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = ""
     return Environment(
-        kgverify=machine.kgverify,
-        python=machine.python,
-        torch=setup.torch,
-        triton=setup.triton,
-        cuda=setup.cuda,
+        kgverify=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        triton=triton,
+        cuda=str(torch.version.cuda or "") if is_cuda else "",
         device=device,
-        device_name=setup.device_name,
-        platform=machine.system,
-        num_cpus=machine.num_usable_cpus,
-        threads=setup.threads,
-        matmul_precision=setup.matmul_precision,
-        tf32=setup.is_tf32_allowed,
+        device_name=torch.cuda.get_device_name() if is_cuda else read_processor(),
+        # An update of the operating system leaves these alone.
+        platform=f"{platform.system()} {platform.machine()}",
+        num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        matmul_precision=torch.get_float32_matmul_precision(),
+        tf32=bool(torch.backends.cuda.matmul.allow_tf32),
         caches="fresh" if has_fresh_cache else "as found",
     )
 

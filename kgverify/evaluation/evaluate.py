@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,17 +24,13 @@ _POLL_SECONDS: Final = 0.1
 
 
 class ProcessGroup(Protocol):
-    """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results."""
+    """The processes that share an evaluation. Process 0 leads: it chooses the parts and collects the results.
 
-    @property
-    def index(self) -> int:
-        """The number of this process."""
-        ...
+    index: the number of this process; size: the number of processes
+    """
 
-    @property
-    def size(self) -> int:
-        """The number of processes."""
-        ...
+    index: int
+    size: int
 
     def broadcast(self, message: bytes) -> bytes:
         """Return the leader's message in every process, in the order of the calls."""
@@ -47,11 +44,9 @@ class ProcessGroup(Protocol):
 class SingleProcess:
     """The group of one process."""
 
-    index: Final = 0
-    size: Final = 1
-
     def __init__(self) -> None:
-        self._counters: dict[str, int] = {}
+        self.index, self.size = 0, 1
+        self._counters: Counter[str] = Counter()
 
     def broadcast(self, message: bytes) -> bytes:
         """Return the message."""
@@ -59,7 +54,7 @@ class SingleProcess:
 
     def add(self, counter: str, num: int) -> int:
         """Add to a counter, and return its new value."""
-        self._counters[counter] = self._counters.get(counter, 0) + num
+        self._counters[counter] += num
         return self._counters[counter]
 
 

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.evaluation.evaluate import EvaluationResult
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.part_file import PartResult, Sample, concatenate_samples
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.evaluation import Difference, EvaluationReport, SpotCheck
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Run, reference_pipeline
-from kgverify.trace.model.columns import CandidateSet, Columns, Rankings, starts_of
+from kgverify.trace.model.columns import Columns, Rankings, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.version import __version__
 
@@ -87,22 +87,24 @@ def check_sample(
     score_error: the error that the engine declares. If two scores in a derivation are closer than the errors, the engine may
     choose otherwise than the reference there. This is a near-tie, counted apart from the differences.
     """
-    sample = _Sample(list(results), num)
-    if not len(sample.candidates.query):
+    sample = _choose_sample(results, num)
+    if not len(sample.sample_query):
         return SpotCheck(num, 0, 0, 0, 0.0, 0.0, ())
     pipeline = reference_pipeline(run)
     expected = pipeline.engine.prove(sample.candidates, progress)
     error = score_error + pipeline.engine.info.score_error
     num_steps = expected.candidates.num_steps.astype(np.float64)
     bound = num_steps * (2 * error + _EXACT)
-    apart = np.abs(sample.log_probability - expected.candidates.log_probability)
-    is_same = (sample.outcome == expected.candidates.outcome) & (sample.is_limited == expected.candidates.is_limited)
+    apart = np.abs(sample.sample_log_probability - expected.candidates.log_probability)
+    is_same = (sample.sample_outcome == expected.candidates.outcome) & (
+        sample.sample_is_limited == expected.candidates.is_limited
+    )
     is_same_score = apart <= bound
     differs = ~is_same | ~is_same_score
     is_near_tie = differs & (find_smallest_gaps(expected) <= 2 * error) & (error > 0)
     agrees = ~differs
     rows = np.flatnonzero(differs & ~is_near_tie)
-    in_order = rows[np.lexsort((sample.candidates.side[rows], sample.candidates.query[rows]))]
+    in_order = rows[np.lexsort((sample.sample_side[rows], sample.sample_query[rows]))]
     return SpotCheck(
         num_asked=num,
         num_checked=len(differs),
@@ -114,21 +116,13 @@ def check_sample(
     )
 
 
-class _Sample:
-    """The sampled candidates of lowest priority, half of each stratum if possible, with their endings."""
-
-    def __init__(self, results: list[PartResult], num: int) -> None:
-        priority = np.concatenate([each.sample_priority for each in results])
-        is_true = np.concatenate([each.sample_is_true for each in results])
-        strata = [rows[np.argsort(priority[rows])] for rows in map(np.flatnonzero, (is_true, ~is_true))]
-        num_true = max(min(len(strata[0]), num // 2), min(len(strata[0]), num - len(strata[1])))
-        rows = np.sort(np.concatenate((strata[0][:num_true], strata[1][: num - num_true])))
-        self.candidates = CandidateSet(
-            *(np.concatenate(columns)[rows] for columns in zip(*(each.sample for each in results), strict=True))
-        )
-        self.outcome = np.concatenate([each.sample_outcome for each in results])[rows]
-        self.is_limited = np.concatenate([each.sample_is_limited for each in results])[rows]
-        self.log_probability = np.concatenate([each.sample_log_probability for each in results])[rows]
+def _choose_sample(results: Iterable[PartResult], num: int) -> Sample:
+    """Return the sampled candidates of lowest priority, half of each stratum if possible."""
+    sample = concatenate_samples(each.sample for each in results)
+    is_true, priority = sample.sample_is_true, sample.sample_priority
+    strata = [rows[np.argsort(priority[rows])] for rows in map(np.flatnonzero, (is_true, ~is_true))]
+    num_true = max(min(len(strata[0]), num // 2), min(len(strata[0]), num - len(strata[1])))
+    return sample.take(np.sort(np.concatenate((strata[0][:num_true], strata[1][: num - num_true]))))
 
 
 def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
@@ -147,9 +141,9 @@ def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
     return smallest
 
 
-def _describe(run: Run, sample: _Sample, expected: Columns, row: int) -> Difference:
+def _describe(run: Run, sample: Sample, expected: Columns, row: int) -> Difference:
     names = run.graph.program.symbols
-    predicate, first, second = sample.candidates.atom[row].tolist()
+    predicate, first, second = sample.sample_atom[row].tolist()
 
     def ended(outcome: int, is_limited: int, log_probability: float) -> str:
         limited = ", limited" if is_limited else ""
@@ -157,9 +151,13 @@ def _describe(run: Run, sample: _Sample, expected: Columns, row: int) -> Differe
 
     of = expected.candidates
     return Difference(
-        query=int(sample.candidates.query[row]),
-        side=Side(int(sample.candidates.side[row])).name.lower(),
+        query=int(sample.sample_query[row]),
+        side=Side(int(sample.sample_side[row])).name.lower(),
         atom=f"{names.predicates[predicate]}({names.constants[first]}, {names.constants[second]})",
         expected=ended(int(of.outcome[row]), int(of.is_limited[row]), float(of.log_probability[row])),
-        actual=ended(int(sample.outcome[row]), int(sample.is_limited[row]), float(sample.log_probability[row])),
+        actual=ended(
+            int(sample.sample_outcome[row]),
+            int(sample.sample_is_limited[row]),
+            float(sample.sample_log_probability[row]),
+        ),
     )

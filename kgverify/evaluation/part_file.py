@@ -2,9 +2,9 @@
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -78,9 +78,9 @@ class PartResult(NamedTuple):
         return Rankings(self.query, self.side, self.num_ranked, self.optimistic, self.pessimistic)
 
     @property
-    def sample(self) -> CandidateSet:
+    def sample(self) -> "Sample":
         """The sampled candidates."""
-        return CandidateSet(self.sample_query, self.sample_side, self.sample_atom)
+        return Sample(*(getattr(self, name) for name in Sample._fields))
 
     @classmethod
     def build(
@@ -118,6 +118,16 @@ class Sample(NamedTuple):
     sample_is_limited: NDArray[np.uint8]
     sample_log_probability: NDArray[np.float64]
 
+    @property
+    def candidates(self) -> CandidateSet:
+        """The candidates without their endings."""
+        return CandidateSet(self.sample_query, self.sample_side, self.sample_atom)
+
+    def take(self, rows: NDArray[np.int64]) -> "Sample":
+        """Return some of the candidates."""
+        columns: tuple[NDArray[Any], ...] = self
+        return Sample(*(column[rows] for column in columns))
+
 
 class DamagedError(Exception):
     """The reason why a part's file cannot be used."""
@@ -152,24 +162,20 @@ def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -
     """Return the true triples of lowest priority, and the corruptions of lowest priority. is_true: bool [N]."""
     priority = _priorities(candidates, seed)
     rows = np.concatenate([_lowest(priority, of) for of in (is_true, ~is_true)])
-    return Sample(
-        priority[rows],
-        is_true[rows],
-        candidates.query[rows],
-        candidates.side[rows],
-        candidates.atom[rows],
-        candidates.outcome[rows],
-        candidates.is_limited[rows],
-        candidates.log_probability[rows],
-    )
+    columns = candidates.query, candidates.side, candidates.atom, candidates.outcome, candidates.is_limited
+    return Sample(priority, is_true, *columns, candidates.log_probability).take(rows)
 
 
-def join_samples(samples: Sequence[Sample]) -> Sample:
+def join_samples(samples: Iterable[Sample]) -> Sample:
     """Return the candidates of lowest priority of several samples, in each of the two strata."""
-    joined = Sample(*map(np.concatenate, zip(*samples, strict=True)))
+    joined = concatenate_samples(samples)
     is_true = joined.sample_is_true
-    rows = np.concatenate([_lowest(joined.sample_priority, of) for of in (is_true, ~is_true)])
-    return Sample(*(column[rows] for column in joined))
+    return joined.take(np.concatenate([_lowest(joined.sample_priority, of) for of in (is_true, ~is_true)]))
+
+
+def concatenate_samples(samples: Iterable[Sample]) -> Sample:
+    """Return all candidates of several samples."""
+    return Sample(*map(np.concatenate, zip(*samples, strict=True)))
 
 
 def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:

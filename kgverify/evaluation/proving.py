@@ -1,11 +1,10 @@
 """The work on one part of an evaluation: its candidates are drawn, proved by any engine, and summarized."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Engine, Progress, no_progress
 from kgverify.errors import UserError
@@ -15,38 +14,8 @@ from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
 from kgverify.trace.model.header import EngineInfo
 
-
-class Endings(Protocol):
-    """The endings of candidates, as the compiled evaluator's `Evaluation` holds them."""
-
-    @property
-    def results(self) -> Sequence[NDArray[Any]]:
-        """The columns outcome [N], is_limited [N] and log_probability float64 [N]."""
-        ...
-
-    @property
-    def num_choices(self) -> int:
-        """The choices between two resolvents or more."""
-        ...
-
-    @property
-    def num_rescored(self) -> int:
-        """The choices that were repeated in a higher precision."""
-        ...
-
-    @property
-    def smallest_gap(self) -> float:
-        """The smallest gap between the two highest scores of a choice, in nats."""
-        ...
-
-
-@runtime_checkable
-class Evaluator(Engine, Protocol):
-    """An engine that proves candidates without recording steps. Any other engine records them, and they are dropped."""
-
-    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> Endings:
-        """Return the ending of every candidate."""
-        ...
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.tick.step_record import Evaluation
 
 
 class PartWork(Protocol):
@@ -95,10 +64,14 @@ class FullWork:
 def prove_candidates(
     engine: Engine, drawn: CandidateSet, progress: Progress = no_progress
 ) -> tuple[Candidates, ChoiceStatistics]:
-    """Return the candidates with their endings, and the closeness of the choices."""
-    if not isinstance(engine, Evaluator):
+    """Return the candidates with their endings, and the closeness of the choices.
+
+    An engine with a method `evaluate` returns the endings alone; any other records steps, which are dropped.
+    """
+    evaluate: Callable[[CandidateSet, Progress], Evaluation] | None = getattr(engine, "evaluate", None)
+    if evaluate is None:
         return engine.prove(drawn, progress).candidates, ChoiceStatistics()
-    ended = engine.evaluate(drawn, progress)
+    ended = evaluate(drawn, progress)
     outcome, is_limited, log_probability = ended.results
     proved = Candidates(
         *drawn,

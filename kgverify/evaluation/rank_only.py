@@ -73,7 +73,7 @@ class Block(NamedTuple):
 class Drawn(NamedTuple):
     """The queries and sides G of a part, and the candidates M to prove first.
 
-    query:           int32 [G], side: int64 [G], triple: int32 [G, 3]
+    query:           int32 [G], side: int64 [G]
     num_corruptions: int64 [G]
     owner:           int64 [M]  the query and side of each candidate; is_true: bool [M]  whether it is the true triple
     atom:            int32 [M, 3]
@@ -84,7 +84,6 @@ class Drawn(NamedTuple):
 
     query: NDArray[np.int32]
     side: NDArray[np.int64]
-    triple: NDArray[np.int32]
     num_corruptions: NDArray[np.int64]
     owner: NDArray[np.int64]
     is_true: NDArray[np.bool_]
@@ -123,7 +122,6 @@ class DrawnCorruptions:
         return Drawn(
             groups.query,
             groups.side.astype(np.int64),
-            run.triples[groups.query],
             groups.counts - 1,
             owner[is_first],
             is_true[is_first],
@@ -181,7 +179,6 @@ class AllCorruptions:
         return Drawn(
             query,
             side,
-            triple,
             num_eligible,
             owner,
             is_true,

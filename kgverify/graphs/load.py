@@ -158,12 +158,11 @@ def parse_domains(text: str, file: str) -> dict[str, tuple[str, ...]]:
 def _find_repeated_facts(facts: Triples, file: str) -> Iterator[str]:
     """Warn about facts that occur in their file more than once."""
     if num_repeated := len(facts.atoms) - len(set(facts.atoms)):
-        seen: set[NamedAtom] = set()
-        for atom, line in zip(facts.atoms, facts.lines, strict=True):
-            if atom in seen:
-                yield f"{file}:{line}: {_count(num_repeated, 'repeated fact')}, the first on this line"
-                return
-            seen.add(atom)
+        lines: dict[NamedAtom, int] = {}
+        # The first line of each fact; a repeated one has another.
+        pairs = zip(facts.atoms, facts.lines, strict=True)
+        line = next(line for atom, line in pairs if lines.setdefault(atom, line) != line)
+        yield f"{file}:{line}: {_count(num_repeated, 'repeated fact')}, the first on this line"
 
 
 def _find_unprovable_body_atoms(rules: Sequence[NamedRule], fact_predicates: set[str]) -> Iterator[str]:

@@ -5,15 +5,15 @@ for the character itself. A bare argument ends at a comma or at the closing pare
 bare name does not include the blanks around it.
 """
 
+import re
 from typing import NamedTuple
 
-from kgverify.errors import UserError
 from kgverify.graphs.text_file import line_error, show
 from kgverify.program.program import Source
 
 _BLANKS = " \t"
-_QUOTES = "'\""
-_ATOM = "predicate(first,second)"
+_QUOTES = ("'", '"')
+_SIGNS = re.compile(r"[(),]")
 
 
 class RawTerm(NamedTuple):
@@ -48,13 +48,22 @@ class Scanner:
         """The rest of the line, without the blanks around it."""
         return self._text[self._position :].strip(_BLANKS)
 
+    @property
+    def found(self) -> str:
+        """The rest of the line, as an error shows it."""
+        return show(self.rest) if self.rest else "the end of the line"
+
     def take(self, sign: str) -> bool:
         """Take a text if it comes next; return whether it did."""
         self._skip_blanks()
-        if not self._text.startswith(sign, self._position):
-            return False
-        self._position += len(sign)
-        return True
+        is_next = self._text.startswith(sign, self._position)
+        self._position += len(sign) * is_next
+        return is_next
+
+    def expect(self, sign: str, expected: str, fix: str) -> None:
+        """Take a text. UserError if it does not come next."""
+        if not self.take(sign):
+            raise line_error(self._source, expected, self.found, fix)
 
     def take_atom(self) -> RawAtom:
         """Take an atom. UserError if the next text is not an atom with two arguments."""
@@ -62,11 +71,10 @@ class Scanner:
         terms = [self._take_term(predicate)]
         while self.take(","):
             terms.append(self._take_term(predicate))
-        if not self.take(")"):
-            found = show(self.rest) if self.rest else "the end of the line"
-            raise self._error(f"a closing ')' after the arguments of {predicate!r}", found, "close the parenthesis")
+        self.expect(")", f"a closing ')' after the arguments of {predicate!r}", "close the parenthesis")
         if len(terms) != 2:
-            raise self._error(
+            raise line_error(
+                self._source,
                 "two arguments",
                 f"{len(terms)} in {predicate!r}",
                 "write every atom with two arguments; quote a name that contains a comma",
@@ -85,59 +93,45 @@ class Scanner:
             self._position += 1
 
     def _take_predicate(self) -> str:
-        rest = self.rest
-        found = show(rest) if rest else "the end of the line"
-        if rest[:1] and rest[0] in _QUOTES:
+        found, fix = self.found, "write every atom as predicate(first,second)"
+        if self.rest.startswith(_QUOTES):
             predicate = self._take_quoted()
-            if not predicate or not self.take("("):
-                raise self._error(_ATOM, found, "write every atom as predicate(first,second)")
-            return predicate
-        end = self._text.find("(", self._position)
-        if end < 0:
-            raise self._error(_ATOM, found, "write every atom as predicate(first,second)")
-        predicate = self._text[self._position : end].strip(_BLANKS)
-        if not predicate or any(sign in predicate for sign in (",", ")", *self._operators)):
-            raise self._error(
-                _ATOM,
-                found,
-                "write every atom as predicate(first,second); quote a predicate with unusual characters",
-            )
-        self._position = end + 1
+            is_valid = self.take("(")
+        else:
+            predicate, parenthesis, _ = self._text[self._position :].partition("(")
+            self._position += len(predicate) + 1
+            predicate = predicate.strip(_BLANKS)
+            is_valid = bool(parenthesis) and not any(sign in predicate for sign in (",", ")", *self._operators))
+            fix += "; quote a predicate with unusual characters" if parenthesis else ""
+        if not predicate or not is_valid:
+            raise line_error(self._source, "predicate(first,second)", found, fix)
         return predicate
 
     def _take_term(self, predicate: str) -> RawTerm:
         self._skip_blanks()
-        if self._text[self._position : self._position + 1] in tuple(_QUOTES):
+        if self._text.startswith(_QUOTES, self._position):
             term = RawTerm(self._take_quoted(), True)
         else:
-            start, depth = self._position, 0
-            while self._position < len(self._text):
-                sign = self._text[self._position]
-                if sign in ",)" and depth == 0:
+            start, depth, end = self._position, 0, len(self._text)
+            for sign in _SIGNS.finditer(self._text, start):
+                if depth == 0 and sign[0] != "(":
+                    end = sign.start()
                     break
-                depth += (sign == "(") - (sign == ")")
-                self._position += 1
-            term = RawTerm(self._text[start : self._position].strip(_BLANKS), False)
+                depth += {"(": 1, ")": -1}.get(sign[0], 0)
+            self._position = end
+            term = RawTerm(self._text[start:end].strip(_BLANKS), False)
         if not term.text and self.rest:
-            raise self._error("a name", f"an empty argument of {predicate!r}", "give the argument a name")
+            raise line_error(self._source, "a name", f"an empty argument of {predicate!r}", "give the argument a name")
         return term
 
     def _take_quoted(self) -> str:
         self._skip_blanks()
-        start, quote, signs = self._position, self._text[self._position], []
-        position = start + 1
-        while position < len(self._text):
-            pair = self._text[position : position + 2]
-            if pair == quote * 2 or (pair[0] == "\\" and pair[1:] in ("\\", "'", '"')):
-                signs.append(pair[1])
-                position += 2
-            elif pair[0] == quote:
-                self._position = position + 1
-                return "".join(signs)
-            else:
-                signs.append(pair[0])
-                position += 1
-        raise self._error(f"a closing {quote}", show(self._text[start:]), "close the quote")
-
-    def _error(self, expected: str, found: str, fix: str) -> UserError:
-        return line_error(self._source, expected, found, fix)
+        quote = self._text[self._position]
+        # Possessive: a backslash before a quote never becomes a character by itself.
+        match = re.compile(rf"{quote}((?:{quote}{quote}|\\[\\'\"]|[^{quote}])*+){quote}").match(
+            self._text, self._position
+        )
+        if match is None:
+            raise line_error(self._source, f"a closing {quote}", show(self._text[self._position :]), "close the quote")
+        self._position = match.end()
+        return re.sub(rf"[{quote}\\]([\\'\"])", r"\1", match[1])

@@ -18,13 +18,6 @@ class TextFile(NamedTuple):
     sha256: str
 
 
-class Line(NamedTuple):
-    """A line of a file: its number, counted from 1, and its text without the end of line."""
-
-    number: int
-    text: str
-
-
 def read_text(file: Traversable) -> TextFile:
     """Read a file as UTF-8. UserError if it cannot be read, or at the line that is not UTF-8."""
     try:
@@ -46,9 +39,9 @@ def read_text(file: Traversable) -> TextFile:
     return TextFile(file.name, text.removeprefix("\ufeff"), hashlib.sha256(content).hexdigest())
 
 
-def split_lines(text: str) -> list[Line]:
-    """Split a text at LF and CRLF, and at nothing else, since names may hold any other separator."""
-    return [Line(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
+def split_lines(text: str) -> list[tuple[int, str]]:
+    """Split a text at LF and CRLF, and at nothing else, since names may hold any other separator; number lines from 1."""
+    return [(i, line.removesuffix("\r")) for i, line in enumerate(text.split("\n"), 1)]
 
 
 def is_skipped(line: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kgverify.graphs.scanner import Scanner
-from kgverify.graphs.text_file import Line, is_skipped, line_error, show, split_lines
+from kgverify.graphs.text_file import is_skipped, line_error, show, split_lines
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.program import Source
 
@@ -39,7 +39,7 @@ def parse_triples(text: str, file: str) -> Triples:
     return Triples(tuple(atom for _, atom in found), tuple(number for number, _ in found))
 
 
-def _is_tabular(lines: Sequence[Line]) -> bool:
+def _is_tabular(lines: Sequence[tuple[int, str]]) -> bool:
     rows = [text for _, text in lines if "\t" in text or not is_skipped(text)]
     first = next((text for text in rows if not text.lstrip(" ").startswith(("%", "#"))), "")
     if not first:
@@ -47,7 +47,7 @@ def _is_tabular(lines: Sequence[Line]) -> bool:
     return first.count("\t") >= 2 or ("\t" in first and not _PLAIN.fullmatch(first))
 
 
-def _parse_tabular(lines: Sequence[Line], file: str) -> Iterable[tuple[int, NamedAtom]]:
+def _parse_tabular(lines: Sequence[tuple[int, str]], file: str) -> Iterable[tuple[int, NamedAtom]]:
     for number, text in lines:
         fields = text.split("\t")
         if len(fields) == 3 and all(fields):
@@ -65,7 +65,7 @@ def _parse_tabular(lines: Sequence[Line], file: str) -> Iterable[tuple[int, Name
             )
 
 
-def _parse_functional(lines: Sequence[Line], file: str) -> Iterable[tuple[int, NamedAtom]]:
+def _parse_functional(lines: Sequence[tuple[int, str]], file: str) -> Iterable[tuple[int, NamedAtom]]:
     for number, text in lines:
         if match := _PLAIN.fullmatch(text):
             yield number, NamedAtom(*match.groups())

@@ -4,6 +4,7 @@ Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -76,19 +77,13 @@ def count_down(num: int) -> list[int]:
 
 
 def _halve(num: int) -> list[int]:
-    sizes = []
-    while num:
-        sizes.append(num)
-        num //= 2
-    return sizes
+    return [num >> i for i in range(num.bit_length())]
 
 
 def _count_fitting(sizes: Sequence[int], num: int, capacity: int) -> int:
-    """Return how many of the sizes have blocks that fit in one batch."""
-    count = 1
-    while count < len(sizes) and sum(len(_split(num, size)) for size in sizes[: count + 1]) <= capacity:
-        count += 1
-    return count
+    """Return how many of the sizes have blocks that fit in one batch; at least one."""
+    totals = accumulate(len(_split(num, size)) for size in sizes)
+    return max(1, sum(total <= capacity for total in totals))
 
 
 def _split(num: int, size: int) -> list[frozenset[int]]:

@@ -3,97 +3,26 @@
 import os
 import platform
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-from kgverify.version import __version__
+from typing import Any, Final
 
 VARIABLES: Final = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Environment variables that change products in float32 without a line of code."""
 
 
-class Machine(NamedTuple):
-    """The computer and the versions of kgverify and Python.
-
-    platform: the operating system with its version; system: its name and architecture, which an update leaves alone
-    num_cpus: those of the machine; num_usable_cpus: those on which this process may run
-    """
-
-    kgverify: str
-    python: str
-    platform: str
-    system: str
-    processor: str
-    num_cpus: int
-    num_usable_cpus: int
-
-
-class TorchSetup(NamedTuple):
-    """The installed torch, the device in use and the settings of float32 products.
-
-    cuda, triton: versions; empty without a CUDA device, or without the package
-    """
-
-    torch: str
-    triton: str
-    cuda: str
-    device: str
-    device_name: str
-    threads: int
-    is_deterministic: bool
-    matmul_precision: str
-    is_tf32_allowed: bool
-
-
-def read_machine() -> Machine:
-    """Describe this machine, without torch."""
-    num_cpus = os.cpu_count() or 1
-    return Machine(
-        kgverify=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        system=f"{platform.system()} {platform.machine()}",
-        processor=_read_processor(),
-        num_cpus=num_cpus,
-        num_usable_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else num_cpus,
-    )
-
-
-def read_torch(device: str) -> TorchSetup:
-    """Describe the installed torch and its settings on a device, `cpu` or `cuda`."""
-    import torch
-
-    is_cuda = device == "cuda"
-    try:
-        triton = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        triton = ""
-    return TorchSetup(
-        torch=str(torch.__version__),
-        triton=triton,
-        cuda=str(torch.version.cuda or "") if is_cuda else "",
-        device=device,
-        device_name=torch.cuda.get_device_name() if is_cuda else _read_processor(),
-        threads=torch.get_num_threads(),
-        is_deterministic=torch.are_deterministic_algorithms_enabled(),
-        matmul_precision=torch.get_float32_matmul_precision(),
-        is_tf32_allowed=bool(torch.backends.cuda.matmul.allow_tf32),
-    )
-
-
 def describe_environment(device: str, **more: str) -> dict[str, str]:
     """Return versions, device, threads and settings as named texts, with further ones of the caller's."""
-    machine, setup = read_machine(), read_torch(device)
+    import torch
+
     described = {
-        "python": machine.python,
-        "torch": setup.torch,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
         "device": device,
-        "threads": str(setup.threads),
-        "deterministic_algorithms": str(setup.is_deterministic),
+        "threads": str(torch.get_num_threads()),
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
     }
     if device == "cuda":
-        described["gpu"] = setup.device_name
+        described["gpu"] = torch.cuda.get_device_name()
     return described | more | read_product_settings()
 
 
@@ -120,7 +49,8 @@ def read_product_settings() -> dict[str, str]:
     return settings | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-def _read_processor() -> str:
+def read_processor() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

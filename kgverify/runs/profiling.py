@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,8 +122,5 @@ def _count_events(events: list[dict[str, Any]]) -> Profile:
 
 def _find_peak(events: list[dict[str, Any]]) -> int:
     """Return the most memory held at one time, of what was allocated since the start."""
-    held = most = 0
-    for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"])):
-        held += int(event["args"].get("Bytes", 0))
-        most = max(most, held)
-    return most
+    in_order = sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"]))
+    return max(accumulate((int(e["args"].get("Bytes", 0)) for e in in_order), initial=0))

@@ -5,11 +5,11 @@ them. With nothing repaired the value is the actual metric, with everything the 
 """
 
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.rankings import RankCandidates, mean_reciprocal_rank
@@ -76,52 +76,29 @@ class _Counterfactuals:
         self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
         self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
         self._e, self._a = e, a
-        self._values: dict[int, float] = {}
         self._ranks = actual_rank, expected_rank
         self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK)
-        self._cause = self._cause_of_rows(divergences, len(e.query), len(a.query))
-        self.num_players = len(causes) + self._rounding_matters(len(causes))
-
-    def _cause_of_rows(
-        self, divergences: tuple[Divergence, ...], num_expected: int, num_actual: int
-    ) -> NDArray[np.int64]:
-        of_expected, of_extra = np.full(num_expected + 1, -1), np.full(num_actual + 1, -1)
+        of_expected, of_extra = np.full(len(e.query) + 1, -1), np.full(len(a.query) + 1, -1)
         for each in reversed(divergences):
             if each.stage != Stage.RANK:
-                is_extra = each.expected == NO_CANDIDATE
-                (of_extra if is_extra else of_expected)[each.candidate] = each.cause
-        is_only_actual = self._expected_rows < 0
-        cause: NDArray[np.int64] = np.where(
-            is_only_actual, of_extra[self._actual_rows], of_expected[self._expected_rows]
-        )
-        return cause
+                (of_extra if each.expected == NO_CANDIDATE else of_expected)[each.candidate] = each.cause
+        is_extra = self._expected_rows < 0
+        self._cause = np.where(is_extra, of_extra[self._actual_rows], of_expected[self._expected_rows])
+        # If candidates without a cause change the metric, as near-ties do, they count as one more cause.
+        everything = (1 << len(causes)) - 1
+        without = self._compute(everything)
+        self._cause[self._cause < 0] = len(causes)
+        self.num_players = len(causes) + (self._compute(everything | 1 << len(causes)) != without)
+        self.value = cache(self._compute)
 
-    def _rounding_matters(self, num_causes: int) -> bool:
-        """Return whether candidates without a cause change the metric, as near-ties do; then they count as one more cause."""
-        everything = (1 << num_causes) - 1
-        without = self.value(everything)
-        self._cause[self._cause < 0] = num_causes
-        self._values.clear()
-        return self.value(everything | 1 << num_causes) != without
-
-    def value(self, repaired: int) -> float:
+    def _compute(self, repaired: int) -> float:
         """Return the metric with the causes of a set repaired."""
-        if repaired not in self._values:
-            self._values[repaired] = self._value(repaired)
-        return self._values[repaired]
-
-    def _value(self, repaired: int) -> float:
-        causes = np.maximum(self._cause, 0)
-        is_repaired = (self._cause >= 0) & ((repaired >> causes) & 1).astype(np.bool_)
+        is_repaired = ((repaired >> np.maximum(self._cause, 0)) & 1).astype(np.bool_) & (self._cause >= 0)
         rows_e = self._expected_rows[is_repaired & (self._expected_rows >= 0)]
         rows_a = self._actual_rows[~is_repaired & (self._actual_rows >= 0)]
-        columns = (
-            np.concatenate([getattr(self._e, field)[rows_e], getattr(self._a, field)[rows_a]])
-            for field in Candidates._fields
-        )
-        merged = Candidates(*columns)
-        rank = self._ranks[bool(repaired & self._rank_causes)]
-        return mean_reciprocal_rank(rank(merged))
+        columns: Iterator[tuple[Any, Any]] = zip(self._e, self._a, strict=True)
+        merged = Candidates(*(np.concatenate([left[rows_e], right[rows_a]]) for left, right in columns))
+        return mean_reciprocal_rank(self._ranks[bool(repaired & self._rank_causes)](merged))
 
 
 def _exact_shares(num: int, value: Callable[[int], float]) -> list[float]:

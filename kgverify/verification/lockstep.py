@@ -1,5 +1,6 @@
 """The comparison of steps from the same goals: in lockstep, and after near-ties."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,18 +47,19 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
     ran = free.compare()
     wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
     unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
-    divergences = sorted([*stepped.divergences, *unexplained], key=lambda each: (each.candidate, each.step))
-    verdict = Verdict.DIVERGE if unexplained and stepped.verdict is Verdict.AGREE else stepped.verdict
     reasons = tuple(dict.fromkeys((*stepped.reasons, *ran.reasons)))
-    return (
-        msgspec.structs.replace(
-            stepped,
-            divergences=tuple(divergences),
-            level=highest_level([stepped.level, *(d.level for d in unexplained)]),
-            verdict=Verdict.INCONCLUSIVE if reasons else verdict,
-            reasons=reasons,
-        ),
-        free.views | views,
+    joined = _add(stepped, unexplained, reasons=reasons)
+    return msgspec.structs.replace(joined, verdict=Verdict.INCONCLUSIVE) if reasons else joined, free.views | views
+
+
+def _add(comparison: Comparison, found: Sequence[Divergence], **changes: Any) -> Comparison:
+    """Add divergences to a comparison."""
+    return msgspec.structs.replace(
+        comparison,
+        divergences=tuple(sorted([*comparison.divergences, *found], key=lambda each: (each.candidate, each.step))),
+        level=highest_level([comparison.level, *(each.level for each in found)]),
+        verdict=Verdict.DIVERGE if found and comparison.verdict is Verdict.AGREE else comparison.verdict,
+        **changes,
     )
 
 
@@ -102,13 +104,11 @@ def follow_near_ties(
     ties = [
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
     ]
-    followed = msgspec.structs.replace(
+    followed = _add(
         comparison,
-        divergences=tuple(sorted([*comparison.divergences, *found], key=lambda each: (each.candidate, each.step))),
+        found,
         near_ties=tuple(sorted([*ties, *further], key=lambda tie: (tie.candidate, tie.step))),
-        verdict=Verdict.DIVERGE if found and comparison.verdict is Verdict.AGREE else comparison.verdict,
         coverage=msgspec.structs.replace(comparison.coverage, steps_after_near_ties=len(owner)),
-        level=highest_level([comparison.level, *(each.level for each in found)]),
     )
     return followed, comparer.views | views
 

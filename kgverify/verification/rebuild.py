@@ -1,6 +1,6 @@
 """The goals of a compact trace, rebuilt from its clauses and its program, and checked by its digests.
 
-A resolvent follows from its goal and its clause: unify, substitute, prune, rename (docs/semantics.md). This uses no engine. The
+A resolvent follows from its goal and its clause: unify, substitute, prune, rename (docs/semantics.md). No prover takes part. The
 digest of each step shows whether the rebuilt step is the recorded one, so a prover that resolves wrongly is detected.
 """
 
@@ -11,21 +11,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.engines.adapters.resolution import Atoms, Clauses, number_variables
 from kgverify.errors import UserError
-from kgverify.program.atoms import Atom, is_variable
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.program import Program, Rule
+from kgverify.program.program import Program
 from kgverify.trace.model.columns import starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.schema import RECORD_AGAIN
 from kgverify.trace.model.trace import Trace
 
-Triple = tuple[int, int, int]
-Triples = tuple[Triple, ...]
-
 _ATOM_COLUMNS = frozenset({"steps.num_atoms", "steps.goal_atoms", "resolvents.num_atoms", "resolvents.atoms"})
-
 
 _MOST_ATOMS: Final = 1 << 22
 _MOST_ATOMS_EACH: Final = 32
@@ -58,7 +54,7 @@ class Rebuilder:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self._resolution = _Resolution(*_program_of(trace))
+        self._clauses = Clauses(_program_of(trace), exclude_query=trace.header.limits.exclude_query)
 
     def __call__(self, trace: Trace) -> Trace:
         """Return some candidates with their goals. UserError as in `rebuild_goals`."""
@@ -76,29 +72,32 @@ class Rebuilder:
 
     def try_rebuilding(self, trace: Trace) -> Rebuilt:
         """Return some candidates with the goals that their clauses imply. UserError for a clause that the program lacks."""
-        resolve = self._resolution
-        resolve.check_clauses(trace)
+        clauses = self._clauses
+        made_by = trace.columns.resolvents
+        for origin_kind, num in ((Origin.RULE, len(clauses.rules)), (Origin.FACT, len(clauses.facts))):
+            if ((made_by.origin_kind == origin_kind) & (made_by.origin >= num)).any():
+                raise UserError(
+                    "a resolvent names a clause that the program lacks", where=trace.source, fix=RECORD_AGAIN
+                )
         columns = trace.columns
-        excludes = trace.header.limits.exclude_query
-        made_by = columns.resolvents
         kinds, origin_kinds, origins = made_by.kind.tolist(), made_by.origin_kind.tolist(), made_by.origin.tolist()
         choices = columns.steps.choice.tolist()
         bounds = starts_of(columns.steps.num_resolvents).tolist()
-        goals: list[Triples] = []
-        resolvents: list[Triples] = []
+        goals: list[Atoms] = []
+        resolvents: list[Atoms] = []
         left = max(_MOST_ATOMS, _MOST_ATOMS_EACH * len(kinds))
         step = 0
         for atom, num_steps in zip(
             columns.candidates.atom.tolist(), columns.candidates.num_steps.tolist(), strict=True
         ):
-            query: Triple = tuple(atom)
-            excluded = query if excludes and query[1] >= 0 and query[2] >= 0 else None
-            goal: Triples = canonical((query,))
+            excluded = clauses.excluded(atom)
+            goal = number_variables(iter([tuple(atom)]))
             for _ in range(num_steps):
                 begin, end = bounds[step], bounds[step + 1]
-                made: list[Triples] = []
+                made: list[Atoms] = []
                 for i in range(begin, end):
-                    left -= resolve.count_atoms(goal, origin_kinds[i], origins[i])
+                    is_rule = origin_kinds[i] == Origin.RULE
+                    left -= len(goal) + (len(clauses.rules[origins[i]][1]) if is_rule else 0)
                     if left < 0:
                         raise UserError(
                             f"its clauses need more than {_MOST_ATOMS_EACH} atoms for each resolvent,"
@@ -106,8 +105,8 @@ class Rebuilder:
                             where=trace.source,
                             fix="record it again at level steps",
                         )
-                    is_goal = kinds[i] == GoalKind.GOAL
-                    made.append(resolve.resolve(goal, origin_kinds[i], origins[i], excluded) if is_goal else ())
+                    is_made = goal and kinds[i] == GoalKind.GOAL and origin_kinds[i] != Origin.NONE
+                    made.append((clauses.apply(goal, origin_kinds[i], origins[i], excluded) or ()) if is_made else ())
                 goals.append(goal)
                 resolvents += made
                 if 0 <= choices[step] < len(made):
@@ -137,92 +136,7 @@ def _rebuild_if_sound(trace: Trace) -> Trace:
         return trace
 
 
-def canonical(atoms: Triples) -> Triples:
-    """Return the atoms with their variables numbered by first appearance."""
-    numbers: dict[int, int] = {}
-    return tuple(
-        (p, *(x if x >= 0 else numbers.setdefault(x, -1 - len(numbers)) for x in (a, b)))  # type: ignore[misc]
-        for p, a, b in atoms
-    )
-
-
-class _Resolution:
-    """The stages `resolve`, `prune` and `rename` for the clauses of one program."""
-
-    def __init__(self, facts: NDArray[np.int32], rules: tuple[Rule, ...]) -> None:
-        self._facts: list[Triple] = [tuple(fact) for fact in facts.tolist()]
-        self._is_fact = frozenset(self._facts)
-        self._rules = rules
-
-    def check_clauses(self, trace: Trace) -> None:
-        """Raise UserError for a resolvent of a clause that does not exist."""
-        made_by = trace.columns.resolvents
-        for kind, num in ((Origin.RULE, len(self._rules)), (Origin.FACT, len(self._facts))):
-            if ((made_by.origin_kind == kind) & (made_by.origin >= num)).any():
-                raise UserError(
-                    "a resolvent names a clause that the program lacks", where=trace.source, fix=RECORD_AGAIN
-                )
-
-    def count_atoms(self, goal: Triples, origin_kind: int, origin: int) -> int:
-        """Count the atoms processed to resolve a goal with a clause."""
-        return len(goal) + (len(self._rules[origin].body) if origin_kind == Origin.RULE else 0)
-
-    def resolve(self, goal: Triples, origin_kind: int, origin: int, excluded: Triple | None) -> Triples:
-        """Return the atoms of the resolvent of a goal with a clause; none if the clause does not unify or is missing."""
-        if not goal:
-            return ()
-        head: Triple
-        body: tuple[Atom, ...] = ()
-        if origin_kind == Origin.FACT:
-            head = self._facts[origin]
-        elif origin_kind == Origin.RULE:
-            head, body = self._rules[origin]
-        else:
-            return ()
-        # The clause's variables come after those of the goal.
-        shift = -min(0, *(x for _, a, b in goal for x in (a, b)))
-        bound = _unify(goal[0], _shift(head, shift))
-        if bound is None:
-            return ()
-        kept = []
-        for predicate, *arguments in (*(_shift(atom, shift) for atom in body), *goal[1:]):
-            first, second = (_look_up(bound, x) for x in arguments)
-            atom = predicate, first, second
-            if atom == excluded or atom not in self._is_fact:
-                kept.append(atom)
-        return canonical(tuple(kept))
-
-
-def _shift(atom: Triple, shift: int) -> Triple:
-    predicate, first, second = atom
-    return predicate, first - shift if first < 0 else first, second - shift if second < 0 else second
-
-
-def _unify(selected: Triple, head: Triple) -> dict[int, int] | None:
-    """Return the binding of each variable, one link at a time; None if the atoms do not unify."""
-    if selected[0] != head[0]:
-        return None
-    bound: dict[int, int] = {}
-    for left, right in zip(selected[1:], head[1:], strict=True):
-        left, right = _look_up(bound, left), _look_up(bound, right)
-        if left == right:
-            continue
-        if is_variable(left):
-            bound[left] = right
-        elif is_variable(right):
-            bound[right] = left
-        else:
-            return None
-    return bound
-
-
-def _look_up(bound: dict[int, int], argument: int) -> int:
-    while argument in bound:
-        argument = bound[argument]
-    return argument
-
-
-def _program_of(trace: Trace) -> tuple[NDArray[np.int32], tuple[Rule, ...]]:
+def _program_of(trace: Trace) -> Program:
     if "resolvents.origin" not in trace.fields:
         raise UserError(
             f"the trace is of level {trace.header.level!r}, which stores no clauses, so its goals cannot be rebuilt",
@@ -238,18 +152,18 @@ def _program_of(trace: Trace) -> tuple[NDArray[np.int32], tuple[Rule, ...]]:
         )
     rules = trace.rules or ()
     expected = trace.header.program_sha256
-    found = Program(trace.symbols, trace.facts, rules, (), (), ()).sha256
-    if expected and found != expected:
+    program = Program(trace.symbols, trace.facts, rules, (), (), ())
+    if expected and program.sha256 != expected:
         raise UserError(
-            f"its program has the hash {found[:16]}, expected {expected[:16]} as in the header",
+            f"its program has the hash {program.sha256[:16]}, expected {expected[:16]} as in the header",
             where=trace.source,
             fix=RECORD_AGAIN,
         )
-    return trace.facts, rules
+    return program
 
 
-def _join(trace: Trace, goals: list[Triples], resolvents: list[Triples]) -> Rebuilt:
-    def flatten(rows: list[Triples]) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
+def _join(trace: Trace, goals: list[Atoms], resolvents: list[Atoms]) -> Rebuilt:
+    def flatten(rows: list[Atoms]) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
         lengths = np.array([len(row) for row in rows], np.int64)
         if lengths.size and int(lengths.max()) > np.iinfo(np.uint16).max:
             raise UserError(

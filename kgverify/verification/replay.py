@@ -3,6 +3,7 @@
 The earliest stage whose output differs is at fault.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -12,9 +13,9 @@ import numpy as np
 from kgverify.comparison.classify import Finding, classify, find_surroundings, group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.locate import is_close, locate_difference
-from kgverify.comparison.result import Cause, Comparison, Divergence
+from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
-from kgverify.comparison.step_view import Names, StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -24,7 +25,6 @@ from kgverify.engines.protocol import (
     take_position,
 )
 from kgverify.program.atoms import Atom, Goal
-from kgverify.program.limits import Limits
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs
@@ -51,142 +51,6 @@ class Replayed(NamedTuple):
     outputs: tuple[Any, Any] | None = None
     views: tuple[StepView, StepView] | None = None
     like: "Replayed | None" = None
-
-
-def replay_divergences(
-    divergences: tuple[Divergence, ...],
-    columns: Columns,
-    engines: tuple[Engine, Engine],
-    names: Names,
-    tolerance: float,
-    lockstep: "Lockstep | None" = None,
-) -> list[Replayed]:
-    """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
-
-    If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`). If it is wrong again, but not
-    with its stages probed, it keeps the stage inferred from the traces. In lockstep a step may yield several divergences: one
-    for each stage at fault by itself, and one for the machinery if the step differs in another way in its batch.
-
-    columns: those of the expected trace; tolerance: of scores, absolute
-    """
-    replay = _Replay(columns, engines, names, tolerance, lockstep)
-    seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
-    replayed = []
-    for i, divergence in enumerate(divergences):
-        has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
-        alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
-        if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
-            ((stage, like),) = alike.items()
-            replayed.append(Replayed(msgspec.structs.replace(divergence, stage=stage), like=like))
-            continue
-        found = _replay_one(replay, divergence)
-        alike.setdefault(found[0].divergence.stage, found[0])
-        replayed += found
-    return replayed
-
-
-def _replay_one(replay: "_Replay", divergence: Divergence) -> list[Replayed]:
-    if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):
-        return [Replayed(divergence)]
-    if divergence.field.startswith("candidates."):
-        return [Replayed(replay.of_candidate(divergence))]
-    found = replay.of_step(divergence)
-    if replay.lockstep is None or found.outputs is None or starts_wrong(divergence):
-        return [found]
-    return [found, *replay.behind(found.divergence, replay.lockstep)]
-
-
-class Lockstep(NamedTuple):
-    """The input for finding further faults behind the first one of a step.
-
-    views: both versions of the steps that differ, by (candidate, step)
-    """
-
-    views: Views
-    limits: Limits
-
-
-class _Replay:
-    """Both engines, and the expected run whose steps they repeat."""
-
-    def __init__(
-        self,
-        columns: Columns,
-        engines: tuple[Engine, Engine],
-        names: Names,
-        tolerance: float,
-        lockstep: Lockstep | None,
-    ) -> None:
-        self._columns = columns
-        self._expected, self._actual = engines
-        self._names = names
-        self._tolerance = tolerance
-        self.lockstep = lockstep
-
-    def of_step(self, divergence: Divergence) -> Replayed:
-        """Replay a step; if its goal was already wrong, first the step that produced the goal."""
-        step = divergence.step
-        for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
-            position = find_position(self._columns, divergence.candidate, at)
-            probes = self._probe(position)
-            stage = first_difference(*probes, self._tolerance) if probes else None
-            if probes and stage:
-                return self._name(divergence, StageFault(stage, probes[0][stage], probes[1][stage]))
-            if not _agrees_alone(self._expected.step(position), self._actual.step(position), self._tolerance):
-                return Replayed(divergence)
-        return Replayed(_of_machinery(divergence))
-
-    def _probe(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
-        if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
-            return self._expected.probe(position), self._actual.probe(position)
-        return None
-
-    def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
-        named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
-        return Replayed(named, (fault.expected, fault.actual))
-
-    def behind(self, first: Divergence, lockstep: Lockstep) -> list[Replayed]:
-        """Return the further faults of a step, behind the first stage at fault."""
-        position = find_position(self._columns, first.candidate, first.step)
-        probes = self._probe(position)
-        if probes is None:
-            return []
-        found = []
-        alone = StepReader(self._actual.step(position)).read(0)
-        for fault in find_later_faults(Stage(first.stage), *probes, lockstep.limits, self._tolerance):
-            replayed = self._name(first, fault)
-            right = alone._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
-            found.append(replayed._replace(views=(right, alone)))
-        compared = lockstep.views.get((first.candidate, first.step))
-        if compared is not None:
-            found += self._find_batch_fault(first, alone, compared[1])
-        return found
-
-    def _find_batch_fault(self, divergence: Divergence, alone: StepView, observed: StepView) -> list[Replayed]:
-        """Return a divergence of the batch machinery if the actual step, wrong alone, differs in another way in its batch."""
-        views = _without_nan(alone), _without_nan(observed)
-        difference = locate_difference(*views, self._names, divergence.step == 0, self._tolerance)
-        if difference is None:
-            return []
-        other = msgspec.structs.replace(
-            divergence, field=difference.field, expected=difference.expected, actual=difference.actual
-        )
-        return [Replayed(_of_machinery(other), views=(alone, observed))]
-
-    def of_candidate(self, divergence: Divergence) -> Divergence:
-        """Repeat a whole derivation alone, if all of its steps agree but its result does not."""
-        if divergence.stage == Stage.RECYCLE or divergence.field == "candidates.atom":
-            return divergence
-        alone = np.array([divergence.candidate])
-        expected = self._columns.candidates
-        actual = self._actual.prove(candidate_set(self._columns).take(alone)).candidates
-        sums = float(expected.log_probability[divergence.candidate]), float(actual.log_probability[0])
-        agrees = (
-            actual.outcome[0] == expected.outcome[divergence.candidate]
-            and actual.is_limited[0] == expected.is_limited[divergence.candidate]
-            and is_close(*sums, 1e-9 * max(1.0, abs(sums[0])) + 2 * self._tolerance * max(1, int(actual.num_steps[0])))
-        )
-        return _of_machinery(divergence) if agrees else divergence
 
 
 def _without_nan(view: StepView) -> StepView:
@@ -217,26 +81,120 @@ def find_position(columns: Columns, candidate: int, step: int) -> Positions:
 
 
 class Explainer:
-    """The explanation of a comparison's divergences. `views` holds both steps of each divergence that belongs to a step."""
+    """The explanation of a comparison's divergences, by both engines and the expected run, whose steps they repeat.
 
-    def __init__(self, expected: Trace, comparer: Comparer, views: Views) -> None:
-        self._expected = expected
+    views:    both steps of each divergence that belongs to a step
+    lockstep: whether to find further faults behind the first one of a step
+    """
+
+    def __init__(
+        self,
+        expected: Trace,
+        comparer: Comparer,
+        views: Views,
+        engines: tuple[Engine, Engine],
+        *,
+        lockstep: bool = False,
+    ) -> None:
+        self._columns = expected.columns
+        self._limits = expected.header.limits
         self._comparer = comparer
+        self._names, self._tolerance = comparer.names, comparer.score_tolerance
         self._views = views
+        self._expected, self._actual = engines
+        self._lockstep = lockstep
         self._reader = StepReader(expected.columns)
 
-    def replay(
-        self, comparison: Comparison, engines: tuple[Engine, Engine], *, lockstep: bool = False
-    ) -> list[Replayed]:
-        """Name the stages of the divergences by replay; in lockstep, also the faults behind the first stage at fault."""
-        return replay_divergences(
-            comparison.divergences,
-            self._expected.columns,
-            engines,
-            self._comparer.names,
-            self._comparer.score_tolerance,
-            Lockstep(self._views, self._expected.header.limits) if lockstep else None,
+    def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
+        """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
+
+        If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`). If it is wrong again, but
+        not with its stages probed, it keeps the stage inferred from the traces. In lockstep a step may yield several
+        divergences: one for each stage at fault by itself, and one for the machinery if the step differs in another way in
+        its batch.
+        """
+        seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
+        replayed = []
+        for i, divergence in enumerate(divergences):
+            has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
+            alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
+            if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
+                ((stage, like),) = alike.items()
+                replayed.append(Replayed(msgspec.structs.replace(divergence, stage=stage), like=like))
+                continue
+            found = self._replay(divergence)
+            alike.setdefault(found[0].divergence.stage, found[0])
+            replayed += found
+        return replayed
+
+    def _replay(self, divergence: Divergence) -> list[Replayed]:
+        if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):
+            return [Replayed(divergence)]
+        if divergence.field.startswith("candidates."):
+            return [Replayed(self._replay_candidate(divergence))]
+        found = self._replay_step(divergence)
+        if not self._lockstep or found.outputs is None or starts_wrong(divergence):
+            return [found]
+        return [found, *self._find_behind(found.divergence)]
+
+    def _replay_step(self, divergence: Divergence) -> Replayed:
+        """Replay a step; if its goal was already wrong, first the step that produced the goal."""
+        step = divergence.step
+        for at in (step - 1, step) if step > 0 and starts_wrong(divergence) else (step,):
+            position = find_position(self._columns, divergence.candidate, at)
+            probes = self._probe(position)
+            stage = first_difference(*probes, self._tolerance) if probes else None
+            if probes and stage:
+                return self._name(divergence, StageFault(stage, probes[0][stage], probes[1][stage]))
+            if not _agrees_alone(self._expected.step(position), self._actual.step(position), self._tolerance):
+                return Replayed(divergence)
+        return Replayed(_of_machinery(divergence))
+
+    def _probe(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
+        if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
+            return self._expected.probe(position), self._actual.probe(position)
+        return None
+
+    def _name(self, divergence: Divergence, fault: StageFault) -> Replayed:
+        named = msgspec.structs.replace(name_stage(divergence, *fault, self._names), is_replayed=True)
+        return Replayed(named, (fault.expected, fault.actual))
+
+    def _find_behind(self, first: Divergence) -> Iterator[Replayed]:
+        """Yield the further faults of a step, behind the first stage at fault."""
+        position = find_position(self._columns, first.candidate, first.step)
+        probes = self._probe(position)
+        if probes is None:
+            return
+        alone = StepReader(self._actual.step(position)).read(0)
+        for fault in find_later_faults(Stage(first.stage), *probes, self._limits, self._tolerance):
+            right = alone._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
+            yield self._name(first, fault)._replace(views=(right, alone))
+        compared = self._views.get((first.candidate, first.step))
+        if compared is None:
+            return
+        # The batch machinery is at fault as well if the step, wrong alone, differs in another way in its batch.
+        views = _without_nan(alone), _without_nan(compared[1])
+        difference = locate_difference(*views, self._names, first.step == 0, self._tolerance)
+        if difference is not None:
+            other = msgspec.structs.replace(
+                first, field=difference.field, expected=difference.expected, actual=difference.actual
+            )
+            yield Replayed(_of_machinery(other), views=(alone, compared[1]))
+
+    def _replay_candidate(self, divergence: Divergence) -> Divergence:
+        """Repeat a whole derivation alone, if all of its steps agree but its result does not."""
+        if divergence.stage == Stage.RECYCLE or divergence.field == "candidates.atom":
+            return divergence
+        alone = np.array([divergence.candidate])
+        expected = self._columns.candidates
+        actual = self._actual.prove(candidate_set(self._columns).take(alone)).candidates
+        sums = float(expected.log_probability[divergence.candidate]), float(actual.log_probability[0])
+        agrees = (
+            actual.outcome[0] == expected.outcome[divergence.candidate]
+            and actual.is_limited[0] == expected.is_limited[divergence.candidate]
+            and is_close(*sums, 1e-9 * max(1.0, abs(sums[0])) + 2 * self._tolerance * max(1, int(actual.num_steps[0])))
         )
+        return _of_machinery(divergence) if agrees else divergence
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
         """Return the divergences with their classes, and their causes."""
@@ -253,7 +211,7 @@ class Explainer:
             divergence,
             self._reader,
             replayed.views or self._views.get((divergence.candidate, divergence.step)),
-            error_bound=2 * self._comparer.score_tolerance,
+            error_bound=2 * self._tolerance,
             draw=self._comparer.draws.get((divergence.query, divergence.side), ""),
         )
         expected, actual = around.expected, around.actual
@@ -264,6 +222,6 @@ class Explainer:
     @cached_property
     def _all_goals(self) -> frozenset[Goal]:
         """The goals of the expected derivations, and the queries of both sides."""
-        goals = (self._reader.read(row).goal for row in range(len(self._expected.columns.steps.depth)))
+        goals = (self._reader.read(row).goal for row in range(len(self._columns.steps.depth)))
         queries = self._comparer.actual.columns.candidates.atom.tolist()
         return frozenset((*goals, *((Atom(*query),) for query in queries)))

@@ -1,7 +1,9 @@
 """The verification of a pipeline against another on the same run, and the comparison of two recorded traces."""
 
+import os
+import platform
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -21,7 +23,6 @@ from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
-from kgverify.runs.machine import read_machine
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
@@ -32,6 +33,7 @@ from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.version import __version__
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +68,14 @@ def verify(
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
     """
-    traces, is_deterministic = [], []
-    for role, pipeline in (("expected", expected), ("actual", actual)):
-        trace, same = _run_pipeline(run, pipeline, f"{role}: {pipeline.engine.info.name}", check_determinism, phase)
-        traces.append(trace)
-        is_deterministic.append(same)
+    traces, is_deterministic = zip(
+        *(
+            _run_pipeline(run, pipeline, f"{role}: {pipeline.engine.info.name}", check_determinism, phase)
+            for role, pipeline in (("expected", expected), ("actual", actual))
+        ),
+        strict=True,
+    )
     determinism = Determinism(*is_deterministic)
-
     comparer = Comparer(*traces)
     stepper = lockstep_comparer(run, traces[0], actual, phase) if lockstep else None
     if stepper is not None:
@@ -80,15 +83,10 @@ def verify(
     else:
         comparison, views = follow_near_ties(comparer, comparer.compare(), run, actual, phase)
 
-    def expected_rank(candidates: Candidates) -> Rankings:
-        return expected.rank(candidates, run.triples, RANK_TOLERANCE)
-
-    def actual_rank(candidates: Candidates) -> Rankings:
-        return actual.rank(candidates, run.triples, RANK_TOLERANCE)
-
-    explainer = Explainer(traces[0], comparer, views)
+    expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
+    explainer = Explainer(traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep)
     with phase("replaying divergent steps", 0):
-        replayed = explainer.replay(comparison, (expected.engine, actual.engine), lockstep=lockstep)
+        replayed = explainer.replay(comparison.divergences)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
     comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
     of_ranking = comparison.divergences[len(replayed) :]
@@ -215,12 +213,11 @@ def _admit_unfollowed(comparison: Comparison) -> Comparison:
 
 def describe_environment(expected: Trace | StepSource, actual: Trace | StepSource) -> Environment:
     """Describe this machine and both engines."""
-    machine = read_machine()
     return Environment(
-        kgverify=machine.kgverify,
-        python=machine.python,
-        platform=machine.platform,
-        num_cpus=machine.num_cpus,
+        kgverify=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        num_cpus=os.cpu_count() or 1,
         expected=expected.header.engine,
         actual=actual.header.engine,
     )
@@ -242,6 +239,10 @@ def _note_proofs(comparison: Comparison, outcomes: Outcomes) -> Comparison:
     if not proved[1]:
         note = f"no candidate was proved by the actual side: {note}"
     return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
+
+
+def _rank(run: Run, pipeline: Pipeline, candidates: Candidates) -> Rankings:
+    return pipeline.rank(candidates, run.triples, RANK_TOLERANCE)
 
 
 def _run_pipeline(

@@ -12,7 +12,7 @@ from kgverify.engines.compiled.stages.choose import SCORES
 from kgverify.engines.compiled.stages.stage_functions import build_stages
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import build_trace, reference_pipeline
-from kgverify.verification.replay import find_position, replay_divergences
+from kgverify.verification.replay import Explainer, find_position
 from kgverify.verification.verify import verify
 
 
@@ -53,7 +53,7 @@ def test_a_step_that_is_right_alone_is_a_fault_of_the_batch_machinery():
     divergences = compare(trace, flipped).divergences
     assert len(divergences) == 1
     engines = pipeline.engine, pipeline.engine
-    (replayed,) = replay_divergences(divergences, columns, engines, Comparer(trace, flipped).names, 0.0)
+    (replayed,) = Explainer(trace, Comparer(trace, flipped), {}, engines).replay(divergences)
     assert divergences[0].stage == "choose"
     assert replayed.divergence == msgspec.structs.replace(divergences[0], stage="recycle", is_replayed=True)
     assert replayed.outputs is None

@@ -1,7 +1,7 @@
 """A resolution step in plain Python, written from the semantics and independent of both provers."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
 from kgverify.program.outcomes import Origin
@@ -37,12 +37,16 @@ class Clauses:
         self._rules_of: dict[int, list[int]] = {}
         for i, (head, _) in enumerate(self.rules):
             self._rules_of.setdefault(head[0], []).append(i)
-        self._facts_like: dict[Ids, list[int]] = {}
-        for i, (predicate, a, b) in enumerate(self.facts):
-            for pattern in ((predicate, a, _ANY), (predicate, _ANY, b), (predicate, _ANY, _ANY)):
-                self._facts_like.setdefault(pattern, []).append(i)
         # The problems of a run share few goals, and the candidates of one problem many.
         self.yields = lru_cache(maxsize=1 << 14)(self._yields)
+
+    @cached_property
+    def _facts_like(self) -> dict[Ids, list[int]]:
+        found: dict[Ids, list[int]] = {}
+        for i, (predicate, a, b) in enumerate(self.facts):
+            for pattern in ((predicate, a, _ANY), (predicate, _ANY, b), (predicate, _ANY, _ANY)):
+                found.setdefault(pattern, []).append(i)
+        return found
 
     def excluded(self, query: Sequence[int]) -> Ids | None:
         """Return the fact that may not be used in the derivation of a query; None if every fact may be."""
@@ -63,20 +67,16 @@ class Clauses:
     def _yields(self, goal: Atoms, excluded: Ids | None) -> tuple[Yield, ...]:
         """Return the result of each clause that matches the first atom of a goal, in the order of the semantics."""
         selected = goal[0]
-        found = []
-        for i in self._rules_of.get(selected[0], ()):
-            atoms = self.apply_rule(goal, i, excluded)
-            if atoms is not None:
-                found.append(Yield(Origin.RULE, i, atoms))
-        for i in self.facts_like(selected, excluded):
-            atoms = self._resolve(goal, self.facts[i], (), excluded)
-            if atoms is not None:
-                found.append(Yield(Origin.FACT, i, atoms))
-        return tuple(found)
+        clauses = [(Origin.RULE, i) for i in self._rules_of.get(selected[0], ())]
+        clauses += [(Origin.FACT, i) for i in self.facts_like(selected, excluded)]
+        applied = ((kind, i, self.apply(goal, kind, i, excluded)) for kind, i in clauses)
+        return tuple(Yield(kind, i, atoms) for kind, i, atoms in applied if atoms is not None)
 
-    def apply_rule(self, goal: Atoms, rule: int, excluded: Ids | None) -> Atoms | None:
-        """Return the result of applying a rule to a goal; None if its head does not match."""
-        head, body = self.rules[rule]
+    def apply(self, goal: Atoms, origin_kind: int, origin: int, excluded: Ids | None) -> Atoms | None:
+        """Return the result of applying a clause to a goal; None if its head does not match."""
+        if origin_kind == Origin.FACT:
+            return self._resolve(goal, self.facts[origin], (), excluded)
+        head, body = self.rules[origin]
         # Standardized apart: every variable of the goal is above `lowest`, every one of the rule below.
         lowest = min(min(a, b) for _, a, b in goal)
         shift = min(lowest, 0)
@@ -85,6 +85,8 @@ class Clauses:
     def _resolve(self, goal: Atoms, head: Ids, body: Atoms, excluded: Ids | None) -> Atoms | None:
         bound: dict[int, int] = {}
         selected = goal[0]
+        if selected[0] != head[0]:
+            return None
         for left, right in ((selected[1], head[1]), (selected[2], head[2])):
             left, right = _follow(left, bound), _follow(right, bound)
             if left == right:
