@@ -1,9 +1,9 @@
 """The result of a benchmark, as data: for a terminal, for JSON, for a comparison with a later run."""
 
-from collections.abc import Sequence
 import os
 import platform
 import statistics
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path

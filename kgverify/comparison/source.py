@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.trace.model.columns import (
+    COUNTS,
     Columns,
     Digests,
     Rankings,
     expand_rows,
     no_stage_items,
     select_candidates,
-    select_stage_items,
+    select_steps,
     starts_of,
 )
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
-from kgverify.trace.read.data_file import COUNTS, DataFile, StoredDigests
+from kgverify.trace.read.data_file import DataFile, StoredDigests
 from kgverify.trace.read.trace_file import TraceFile
 
 Range = tuple[int, int]
@@ -70,7 +71,7 @@ class MemorySource:
         if self._is_all(rows):
             return self.trace
         steps = expand_rows(starts_of(self.trace.columns.candidates.num_steps), rows)
-        columns = columns._replace(stages=select_stage_items(self.trace.columns.stages, steps))
+        columns = columns._replace(stages=select_steps(self.trace.columns, steps).stages)
         return replace(self.trace, columns=columns, digests=Digests(*(words[steps] for words in self.trace.digests)))
 
     def stored_digests(self, rows: NDArray[np.int64]) -> StoredDigests:

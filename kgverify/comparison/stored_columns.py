@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.source import FileSource, Range, check_counts
-from kgverify.trace.read.data_file import COUNTS, DataFile
+from kgverify.trace.model.columns import COUNTS
+from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 
 PIECE_BYTES: Final = 1 << 20
@@ -211,7 +212,7 @@ class _PairedChecksums:
             self._right.update(y.data)
         for (file, begin), hasher in ((a, self._left), (b, self._right)):
             if begin + len(x) == file.length(self._name) and self._name in file.stored:
-                file.check_sum(self._name, hasher.intdigest())
+                file.stored[self._name].check_checksum(hasher.intdigest())
 
 
 def join_ranges(ranges: list[Range]) -> list[Range]:

@@ -17,7 +17,8 @@ import numpy as np
 import xxhash
 from trace_builders import open_writer
 
-from kgverify.trace.model.schema import FIELDS, file_checksum
+from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.schema import file_checksum
 
 Construct = Callable[[Path, Path], Path]
 CONSTRUCTS: dict[str, Construct] = {}

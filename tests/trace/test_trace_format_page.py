@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from kgverify.program.program import Symbols
+from kgverify.trace.model.columns import FIELDS
 from kgverify.trace.model.digests import compute_digests
-from kgverify.trace.model.schema import FIELDS, OPTIONAL_COLUMNS
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.read.trace_file import read_trace
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trace-format.md").read_text(encoding="utf-8")

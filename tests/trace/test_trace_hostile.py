@@ -32,7 +32,8 @@ from kgverify.report.steps import LazyTraceView
 from kgverify.trace.hdf5.reading import MIN_TOTAL_BYTES, StoredFile, locate_arrays
 from kgverify.trace.maintain.check import check_trace
 from kgverify.trace.maintain.repair import repair_trace
-from kgverify.trace.model.schema import FIELDS, file_checksum
+from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.schema import file_checksum
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 
 

@@ -23,10 +23,10 @@ from trace_builders import (
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
 from kgverify.trace.maintain.convert import convert_trace
-from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.columns import FIELD_OF, select_candidates
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.levels import Packing, TraceLevel, columns_kept, left_out, required
-from kgverify.trace.model.schema import FIELD_OF, encode_level
+from kgverify.trace.model.schema import encode_level
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.encode import encode_trace
 from kgverify.trace.write.writer import write_again

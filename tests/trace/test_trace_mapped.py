@@ -75,7 +75,13 @@ def test_an_element_is_of_the_candidate_that_holds_it(path):
     first = starts_of(COLUMNS.candidates.num_steps)
     for step in range(0, mapped.num_steps, 7):
         assert mapped.candidate_of("steps/num_atoms", step) == np.searchsorted(first, step, side="right") - 1
-    assert [mapped.first_step(i) for i in range(41)] == first.tolist()
+        assert mapped.candidate_of("digests/sequence", step) == mapped.candidate_of("steps/num_atoms", step)
+    below = starts_of(COLUMNS.steps.num_resolvents), starts_of(COLUMNS.resolvents.num_atoms)
+    for atom in range(0, len(COLUMNS.resolvents.atoms), 11):
+        owner = atom
+        for starts in (below[1], below[0], first):
+            owner = np.searchsorted(starts, owner, side="right") - 1
+        assert mapped.candidate_of("resolvents/atoms", atom) == owner
 
 
 def test_a_look_shows_what_reading_everything_shows(path):

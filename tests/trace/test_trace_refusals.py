@@ -11,8 +11,8 @@ from trace_builders import FACT_LINES, FACTS, HEADER, RANKINGS, SYMBOLS, make_co
 
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.writing import write_arrays
-from kgverify.trace.model.columns import Rankings
-from kgverify.trace.model.schema import FIELDS, STAGES, encode_columns, encode_level, encode_symbols, file_checksum
+from kgverify.trace.model.columns import FIELDS, Rankings
+from kgverify.trace.model.schema import STAGES, encode_columns, encode_level, encode_symbols, file_checksum
 from kgverify.trace.read.trace_file import read_trace
 
 
@@ -141,7 +141,6 @@ def test_an_altered_value_under_new_checksums_breaks_the_digests(path):
         file["steps/choice"][0] += 1
     reseal(path)
     assert "digests/" in refuse(path, "step 0 has digest").where
-    assert read_trace(path, verify_digests=False).columns.steps.choice[0] == make_columns(1, 8).steps.choice[0] + 1
 
 
 @pytest.mark.parametrize(

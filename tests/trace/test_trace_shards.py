@@ -170,7 +170,7 @@ module.write_arrays = counted(module.write_arrays)
 os.fsync, os.open = counted(os.fsync), counted(os.open)
 manifest.Path.replace = counted(manifest.Path.replace)
 manifest.Path.rename = counted(manifest.Path.rename)
-manifest._write_bytes = counted(manifest._write_bytes)
+manifest.write_bytes = counted(manifest.write_bytes)
 columns = make_columns(11, 60)
 with open_writer({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writer:
     for i in range(0, 60, 3):

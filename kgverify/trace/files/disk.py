@@ -80,6 +80,12 @@ def write_placed(descriptor: int, placed: Sequence[Placed]) -> None:
         write_all(descriptor, buffers, offset)
 
 
+def write_bytes(path: Path, content: Buffer) -> None:
+    """Write a whole file."""
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+        write_all(descriptor, [content], 0)
+
+
 def sync(descriptor: int) -> None:
     """Force what was written to the disk."""
     os.fsync(descriptor)

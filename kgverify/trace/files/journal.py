@@ -23,18 +23,10 @@ import xxhash
 
 from kgverify.errors import UserError
 from kgverify.trace.files.disk import Buffer, bytes_of, check_no_link, make_folder, sync, sync_folder, write_all
-from kgverify.trace.model.columns import concatenate
+from kgverify.trace.model.columns import FIELD_OF, concatenate
 from kgverify.trace.model.digests import compute_sequence
 from kgverify.trace.model.levels import is_kept, level_of
-from kgverify.trace.model.schema import (
-    FIELD_OF,
-    OPTIONAL_COLUMNS,
-    RECORD_AGAIN,
-    SEQUENCE,
-    Arrays,
-    decode_columns,
-    encode_columns,
-)
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, RECORD_AGAIN, SEQUENCE, Arrays, decode_columns, encode_columns
 
 _MAGIC: Final = b"KGVJRNL1"
 _HEAD: Final = struct.Struct("<8sIIQQQQQ")  # magic, kind, 0, number, payload bytes, candidates, steps, payload's xxh3

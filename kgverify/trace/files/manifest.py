@@ -1,7 +1,6 @@
 """The manifest of a trace in shards, and the file operations that survive a kill at any moment."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +11,7 @@ import msgspec
 import xxhash
 
 from kgverify.errors import UserError
-from kgverify.trace.files.disk import check_no_link, opened, sync_file, sync_folder, write_all
+from kgverify.trace.files.disk import check_no_link, sync_file, sync_folder, write_bytes
 from kgverify.trace.files.journal import journal_name
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN
@@ -183,12 +182,13 @@ def find_shard(folder: Path, shard: Shard) -> Path:
     """Return the path of the shard's file. ShardError if it is missing, or not a regular file."""
     path = folder / shard.name
     check_no_link(path)
-    if path.exists() and not path.is_file():
-        raise ShardError("is not a regular file", name=shard.name, reason="altered", where=str(path))
     if not path.is_file():
-        raise ShardError(
-            "missing, expected because the manifest lists it", name=shard.name, reason="missing", where=str(path)
+        message, reason = (
+            ("is not a regular file", "altered")
+            if path.exists()
+            else ("missing, expected because the manifest lists it", "missing")
         )
+        raise ShardError(message, name=shard.name, reason=reason, where=str(path))
     return path
 
 
@@ -213,7 +213,7 @@ def hash_file(path: Path) -> str:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the folder's manifest atomically."""
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-    write_at_once(folder / MANIFEST, lambda path: _write_bytes(path, content))
+    write_at_once(folder / MANIFEST, lambda path: write_bytes(path, content))
 
 
 def write_at_once(
@@ -260,8 +260,3 @@ def remove_trace(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-        write_all(descriptor, [content], 0)

@@ -35,17 +35,10 @@ from kgverify.trace.hdf5.stored_array import (
     read_array,
     translate_hdf5_errors,
 )
+from kgverify.trace.model.columns import FIELD_OF, FIELDS, Field
 from kgverify.trace.model.header import READABLE_VERSIONS, SCHEMA_VERSION, expected_versions
 from kgverify.trace.model.levels import TraceLevel, check_together, level_of, required
-from kgverify.trace.model.schema import (
-    FIELD_OF,
-    FIELDS,
-    FORMAT,
-    RECORD_AGAIN,
-    Arrays,
-    Field,
-    check_file_checksum,
-)
+from kgverify.trace.model.schema import FORMAT, RECORD_AGAIN, Arrays, check_file_checksum
 from kgverify.trace.model.validate import check_shape
 
 os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # read once, when the library is loaded

@@ -3,12 +3,14 @@
 import io
 import itertools
 import os
-import re
+import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, NamedTuple
 
 import h5py
 import numpy as np
@@ -17,27 +19,27 @@ from h5py import h5d, h5p
 from numpy.typing import NDArray
 
 from kgverify.trace.files.disk import (
-    Buffer,
     Placed,
     bytes_of,
     checksum_of,
     little_endian,
     opened,
     sync,
-    write_all,
+    sync_file,
+    write_bytes,
     write_placed,
 )
 from kgverify.trace.hdf5.reading import most_bytes
+from kgverify.trace.model.columns import FIELD_OF, FIELDS
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.levels import Packing
-from kgverify.trace.model.schema import FIELD_OF, FIELDS, FORMAT, file_checksum
+from kgverify.trace.model.schema import FORMAT, file_checksum
 
 _MAX_CREATOR_BYTES: Final = 1 << 10
 _PAGE: Final = 4096
 # From version 1.10 on HDF5 puts checksums on its own metadata.
 _BOUNDS: Final = ("v110", "v110")
 _ORDER: Final = {field.path: number for number, field in enumerate(FIELDS)}
-_WRITTEN: Final = re.compile(b"\1+")
 
 _CHUNK_BYTES: Final = 1 << 18
 _GZIP: Final = {Packing.SMALL: 1, Packing.ARCHIVE: 6}
@@ -73,14 +75,41 @@ def write_arrays(
         packed = _pack(parts, creator, packing)
         total = sum(piece.nbytes for pieces in parts.values() for piece in pieces)
         if total <= most_bytes(len(packed)):
-            return _write_bytes(path, packed)
-    image = _MetadataImage()
+            write_bytes(path, packed)
+            sync_file(path)
+            return Written(len(packed), xxhash.xxh3_64_hexdigest(packed))
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor, ThreadPoolExecutor(2) as pool:
-        with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
-            placed = _lay_out(file, parts)
-            written = pool.submit(write_placed, descriptor, placed)
-            _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
-        return image.write_out(descriptor, placed, written, pool)
+        with _memory_file() as image:
+            with h5py.File(image, "w", libver=_BOUNDS, alignment_threshold=_PAGE, alignment_interval=_PAGE) as file:
+                placed = _lay_out(file, parts)
+                written = pool.submit(write_placed, descriptor, placed)
+                _sign(file, {name: checksum_of(pieces) for name, pieces in parts.items()}, creator)
+            size = image.seek(0, os.SEEK_END)
+            metadata = _read_gaps(image, placed, size)
+        hashed = pool.submit(_hash_pieces, [*placed, *metadata])
+        written.result()
+        os.ftruncate(descriptor, size)
+        write_placed(descriptor, metadata)
+        sync(descriptor)
+        return Written(size, hashed.result())
+
+
+def _memory_file() -> IO[bytes]:
+    """Open a sparse file for the metadata that HDF5 writes beside the data; on Linux it is in memory."""
+    if sys.platform == "linux":
+        return open(os.memfd_create("metadata", os.MFD_CLOEXEC), "w+b", buffering=0)
+    return TemporaryFile(buffering=0)
+
+
+def _read_gaps(image: IO[bytes], placed: Sequence[Placed], size: int) -> list[Placed]:
+    """Return everything in a file of this size but the data, with its offsets."""
+    gaps: list[Placed] = []
+    position = 0
+    for offset, buffers in [*sorted(placed, key=itemgetter(0)), (size, [])]:
+        image.seek(position)
+        gaps.append((position, [image.read(offset - position)]))
+        position = offset + sum(len(buffer) for buffer in buffers)
+    return gaps
 
 
 def _lay_out(file: Any, parts: ArrayParts) -> list[Placed]:
@@ -166,104 +195,10 @@ def _shrinks(array: NDArray[Any]) -> bool:
     return len(zlib.compress(shuffled.tobytes(), _GZIP[Packing.SMALL])) < _MOST_KEPT * sample.nbytes
 
 
-class _MetadataImage(io.RawIOBase):
-    """A sparse file in memory: the metadata that HDF5 writes beside the data.
-
-    size: the end of the file, as HDF5 sets it
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size = 0
-        self._position = 0
-        # By page number: a page's bytes, and a 1 for each byte that was written.
-        self._pages: dict[int, tuple[bytearray, bytearray]] = {}
-
-    def write_out(
-        self, descriptor: int, placed: Sequence[Placed], written: "Future[None]", pool: ThreadPoolExecutor
-    ) -> Written:
-        """Complete a file on disk, and force it there.
-
-        placed:  the data
-        written: done when the data are in the file
-        """
-        runs: list[Placed] = [
-            (number * _PAGE + found.start(), [bytes(content[found.start() : found.end()])])
-            for number, (content, mask) in sorted(self._pages.items())
-            for found in _WRITTEN.finditer(mask)
-        ]
-        hashed = pool.submit(_hash_pieces, [*placed, *runs], self.size)
-        written.result()
-        os.ftruncate(descriptor, self.size)
-        write_placed(descriptor, runs)
-        sync(descriptor)
-        return Written(self.size, hashed.result())
-
-    def seekable(self) -> bool:
-        """Return True: the image is in memory."""
-        return True
-
-    def tell(self) -> int:
-        """Return the current position."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position."""
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        return self._position
-
-    def truncate(self, size: int | None = None) -> int:
-        """Set the size."""
-        self.size = self._position if size is None else size
-        return self.size
-
-    def write(self, data: Any) -> int:
-        """Store the bytes at the current position."""
-        view = memoryview(data).cast("B")
-        for begin, number, low, high in self._spans(len(view)):
-            content, mask = self._pages.setdefault(number, (bytearray(_PAGE), bytearray(_PAGE)))
-            content[low:high] = view[begin : begin + high - low]
-            mask[low:high] = b"\1" * (high - low)
-        self._position += len(view)
-        self.size = max(self.size, self._position)
-        return len(view)
-
-    def readinto(self, buffer: Any) -> int:
-        """Read the bytes written; zeros between them."""
-        view = memoryview(buffer).cast("B")
-        length = max(0, min(len(view), self.size - self._position))
-        for begin, number, low, high in self._spans(length):
-            page = self._pages.get(number)
-            view[begin : begin + high - low] = bytes(high - low) if page is None else page[0][low:high]
-        self._position += length
-        return length
-
-    def _spans(self, length: int) -> Iterator[tuple[int, int, int, int]]:
-        begin = 0
-        while begin < length:
-            number, low = divmod(self._position + begin, _PAGE)
-            high = min(_PAGE, low + length - begin)
-            yield begin, number, low, high
-            begin += high - low
-
-
-def _write_bytes(path: Path, content: Buffer) -> Written:
-    """Write a file at once, and force it to disk."""
-    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-        write_all(descriptor, [content], 0)
-        sync(descriptor)
-    return Written(len(content), _hash_pieces([(0, [content])], len(content)))
-
-
-def _hash_pieces(pieces: Sequence[Placed], size: int) -> str:
-    """Return the xxh3 of a file with these buffers at these offsets and zeros between, as 16 hexadecimal digits."""
+def _hash_pieces(pieces: Sequence[Placed]) -> str:
+    """Return the xxh3 of a file with these buffers at these offsets, without gaps, as 16 hexadecimal digits."""
     digest = xxhash.xxh3_64()
-    position = 0
-    for offset, buffers in sorted(pieces, key=lambda piece: piece[0]):
-        digest.update(bytes(offset - position))
-        position = offset
+    for _, buffers in sorted(pieces, key=itemgetter(0)):
         for buffer in buffers:
             digest.update(buffer)
-            position += len(buffer)
-    digest.update(bytes(size - position))
     return digest.hexdigest()

@@ -90,28 +90,6 @@ def _check_file(path: Path) -> CheckReport:
     return CheckReport(str(path), state, tuple(parts), num_candidates, num_steps, root)
 
 
-class _FolderCheck:
-    """The parts of a folder that were checked so far, and the candidates in them."""
-
-    def __init__(self) -> None:
-        self.parts: list[PartState] = []
-        self.candidates: list[Candidates] = []
-        self.root = 0
-        self._first: DataFile | None = None
-
-    def add(self, file: DataFile, shard: Shard | None = None, *, is_last: bool = True) -> None:
-        """Add a file. UserError unless it is intact, and agrees with the first one and with the manifest."""
-        check_alike(self._first or file, file, is_last=is_last)
-        trace = file.load()
-        self._first = self._first or file
-        if shard is not None:
-            check_root(trace.root, shard, file.path)
-        candidates, steps, *_ = trace.columns
-        self.parts.append(PartState(file.path.name, "", len(candidates.query), len(steps.depth)))
-        self.candidates.append(candidates)
-        self.root += trace.root
-
-
 def _check_folder(folder: Path) -> CheckReport:
     has_manifest = (folder / MANIFEST).exists()
     if not has_manifest and not list_journals(folder) and not any(folder.glob("shard-*.h5")):
@@ -120,15 +98,30 @@ def _check_folder(folder: Path) -> CheckReport:
         manifest = read_manifest(folder)
     except UserError as error:
         return CheckReport(str(folder), DAMAGED, (PartState(MANIFEST, _describe(error, folder)),), 0, 0, "")
-    check = _FolderCheck()
+    parts: list[PartState] = []
+    traces: list[tuple[Candidates, int]] = []
+    first: DataFile | None = None
+
+    def add(file: DataFile, shard: Shard | None, *, is_last: bool) -> None:
+        """Add a file. UserError unless it is intact, and agrees with the first one and with the manifest."""
+        nonlocal first
+        check_alike(first or file, file, is_last=is_last)
+        trace = file.load()
+        first = first or file
+        if shard is not None:
+            check_root(trace.root, shard, file.path)
+        candidates, steps, *_ = trace.columns
+        parts.append(PartState(file.path.name, "", len(candidates.query), len(steps.depth)))
+        traces.append((candidates, trace.root))
+
     if has_manifest:
-        check.parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
+        parts.append(PartState(MANIFEST, "", manifest.num_candidates, manifest.num_steps))
     for index, shard in enumerate(manifest.shards):
         try:
             check_shard(folder, shard)
-            check.add(open_shard(folder, index, shard), shard, is_last=index + 1 == len(manifest.shards))
+            add(open_shard(folder, index, shard), shard, is_last=index + 1 == len(manifest.shards))
         except UserError as error:
-            check.parts.append(PartState(shard.name, _describe(error, folder), shard.num_candidates, shard.num_steps))
+            parts.append(PartState(shard.name, _describe(error, folder), shard.num_candidates, shard.num_steps))
     notes = _note_files(folder, manifest)
     name = journal_name(len(manifest.shards))
     if not manifest.is_complete and (folder / name).is_file():
@@ -136,13 +129,13 @@ def _check_folder(folder: Path) -> CheckReport:
             notes += _note_tear(folder / name)
             journal = open_journal_file(folder, len(manifest.shards))
             if journal is None:
-                check.parts.append(PartState(name, "", 0, 0))
+                parts.append(PartState(name, "", 0, 0))
             else:
-                check.add(journal)
+                add(journal, None, is_last=True)
         except UserError as error:
-            check.parts.append(PartState(name, _describe(error, folder)))
-    is_damaged = any(part.problem for part in check.parts)
-    candidates = join_candidates(check.candidates)
+            parts.append(PartState(name, _describe(error, folder)))
+    is_damaged = any(part.problem for part in parts)
+    candidates = join_candidates([each for each, _ in traces])
     notes += [
         f"recorded more than once: {name_candidate(candidates, first)}" for first, _ in find_duplicates(candidates)[:10]
     ]
@@ -150,10 +143,10 @@ def _check_folder(folder: Path) -> CheckReport:
     return CheckReport(
         str(folder),
         DAMAGED if is_damaged else WHOLE if is_whole else UNFINISHED,
-        tuple(check.parts),
+        tuple(parts),
         len(candidates.query),
         int(candidates.num_steps.sum(dtype=np.int64)),
-        "" if is_damaged else f"{check.root % (1 << 64):016x}",
+        "" if is_damaged else f"{sum(root for _, root in traces) % (1 << 64):016x}",
         tuple(notes),
     )
 

@@ -62,7 +62,7 @@ def unite(
     """
     output = Path(output)
     sources = [Path(path) for path in paths]
-    expected = None if like is None else read_trace(like, verify_digests=False).columns.candidates
+    expected = None if like is None else read_trace(like).columns.candidates
     files = _list_files(sources)
     check_output_path(output)
     partial = partial_of(output)

@@ -21,6 +21,7 @@ from kgverify.trace.files.manifest import (
     list_shards,
     read_manifest,
     remove_trace,
+    shard_name,
     write_at_once,
     write_manifest,
 )
@@ -93,7 +94,7 @@ def repair_trace(path: Path | str) -> RepairReport:
 
 def _repair_file(path: Path, repaired: Path) -> RepairReport:
     found = salvage(path)
-    if found.arrays is None or (not len(found.rows) and found.num_candidates):
+    if not found.arrays or (not len(found.rows) and found.num_candidates):
         raise _nothing(path, found.reason)
     loss = _loss_of(path.name, found)
     arrays: dict[str, Any] = dict(found.arrays)
@@ -131,29 +132,18 @@ class _Rebuilt:
         self.losses.append(loss)
         self.has_lost = self.has_lost or loss.num_candidates != 0
 
-    def keep_file(self, path: Path, index: int, shard: Shard) -> None:
-        """Keep an intact shard; link the same file if its number stays."""
-        self._follow()
-        if index == len(self.shards):
-            _link(path, self.folder / shard.name)
-            self.shards.append(shard)
-        else:
-            found = salvage(path)
-            assert found.arrays is not None
-            self._write(found.arrays, found.packing)
+    def link(self, path: Path, shard: Shard) -> None:
+        """Keep an intact shard under its number: link the same file."""
+        self.has_gaps |= self.has_lost
+        _link(path, self.folder / shard.name)
+        self.shards.append(shard)
 
     def keep(self, path: Path, arrays: Arrays, packing: Packing) -> None:
         """Keep arrays as the next shard. UserError if they are of another run."""
         file = DataFile(path, arrays=arrays)
         check_same_run(self.first or file, file)
         self.first = self.first or file
-        self._follow()
-        self._write(arrays, packing)
-
-    def _follow(self) -> None:
-        self.has_gaps = self.has_gaps or self.has_lost
-
-    def _write(self, arrays: Arrays, packing: Packing) -> None:
+        self.has_gaps |= self.has_lost
         parts = {name: [array] for name, array in arrays.items() if name != "shard/index"}
         self.shards.append(write_shard(self.folder, len(self.shards), parts, self.creator, packing))
 
@@ -174,7 +164,7 @@ def _repair_folder(path: Path, repaired: Path) -> RepairReport:
             _rebuild_from_files(rebuilt)
         else:
             for index, shard in enumerate(manifest.shards):
-                _rebuild_shard(rebuilt, index, shard)
+                _rebuild_shard(rebuilt, index, path / shard.name, shard)
             if not manifest.is_complete:
                 _rebuild_journal(rebuilt, len(manifest.shards))
         if not rebuilt.shards and rebuilt.losses:
@@ -207,40 +197,39 @@ def _repair_folder(path: Path, repaired: Path) -> RepairReport:
     )
 
 
-def _rebuild_shard(rebuilt: _Rebuilt, index: int, shard: Shard) -> None:
-    path = rebuilt.source / shard.name
-    try:
-        check_shard(rebuilt.source, shard)
-        file = open_shard(rebuilt.source, index, shard)
-        check_same_run(rebuilt.first or file, file)
-        check_root(file.load().root, shard, path)
-        rebuilt.first = rebuilt.first or file
-    except UserError as error:
-        reason = error.message
-    else:
-        rebuilt.keep_file(path, index, shard)
-        return
-    lost_all = Loss(shard.name, reason, shard.num_candidates, shard.num_steps)
-    if not path.is_file() or path.is_symlink():
+def _rebuild_shard(rebuilt: _Rebuilt, index: int, path: Path, shard: Shard | None) -> None:
+    """Keep the intact part of a shard, which is this one in the manifest; None without a manifest."""
+    reason = ""
+    if shard is not None:
+        try:
+            check_shard(rebuilt.source, shard)
+            file = open_shard(rebuilt.source, index, shard)
+            check_same_run(rebuilt.first or file, file)
+            check_root(file.load().root, shard, path)
+            rebuilt.first = rebuilt.first or file
+        except UserError as error:
+            reason = error.message
+        if not reason and index == len(rebuilt.shards):
+            rebuilt.link(path, shard)
+            return
+    is_missing = path.is_symlink() or not path.exists()
+    found = Salvage({}, reason or "missing") if is_missing else salvage(path)
+    counts = (found.num_candidates, found.num_steps) if shard is None else (shard.num_candidates, shard.num_steps)
+    lost_all = Loss(path.name, found.reason or reason or "of another number", *counts)
+    if not found.arrays or (reason and not len(found.rows)) or (found.number != index and shard is None):
         rebuilt.lose(lost_all)
-        return
-    found = salvage(path)
-    number = None if found.arrays is None else found.arrays.get("shard/index")
-    if found.arrays is None or not len(found.rows):
-        rebuilt.lose(msgspec.structs.replace(lost_all, reason=found.reason or reason))
-        return
-    if number is None or number.tolist() != [index] or found.num_candidates != shard.num_candidates:
-        where = "of no shard" if number is None else f"of shard {number.tolist()[0]}"
+    elif shard is not None and (found.number != index or found.num_candidates != shard.num_candidates):
+        where = "of no shard" if found.number is None else f"of shard {found.number}"
         rebuilt.lose(msgspec.structs.replace(lost_all, reason=f"the file is {where}, or not the one committed"))
-        return
-    if (loss := _loss_of(shard.name, found)) is not None:
-        rebuilt.lose(loss)
     else:
-        rebuilt.notes.append(f"{shard.name}: {found.reason or reason}; all of it is intact, and kept")
-    try:
-        rebuilt.keep(path, found.arrays, found.packing)
-    except UserError as error:
-        rebuilt.lose(msgspec.structs.replace(lost_all, reason=error.message))
+        if (loss := _loss_of(path.name, found)) is not None:
+            rebuilt.lose(loss)
+        elif reason:
+            rebuilt.notes.append(f"{path.name}: {found.reason or reason}; all of it is intact, and kept")
+        try:
+            rebuilt.keep(path, found.arrays, found.packing)
+        except UserError as error:
+            rebuilt.lose(msgspec.structs.replace(lost_all, reason=error.message))
 
 
 def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
@@ -270,7 +259,7 @@ def _rebuild_journal(rebuilt: _Rebuilt, index: int) -> None:
                 # A shard that was kept repeats what the first frame held.
                 found = salvage(rebuilt.folder / rebuilt.shards[0].name)
                 is_archived = found.is_archived
-                journal.shared = {n: array for n, array in (found.arrays or {}).items() if n.startswith(SHARED)}
+                journal.shared = {n: array for n, array in found.arrays.items() if n.startswith(SHARED)}
             else:
                 raise UserError(
                     "its first frame is damaged, and no shard holds a copy of it", where=str(rebuilt.source)
@@ -293,36 +282,21 @@ def _missing(journal: Journal) -> tuple[int, int]:
 
 def _rebuild_from_files(rebuilt: _Rebuilt) -> None:
     """Rebuild without a manifest: shards in order of their numbers, then the journal of the one after the last."""
-    index = 0
     files = {int(p.stem[6:]): p for p in rebuilt.source.glob("shard-*.h5") if p.stem[6:].isdigit()}
-    last = max(files, default=-1)
+    num_files = max(files, default=-1) + 1
     journals = {int(p.name[8:]) for p in list_journals(rebuilt.source)}
-    for index in range(last + 1):
-        if index not in files or files[index].is_symlink():
-            rebuilt.lose(Loss(f"shard-{index:05d}.h5", "missing"))
-            continue
-        found = salvage(files[index])
-        number = None if found.arrays is None else found.arrays.get("shard/index")
-        if found.arrays is None or number is None or number.tolist() != [index]:
-            if index in journals:
-                _rebuild_journal(rebuilt, index)
-                return
-            rebuilt.lose(
-                Loss(files[index].name, found.reason or "of another number", found.num_candidates, found.num_steps)
-            )
-            continue
-        if (loss := _loss_of(files[index].name, found)) is not None:
-            rebuilt.lose(loss)
-        try:
-            rebuilt.keep(files[index], found.arrays, found.packing)
-        except UserError as error:
-            rebuilt.lose(Loss(files[index].name, error.message, found.num_candidates, found.num_steps))
-    _rebuild_journal(rebuilt, last + 1)
+    for index in range(num_files):
+        path = files.get(index, rebuilt.source / shard_name(index))
+        if index in journals and path.is_file() and not path.is_symlink() and salvage(path).number != index:
+            # The file was not finished; the journal has its batches.
+            _rebuild_journal(rebuilt, index)
+            return
+        _rebuild_shard(rebuilt, index, path, None)
+    _rebuild_journal(rebuilt, num_files)
 
 
 def _loss_of(name: str, found: Salvage) -> Loss | None:
     """Return the loss in a salvaged file; None if there is no loss."""
-    assert found.arrays is not None
     if found.num_candidates is None or found.num_steps is None:
         return Loss(name, found.reason)
     kept_steps = int(found.arrays["candidates/num_steps"].sum(dtype=np.int64))

@@ -16,24 +16,22 @@ from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays, decode_columns
 from kgverify.trace.read.data_file import DataFile
 
 # The columns that the digests of a step prove intact if a checksum does not.
-_DIGESTED: Final = frozenset(
-    f"{group}/{name}"
-    for group, names in (
-        ("steps", ("depth", "dropped_atoms", "dropped_resolvents", "choice", "outcome", "goal_atoms")),
-        ("resolvents", ("kind", "atoms")),
-    )
-    for name in names
-)
-
-
 _COUNTED: Final = frozenset({"steps/dropped_atoms", "steps/dropped_resolvents"})
+_DIGESTED: Final = _COUNTED | {
+    "steps/depth",
+    "steps/choice",
+    "steps/outcome",
+    "steps/goal_atoms",
+    "resolvents/kind",
+    "resolvents/atoms",
+}
 
 
 @dataclass(frozen=True)
 class Salvage:
     """The part of a file that is kept.
 
-    arrays:    datasets by path, digests included; None if nothing can be kept
+    arrays:    datasets by path, digests included; empty if nothing can be kept
     dropped:   columns that are lost for all candidates, by path
     rows:      int64 [n]  the candidates of the file that are kept
     num_candidates, num_steps: counts of the file before the damage; None if unknown
@@ -41,7 +39,7 @@ class Salvage:
     is_archived: whether the file was packed as archives are
     """
 
-    arrays: Arrays | None
+    arrays: Arrays
     reason: str
     dropped: tuple[str, ...] = ()
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -50,9 +48,14 @@ class Salvage:
     is_archived: bool = False
 
     @property
+    def number(self) -> int | None:
+        """The number that the file states as a shard; None if it states none."""
+        stated = self.arrays.get("shard/index", np.zeros(0)).tolist()
+        return stated[0] if len(stated) == 1 else None
+
+    @property
     def packing(self) -> Packing:
         """The packing of the file, for the part that is kept."""
-        assert self.arrays is not None
         return packing_of(level_of(self.arrays["header"], ""), is_archived=self.is_archived)
 
 
@@ -63,11 +66,11 @@ def salvage(path: Path) -> Salvage:
         located = locate_arrays(path, problems)
         arrays, altered = load_arrays(path, located, problems)
     except UserError as error:
-        return Salvage(None, error.message)
+        return Salvage({}, error.message)
     reason = "; ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
     steps_of = arrays.get("candidates/num_steps")
     counts = (None, None) if steps_of is None else (len(steps_of), int(steps_of.sum(dtype=np.int64)))
-    nothing = Salvage(None, reason, num_candidates=counts[0], num_steps=counts[1])
+    nothing = Salvage({}, reason, num_candidates=counts[0], num_steps=counts[1])
     lost = problems.keys() - {"/"}
     doubtful = {name for name in lost if name in _DIGESTED and name in altered}
     try:

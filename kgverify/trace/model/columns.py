@@ -5,8 +5,9 @@ gave, K atoms of these items.
 Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,11 +153,73 @@ class StageItems(NamedTuple):
     atoms: NDArray[np.int32]
 
 
+@dataclass(frozen=True)
+class Field:
+    """A dataset: its path, the types it may have (little-endian), the length of its second axis or 0."""
+
+    path: str
+    dtypes: tuple[str, ...]
+    width: int = 0
+    is_required: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in `Trace.fields`: `steps.choice`."""
+        return self.path.replace("/", ".")
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as a person reads it."""
+        return f"[n, {self.width}]" if self.width else "[n]"
+
+
+def _fields(group: str, is_required: bool = True, **dtypes: str) -> tuple[Field, ...]:
+    return tuple(
+        Field(f"{group}/{name}", (dtype.removesuffix("*3"),), 3 * dtype.endswith("*3"), is_required)
+        for name, dtype in dtypes.items()
+    )
+
+
+FIELDS: Final = (
+    Field("header", ("<u1",)),
+    *_fields("symbols", predicates_bytes="<u1", predicates_offsets="<u8"),
+    *_fields("symbols", constants_bytes="<u1", constants_offsets="<u8"),
+    *_fields("candidates", query="<i4", side="<i1", atom="<i4*3", num_steps="<u4", outcome="<i1"),
+    *_fields("candidates", is_limited="<u1"),
+    *_fields("candidates", False, log_probability="<f8"),
+    *_fields("steps", depth="<u2", num_atoms="<u2", num_resolvents="<u4"),
+    *_fields("steps", False, dropped_atoms="<u4", dropped_resolvents="<u4"),
+    *_fields("steps", choice="<i4", outcome="<i1", goal_atoms="<i4*3"),
+    *_fields("resolvents", kind="<u1", num_atoms="<u2"),
+    *_fields("resolvents", False, origin_kind="<u1", origin="<i4"),
+    Field("resolvents/score", ("<f4", "<f8"), is_required=False),
+    *_fields("resolvents", atoms="<i4*3"),
+    *_fields("stages", False, told="<u2", num_items="<u4", stage="<u1", kind="<u1", origin_kind="<u1", origin="<i4"),
+    *_fields("stages", False, number="<f8", num_atoms="<u2", atoms="<i4*3"),
+    *_fields("digests", False, sequence="<u8", multiset="<u8", renaming="<u8"),
+    *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
+    *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
+    *_fields("program", False, facts="<i4*3", fact_lines="<i4", rule_atoms="<i4*3", rule_lengths="<u2"),
+    *_fields("shard", False, index="<u8"),
+)
+
+FIELD_OF: Final[Mapping[str, Field]] = {field.path: field for field in FIELDS}
+
+
+def absent_column(path: str, length: int) -> NDArray[Any]:
+    """Return the stand-in for a dataset that a file does not hold: zeros for each row of its level, or no atoms."""
+    field = FIELD_OF[path]
+    return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
+
+
 def no_stage_items(num_steps: int = 0) -> StageItems:
     """Return the items of steps whose stages' outputs are all unknown."""
-    per_step: list[Any] = [np.zeros(num_steps, dtype) for dtype in (np.uint16, np.uint32)]
-    types = np.uint8, np.uint8, np.uint8, np.int32, np.float64, np.uint16
-    return StageItems(*[*per_step, *(np.zeros(0, dtype) for dtype in types), np.zeros((0, 3), np.int32)])
+    return StageItems(
+        *(
+            absent_column(f"stages/{name}", num_steps if name in ("told", "num_items") else 0)
+            for name in StageItems._fields
+        )
+    )
 
 
 class Columns(NamedTuple):
@@ -172,21 +235,61 @@ StepBatch: TypeAlias = tuple[Columns, NDArray[np.uint64] | None]
 """Candidates with their steps, and the sequence digests of the steps if they were computed elsewhere."""
 
 
+GROUPS: Final[Mapping[str, Any]] = {
+    "candidates": Candidates,
+    "steps": Steps,
+    "resolvents": Resolvents,
+    "stages": StageItems,
+}
+"""The groups of datasets that make `Columns`, in its order."""
+
+COUNTS: Final = {
+    "candidates/num_steps": "steps/num_atoms",
+    "steps/num_resolvents": "resolvents/num_atoms",
+    "steps/num_atoms": "steps/goal_atoms",
+    "resolvents/num_atoms": "resolvents/atoms",
+}
+"""Each column of counts, and the level or the ragged column whose rows it counts."""
+
+STAGE_COUNTS: Final = {"stages/num_items": "stages/stage", "stages/num_atoms": "stages/atoms"}
+"""The same for the outputs of the stages, which are not compared by columns."""
+
+RAGGED: Final = ("steps/goal_atoms", "resolvents/atoms", "stages/atoms")
+PER_STEP: Final = ("stages/told", "stages/num_items")
+
+
 def empty_columns(score_dtype: type[np.floating] = np.float64) -> Columns:
     """Return the columns of no candidates."""
+    columns = build_columns(dict.fromkeys((*GROUPS, *RAGGED, *PER_STEP), 0), absent_column)
+    return columns._replace(resolvents=columns.resolvents._replace(score=np.zeros(0, score_dtype)))
 
-    def zeros(*dtypes: type) -> list[Any]:
-        return [np.zeros(0, d) for d in dtypes]
 
-    atoms: Any = np.zeros((0, 3), np.int32)
-    query, side, num_steps, outcome, is_limited, log_probability = zeros(
-        np.int32, np.int8, np.uint32, np.int8, np.uint8, np.float64
-    )
+def build_columns(rows: Mapping[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Columns:
+    """Return the columns that `fetch` returns for a path and its rows, without outputs of stages if these have no rows.
+
+    rows: the rows of each group, or of a dataset where they differ
+    """
     return Columns(
-        Candidates(query, side, atoms, num_steps, outcome, is_limited, log_probability),
-        Steps(*[*zeros(np.uint16, np.uint16, np.uint32, np.uint32, np.uint32, np.int32, np.int8), atoms]),
-        Resolvents(*[*zeros(np.uint8, np.uint16, np.uint8, np.int32, score_dtype), atoms]),
+        *(
+            kind(*(fetch(path, rows.get(path, rows[group])) for path in (f"{group}/{n}" for n in kind._fields)))
+            for group, kind in GROUPS.items()
+            if group in rows
+        )
     )
+
+
+def find_rows(steps: Any, below: Callable[[str, Any], Any], *, has_stages: bool) -> dict[str, Any]:
+    """Return the rows of each group, or of a dataset where they differ, that belong to some steps.
+
+    below: returns the rows that rows of a column of counts count
+    """
+    resolvents = below("steps/num_resolvents", steps)
+    rows = {"steps": steps, "resolvents": resolvents, "steps/goal_atoms": below("steps/num_atoms", steps)}
+    rows["resolvents/atoms"] = below("resolvents/num_atoms", resolvents)
+    if has_stages:
+        rows["stages"] = items = below("stages/num_items", steps)
+        rows |= dict.fromkeys(PER_STEP, steps) | {"stages/atoms": below("stages/num_atoms", items)}
+    return rows
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
@@ -232,27 +335,15 @@ def select_candidates(columns: Columns, rows: NDArray[np.integer]) -> Columns:
 
 def select_steps(columns: Columns, rows: NDArray[np.int64]) -> Columns:
     """Return the given steps with their resolvents, in the given order; the candidates stay as they are."""
-    resolvents = expand_rows(starts_of(columns.steps.num_resolvents), rows)
-    goal_atoms = expand_rows(starts_of(columns.steps.num_atoms), rows)
-    atoms = expand_rows(starts_of(columns.resolvents.num_atoms), resolvents)
 
-    def take(level: Any, elements: NDArray[np.int64], ragged: NDArray[np.int64]) -> list[Any]:
-        # The last column of a level with atoms holds them.
-        return [*(column[elements] for column in level[:-1]), level[-1][ragged]]
+    def column(path: str) -> NDArray[Any]:
+        group, name = path.split("/")
+        found: NDArray[Any] = getattr(getattr(columns, group), name)
+        return found
 
-    return Columns(
-        columns.candidates,
-        Steps(*take(columns.steps, rows, goal_atoms)),
-        Resolvents(*take(columns.resolvents, resolvents, atoms)),
-        select_stage_items(columns.stages, rows),
-    )
+    def below(path: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        return expand_rows(starts_of(column(path)), chosen)
 
-
-def select_stage_items(stages: StageItems, rows: NDArray[np.int64]) -> StageItems:
-    """Return the outputs of stages of the given steps, in the given order."""
-    if not len(stages.told):
-        return stages
-    items = expand_rows(starts_of(stages.num_items), rows)
-    atoms = expand_rows(starts_of(stages.num_atoms), items)
-    per_step: list[Any] = [stages.told[rows], stages.num_items[rows]]
-    return StageItems(*[*per_step, *(column[items] for column in stages[2:-1]), stages.atoms[atoms]])
+    found = find_rows(rows, below, has_stages=len(columns.stages.told) > 0) | {"candidates": slice(None)}
+    selected = build_columns(found, lambda path, chosen: column(path)[chosen])
+    return selected if "stages" in found else selected._replace(stages=columns.stages)

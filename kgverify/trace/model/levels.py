@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
-from kgverify.trace.model.columns import Candidates, Resolvents, Steps
+from kgverify.trace.model.columns import FIELDS
 from kgverify.trace.model.header import SCHEMA_VERSION
-from kgverify.trace.model.schema import FIELDS, STAGES, TOGETHER, Arrays
+from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays
 
 
 class TraceLevel(StrEnum):
@@ -151,8 +151,7 @@ def uncounted(level: TraceLevel, absent: Collection[str]) -> list[str]:
 
 def columns_kept(level: TraceLevel) -> frozenset[str]:
     """Return the columns of candidates, steps and resolvents that this level can hold, named as in `Trace.fields`."""
-    groups = ("candidates", Candidates), ("steps", Steps), ("resolvents", Resolvents)
-    every = {f"{group}/{name}" for group, columns in groups for name in columns._fields}
+    every = {field.path for field in FIELDS if field.path.split("/")[0] in ("candidates", "steps", "resolvents")}
     return frozenset(path.replace("/", ".") for path in every - _LEFT_OUT[level])
 
 

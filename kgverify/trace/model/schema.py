@@ -1,7 +1,6 @@
-"""The datasets of a trace file, schema version 2: paths, types, shapes, and the encoding of names and rules."""
+"""The datasets of a trace file, schema version 2: groups, lengths, and the encoding of columns, names and rules."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ from kgverify.errors import UserError
 from kgverify.program.atoms import Atom
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import (
+    FIELDS,
+    RAGGED,
     Candidates,
     Columns,
     Digests,
@@ -20,7 +21,8 @@ from kgverify.trace.model.columns import (
     Resolvents,
     StageItems,
     Steps,
-    no_stage_items,
+    absent_column,
+    build_columns,
 )
 
 FORMAT: Final = "kgverify-trace"
@@ -29,58 +31,6 @@ RECORD_AGAIN: Final = "copy the trace from its source again, or record it again"
 
 Arrays = dict[str, NDArray[Any]]
 
-
-@dataclass(frozen=True)
-class Field:
-    """A dataset: its path, the types it may have (little-endian), the length of its second axis or 0."""
-
-    path: str
-    dtypes: tuple[str, ...]
-    width: int = 0
-    is_required: bool = True
-
-    @property
-    def name(self) -> str:
-        """The name in `Trace.fields`: `steps.choice`."""
-        return self.path.replace("/", ".")
-
-    @property
-    def shape_text(self) -> str:
-        """The shape as a person reads it."""
-        return f"[n, {self.width}]" if self.width else "[n]"
-
-
-def _fields(group: str, is_required: bool = True, **dtypes: str) -> tuple[Field, ...]:
-    return tuple(
-        Field(f"{group}/{name}", (dtype.removesuffix("*3"),), 3 * dtype.endswith("*3"), is_required)
-        for name, dtype in dtypes.items()
-    )
-
-
-FIELDS: Final = (
-    Field("header", ("<u1",)),
-    *_fields("symbols", predicates_bytes="<u1", predicates_offsets="<u8"),
-    *_fields("symbols", constants_bytes="<u1", constants_offsets="<u8"),
-    *_fields("candidates", query="<i4", side="<i1", atom="<i4*3", num_steps="<u4", outcome="<i1"),
-    *_fields("candidates", is_limited="<u1"),
-    *_fields("candidates", False, log_probability="<f8"),
-    *_fields("steps", depth="<u2", num_atoms="<u2", num_resolvents="<u4"),
-    *_fields("steps", False, dropped_atoms="<u4", dropped_resolvents="<u4"),
-    *_fields("steps", choice="<i4", outcome="<i1", goal_atoms="<i4*3"),
-    *_fields("resolvents", kind="<u1", num_atoms="<u2"),
-    *_fields("resolvents", False, origin_kind="<u1", origin="<i4"),
-    Field("resolvents/score", ("<f4", "<f8"), is_required=False),
-    *_fields("resolvents", atoms="<i4*3"),
-    *_fields("stages", False, told="<u2", num_items="<u4", stage="<u1", kind="<u1", origin_kind="<u1", origin="<i4"),
-    *_fields("stages", False, number="<f8", num_atoms="<u2", atoms="<i4*3"),
-    *_fields("digests", False, sequence="<u8", multiset="<u8", renaming="<u8"),
-    *_fields("rankings", False, query="<i4", side="<i1", num_ranked="<u4"),
-    *_fields("rankings", False, optimistic="<f8", pessimistic="<f8"),
-    *_fields("program", False, facts="<i4*3", fact_lines="<i4", rule_atoms="<i4*3", rule_lengths="<u2"),
-    *_fields("shard", False, index="<u8"),
-)
-
-FIELD_OF: Final[Mapping[str, Field]] = {field.path: field for field in FIELDS}
 
 # Of each of these a file holds all or none.
 TOGETHER: Final = (
@@ -97,8 +47,6 @@ OPTIONAL_COLUMNS: Final = frozenset(
     for field in FIELDS
     if not field.is_required and field.path.split("/")[0] in ("candidates", "steps", "resolvents")
 )
-
-_LEVELS: Final[Mapping[str, Any]] = {"candidates": Candidates, "steps": Steps, "resolvents": Resolvents}
 
 
 def file_checksum(checksums: Mapping[str, int]) -> int:
@@ -126,12 +74,9 @@ def encode_level(group: str, level: Candidates | Steps | Resolvents | StageItems
 
 def encode_columns(columns: Columns, absent: Iterable[str] = ()) -> Arrays:
     """Return the columns by path, without the absent ones, named as in `Trace.fields`."""
-    arrays = (
-        encode_level("candidates", columns.candidates)
-        | encode_level("steps", columns.steps)
-        | encode_level("resolvents", columns.resolvents)
-        | encode_level("stages", columns.stages)
-    )
+    arrays: Arrays = {}
+    for group, level in columns._asdict().items():
+        arrays |= encode_level(group, level)
     for name in absent:
         del arrays[name.replace(".", "/")]
     return arrays
@@ -160,13 +105,8 @@ def decode_columns(arrays: Arrays) -> Columns:
     """Decode the datasets of a file; an absent column is zeros, and absent atoms and stages are empty."""
     lengths = num_rows({path: len(array) for path, array in arrays.items()})
 
-    def column(group: str, name: str) -> NDArray[Any]:
-        path = f"{group}/{name}"
-        return arrays[path] if path in arrays else absent_column(path, lengths[group])
-
-    levels = [level(*(column(group, name) for name in level._fields)) for group, level in _LEVELS.items()]
-    stages = StageItems(*(arrays[path] for path in STAGES)) if STAGES[0] in arrays else no_stage_items()
-    return Columns(*[*levels, stages])
+    rows = lengths | dict.fromkeys(RAGGED, 0) | ({"stages": 0} if STAGES[0] in arrays else {})
+    return build_columns(rows, lambda path, length: arrays[path] if path in arrays else absent_column(path, length))
 
 
 STAGES: Final = tuple(f"stages/{name}" for name in StageItems._fields)
@@ -188,12 +128,6 @@ def num_rows(lengths: Mapping[str, int]) -> dict[str, int]:
     return {
         group: next((lengths[path] for path in paths if path in lengths), 0) for group, paths in _LENGTH_FROM.items()
     }
-
-
-def absent_column(path: str, length: int) -> NDArray[Any]:
-    """Return the stand-in for a dataset that a file does not hold: zeros for each row of its level, or no atoms."""
-    field = FIELD_OF[path]
-    return np.zeros((0, field.width) if field.width else length, field.dtypes[-1])
 
 
 def encode_symbols(symbols: Symbols, where: str) -> Arrays:
@@ -245,12 +179,10 @@ def _decode_names(arrays: Arrays, kind: str, where: str) -> tuple[str, ...]:
 
 
 def _duplicate_name(names: tuple[str, ...], where: str) -> UserError:
-    first: dict[str, int] = {}
-    for i, name in enumerate(names):
-        if first.setdefault(name, i) != i:
-            return UserError(
-                f"ids {first[name]} and {i} have the same name {name!r}, expected one id per name",
-                where=where,
-                fix="give each name one id",
-            )
-    raise AssertionError("no name is doubled")
+    first = {name: i for i, name in reversed([*enumerate(names)])}
+    second = next(i for i, name in enumerate(names) if first[name] != i)
+    return UserError(
+        f"ids {first[names[second]]} and {second} have the same name {names[second]!r}, expected one id per name",
+        where=where,
+        fix="give each name one id",
+    )

@@ -11,7 +11,7 @@ from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Symbols
 from kgverify.program.stages import STEP_STAGES, Stage
-from kgverify.trace.model.columns import Columns, StageItems, starts_of
+from kgverify.trace.model.columns import FIELD_OF, Columns, StageItems, starts_of
 from kgverify.trace.model.offsets import check_counts
 
 StageOutputs: TypeAlias = dict[Stage, Any]
@@ -46,17 +46,13 @@ def encode_stage_outputs(outputs: Iterable[StageOutputs]) -> StageItems:
         told.append(sum(1 << (_NUMBER_OF[stage] - 1) for stage in known))
         num_items.append(len(items) - first)
     kinds, origin_kinds, origins, numbers, atoms = zip(*items, strict=True) if items else ((), (), (), (), ())
-    return StageItems(
-        np.array(told, np.uint16),
-        np.array(num_items, np.uint32),
-        np.array(stages, np.uint8),
-        np.array(kinds, np.uint8),
-        np.array(origin_kinds, np.uint8),
-        np.array(origins, np.int32),
-        np.array(numbers, np.float64),
-        np.array([len(each) for each in atoms], np.uint16),
-        np.array([atom for each in atoms for atom in each], np.int32).reshape(-1, 3),
-    )
+    values = told, num_items, stages, kinds, origin_kinds, origins, numbers, [len(each) for each in atoms]
+    columns: list[Any] = [
+        np.array(column, FIELD_OF[f"stages/{name}"].dtypes[0])
+        for name, column in zip(StageItems._fields, values, strict=False)
+    ]
+    columns.append(np.array([atom for each in atoms for atom in each], np.int32).reshape(-1, 3))
+    return StageItems(*columns)
 
 
 def _items_of(stage: Stage, given: Any) -> list[_Item]:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.program.program import Symbols
-from kgverify.trace.model.columns import Columns, Rankings
+from kgverify.trace.model.columns import FIELD_OF, Columns, Field, Rankings
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.offsets import ADD_UP, check_counts
-from kgverify.trace.model.schema import FIELD_OF, SEQUENCE, Arrays, Field
+from kgverify.trace.model.schema import SEQUENCE, Arrays
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256

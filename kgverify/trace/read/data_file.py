@@ -4,7 +4,7 @@ import mmap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -16,26 +16,28 @@ from kgverify.program.program import Rule, Symbols
 from kgverify.trace.hdf5.reading import describe_arrays, load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
+    COUNTS,
+    FIELD_OF,
+    PER_STEP,
+    RAGGED,
+    STAGE_COUNTS,
     Candidates,
     Columns,
     Digests,
     Rankings,
-    Resolvents,
-    StageItems,
-    Steps,
+    absent_column,
+    build_columns,
     expand_rows,
-    no_stage_items,
+    find_rows,
 )
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions
 from kgverify.trace.model.levels import TraceLevel, check_level, has_goals, level_of
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
-    FIELD_OF,
     RECORD_AGAIN,
     STAGES,
     Arrays,
-    absent_column,
     decode_columns,
     decode_rules,
     decode_symbols,
@@ -47,18 +49,7 @@ from kgverify.trace.model.validate import check_columns, check_facts, check_rank
 BLOCK_STEPS: Final = 1 << 14
 _CHECKSUM_BYTES: Final = 1 << 20
 
-# Each column of counts, and the level or the ragged column whose rows it counts.
-COUNTS: Final = {
-    "candidates/num_steps": "steps/num_atoms",
-    "steps/num_resolvents": "resolvents/num_atoms",
-    "steps/num_atoms": "steps/goal_atoms",
-    "resolvents/num_atoms": "resolvents/atoms",
-}
-RAGGED: Final = ("steps/goal_atoms", "resolvents/atoms")
-
-# The same for the outputs of the stages, which are not compared by columns.
-STAGE_COUNTS: Final = {"stages/num_items": "stages/stage", "stages/num_atoms": "stages/atoms"}
-_PER_STEP: Final = ("stages/told", "stages/num_items")
+_Item = TypeVar("_Item")
 
 StoredDigests = dict[str, NDArray[np.uint64]]
 """The digests that a file holds, by their names in `Digests`."""
@@ -187,7 +178,7 @@ class DataFile:
     def small(self, name: str) -> NDArray[Any]:
         """Return a small dataset, its checksum verified."""
         array = self.read_all(name)
-        self.check_sum(name, xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).data))
+        self.stored[name].check_checksum(xxhash.xxh3_64_intdigest(np.ascontiguousarray(array).data))
         return array
 
     def read_group(self, *prefixes: str) -> Arrays:
@@ -201,11 +192,7 @@ class DataFile:
         rows = max(1, _CHECKSUM_BYTES // (self.dtype(name).itemsize * (stored.shape[1] if stored.shape[1:] else 1)))
         for begin in range(0, stored.shape[0], rows):
             hasher.update(np.ascontiguousarray(self.read(name, begin, min(begin + rows, stored.shape[0]))).data)
-        self.check_sum(name, hasher.intdigest())
-
-    def check_sum(self, name: str, found: int) -> None:
-        """Raise a UserError unless this is the checksum stored with a dataset."""
-        self.stored[name].check_checksum(found)
+        self.stored[name].check_checksum(hasher.intdigest())
 
     def offsets(self, name: str) -> Offsets:
         """Return the offsets of the rows below, for a column of counts."""
@@ -232,8 +219,8 @@ class DataFile:
             first = self.offsets(name)
             return first.at(bounds[0]), first.at(bounds[1])
 
-        rows = self._find_rows((begin, end), below) | {"candidates": (0, 0)}
-        return self._assemble(rows, lambda name, bounds: self.read(name, *bounds))
+        rows = find_rows((begin, end), below, has_stages=self.has_stages) | {"candidates": (0, 0)}
+        return build_columns(rows, lambda name, bounds: self.read(name, *bounds))
 
     def gather_candidates(self, rows: NDArray[np.int64]) -> Columns:
         """Return candidates in any order, with all their steps."""
@@ -244,32 +231,8 @@ class DataFile:
             return expand_rows(bounds, np.arange(0, len(bounds), 2))
 
         steps = below("candidates/num_steps", rows)
-        return self._assemble(self._find_rows(steps, below) | {"candidates": rows}, self.take)
-
-    def _find_rows(self, steps: Any, below: Callable[[str, Any], Any]) -> dict[str, Any]:
-        """Find the rows of each level, or of a dataset where they differ, that belong to some steps.
-
-        below: returns the rows that rows of a column of counts count
-        """
-        resolvents = below("steps/num_resolvents", steps)
-        rows = {"steps": steps, "resolvents": resolvents}
-        rows |= {RAGGED[0]: below("steps/num_atoms", steps), RAGGED[1]: below("resolvents/num_atoms", resolvents)}
-        if self.has_stages:
-            rows["stages"] = items = below("stages/num_items", steps)
-            rows |= dict.fromkeys(_PER_STEP, steps) | {STAGES[-1]: below("stages/num_atoms", items)}
-        return rows
-
-    def _assemble(self, rows: dict[str, Any], fetch: Callable[[str, Any], NDArray[Any]]) -> Columns:
-        def level(kind: Any, group: str) -> Any:
-            names = [f"{group}/{name}" for name in kind._fields]
-            return kind(*(fetch(name, rows.get(name, rows[group])) for name in names))
-
-        return Columns(
-            level(Candidates, "candidates"),
-            level(Steps, "steps"),
-            level(Resolvents, "resolvents"),
-            level(StageItems, "stages") if self.has_stages else no_stage_items(),
-        )
+        found = find_rows(steps, below, has_stages=self.has_stages)
+        return build_columns(found | {"candidates": rows}, self.take)
 
     def read_digests(self, begin: int, end: int) -> StoredDigests:
         """Return the stored digests of some steps: none, that of the sequence, or all."""
@@ -281,15 +244,12 @@ class DataFile:
         if hasattr(mmap, "MADV_DONTNEED") and "_map" in self.__dict__ and self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
-    def load(self, *, verify_digests: bool = True) -> Trace:
-        """Read the whole file into memory, and check every checksum and value.
-
-        verify_digests: recompute stored digests and compare them
-        """
+    def load(self) -> Trace:
+        """Read the whole file into memory, and check every checksum, value and digest."""
         arrays = self._loaded = self.load_arrays()
         columns = decode_columns(arrays)
         stored = {name: arrays[f"digests/{name}"] for name in Digests._fields if f"digests/{name}" in arrays}
-        digests = self.check_block(columns, stored, verify_digests=verify_digests)
+        digests = self.check_block(columns, stored)
         unknown = load_unknown(self.path, self._file) if self._file.unknown else {}
         trace = Trace(
             header=self.header,
@@ -337,7 +297,6 @@ class DataFile:
         first_step: int = 0,
         *,
         where: str = "",
-        verify_digests: bool = True,
     ) -> Digests:
         """Return the digests of some columns. UserError unless their values exist and their digests are those stored.
 
@@ -350,11 +309,11 @@ class DataFile:
         num_rules = len(self.header.clauses.rules) or None
         num_facts = None if facts is None else len(facts)
         check_columns(columns, self.symbols, where, num_rules=num_rules, num_facts=num_facts)
-        if not has_goals(self.level) or (not verify_digests and len(stored) == len(Digests._fields)):
+        if not has_goals(self.level):
             zeros = np.zeros(len(columns.steps.depth), np.uint64)
             return Digests(*(stored.get(name, zeros) for name in Digests._fields))
         digests = compute_digests(columns)
-        for name, found in stored.items() if verify_digests else ():
+        for name, found in stored.items():
             expected = getattr(digests, name)
             if (found != expected).any():
                 step = int(np.argmax(found != expected))
@@ -406,8 +365,8 @@ class DataFile:
             group: [name for name in self.stored if name.startswith(f"{group}/") and name not in RAGGED]
             for group in (*self._num_rows, "rankings")
         }
-        groups["steps"] += [name for name in _PER_STEP if name in self.stored]
-        groups["stages"] = [name for name in STAGES[len(_PER_STEP) : -1] if name in self.stored]
+        groups["steps"] += [name for name in PER_STEP if name in self.stored]
+        groups["stages"] = [name for name in STAGES[len(PER_STEP) : -1] if name in self.stored]
         for group, names in groups.items():
             members = {name.removeprefix(f"{group}/"): self.stored[name].shape[0] for name in names}
             expected = self._num_rows.get(group, next(iter(members.values()), 0))
@@ -420,29 +379,35 @@ class DataFile:
                 )
 
 
-class LazyNames(Sequence[str]):
-    """Names of a mapped trace, each decoded when it is needed; bytes that are not UTF-8 are shown escaped."""
+class LazySequence(Sequence[_Item]):
+    """A sequence whose items `make` returns when they are needed."""
 
-    def __init__(self, content: NDArray[Any], offsets: NDArray[Any]) -> None:
-        self._content = content
-        self._offsets = offsets
+    def __init__(self, length: int, make: Callable[[int], _Item]) -> None:
+        self._length, self._make = length, make
 
     def __len__(self) -> int:
-        return max(0, len(self._offsets) - 1)
+        return self._length
 
     @overload
-    def __getitem__(self, index: int) -> str: ...
+    def __getitem__(self, index: int) -> _Item: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: slice) -> Sequence[_Item]: ...
 
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+    def __getitem__(self, index: int | slice) -> _Item | Sequence[_Item]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        begin, end = self._offsets[index % len(self) : index % len(self) + 2].tolist()
-        return self._content[begin:end].tobytes().decode("utf-8", "backslashreplace")
+            return [self[i] for i in range(*index.indices(self._length))]
+        return self._make(range(self._length)[index])
+
+
+def lazy_names(content: NDArray[Any], offsets: NDArray[Any]) -> Sequence[str]:
+    """Return names of a mapped trace, each decoded when it is needed; bytes that are not UTF-8 are shown escaped."""
+
+    def decode(index: int) -> str:
+        begin, end = offsets[index : index + 2].tolist()
+        return content[begin:end].tobytes().decode("utf-8", "backslashreplace")
+
+    return LazySequence(max(0, len(offsets) - 1), decode)
 
 
 def decode_header(content: bytes, where: str) -> Header:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,22 @@ from kgverify.trace.files.journal import journal_name, load_journal
 from kgverify.trace.files.manifest import Shard, ShardError, check_shard, find_shard, read_manifest, render_hash
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
-from kgverify.trace.model.columns import Candidates, Columns, Digests, Rankings, concatenate, select_candidates
+from kgverify.trace.model.columns import (
+    COUNTS,
+    FIELD_OF,
+    RAGGED,
+    Candidates,
+    Columns,
+    Digests,
+    Rankings,
+    concatenate,
+    select_candidates,
+)
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.levels import has_goals
-from kgverify.trace.model.schema import FIELD_OF, RECORD_AGAIN, Arrays
+from kgverify.trace.model.schema import RECORD_AGAIN, Arrays
 from kgverify.trace.model.trace import Trace, join_unknown
-from kgverify.trace.read.data_file import DataFile, LazyNames, StoredDigests
+from kgverify.trace.read.data_file import DataFile, LazySequence, StoredDigests, lazy_names
 
 SHARED: Final = ("header", "symbols/", "program/")
 """The datasets that every shard repeats."""
@@ -51,15 +61,13 @@ def open_trace(path: Path | str, *, tolerates_shards: bool = False, is_lazy: boo
     return TraceFile(path, tolerates_shards=tolerates_shards, is_lazy=is_lazy)
 
 
-def read_trace(path: Path | str, *, verify_digests: bool = True) -> Trace:
+def read_trace(path: Path | str) -> Trace:
     """Read a whole trace into memory: open it, and load it.
-
-    verify_digests: recompute stored digests and compare them; checksums are verified in any case
 
     UserError if there is no trace or it is damaged, foreign, hostile or inconsistent: `docs/trace-format.md` lists
     what is refused.
     """
-    return TraceFile(path, is_lazy=True).load(verify_digests=verify_digests)
+    return TraceFile(path, is_lazy=True).load()
 
 
 class TraceFile:
@@ -82,6 +90,7 @@ class TraceFile:
         self.files: Sequence[DataFile]
         counted: list[DataFile | Shard]
         self._cache = ChunkCache()
+        self._opened: dict[int, DataFile] = {}
         if self.path.is_file():
             self.files = [DataFile(self.path, self._cache)]
             self.is_complete = "shard/index" not in self.files[0].stored
@@ -149,10 +158,8 @@ class TraceFile:
         """Return the rows of a column in all files."""
         return sum(file.length(name) for file in self.files)
 
-    def load(self, *, verify_digests: bool = True) -> Trace:
-        """Read the whole trace into memory, and check every checksum and value.
-
-        verify_digests: recompute stored digests and compare them
+    def load(self) -> Trace:
+        """Read the whole trace into memory, and check every checksum, value and digest.
 
         UserError for a trace that is damaged or inconsistent.
         """
@@ -162,7 +169,7 @@ class TraceFile:
                 check_shard(self.path, shard)
             file = self.files[index]
             check_alike(self.files[0], file, is_last=index + 1 == len(self.shards))
-            parts.append(file.load(verify_digests=verify_digests))
+            parts.append(file.load())
             if shard is not None:
                 check_root(parts[-1].root, shard, file.path)
         if len(parts) == 1 and not self.path.is_dir():
@@ -190,10 +197,9 @@ class TraceFile:
     def metadata_only(self) -> Trace:
         """Return the trace without candidates, unchecked, its names and facts as views: for showing a few candidates."""
         # Every shard holds them; one that is open costs nothing.
-        opened = self.files.opened if isinstance(self.files, _LazyShards) else None
-        file = opened or self.files[0]
+        file = next(iter(self._opened.values()), None) or self.files[0]
         names: Any = [
-            LazyNames(*(file.read_all(f"symbols/{kind}_{part}") for part in ("bytes", "offsets")))
+            lazy_names(*(file.read_all(f"symbols/{kind}_{part}") for part in ("bytes", "offsets")))
             for kind in ("predicates", "constants")
         ]
         facts, lines = (
@@ -268,14 +274,6 @@ class TraceFile:
             found.append(file.read_digests(first.at(low), first.at(high)))
         return found
 
-    def first_step(self, candidate: int) -> int:
-        """Return the row of a candidate's first step."""
-        if candidate == self.num_candidates:
-            return self.num_steps
-        i = int(np.searchsorted(self.candidate_starts, candidate, side="right")) - 1
-        inner = self.files[i].offsets("candidates/num_steps").at(candidate - int(self.candidate_starts[i]))
-        return int(self.step_starts[i]) + inner
-
     def candidate_of(self, name: str, element: int) -> int:
         """Return the candidate to which an element of a column belongs, at any level."""
         for i, file in enumerate(self.files):
@@ -283,15 +281,12 @@ class TraceFile:
             if element >= length:
                 element -= length
                 continue
-            level = name.split("/")[0]
-            if name == "resolvents/atoms":
-                element = file.offsets("resolvents/num_atoms").row_of(element)
-            if name == "steps/goal_atoms":
-                element = file.offsets("steps/num_atoms").row_of(element)
-            if level == "resolvents":
-                element = file.offsets("steps/num_resolvents").row_of(element)
-            if level != "candidates":
-                element = file.offsets("candidates/num_steps").row_of(element)
+            owner = {below if below in RAGGED else below.split("/")[0]: counts for counts, below in COUNTS.items()}
+            owner["digests"] = owner["steps"]
+            group = name if name in RAGGED else name.split("/")[0]
+            while group in owner:
+                element = file.offsets(owner[group]).row_of(element)
+                group = owner[group].split("/")[0]
             return int(self.candidate_starts[i]) + element
         raise IndexError(element)
 
@@ -350,7 +345,15 @@ class TraceFile:
         if not manifest.shards and journal is None:
             raise UserError("the manifest lists no shard", where=self.source, fix=RECORD_AGAIN)
         self.shards = (*manifest.shards, *(() if journal is None else (None,)))
-        self.files = _LazyShards(self.path, manifest.shards, journal, self._cache)
+        if journal is not None:
+            self._opened[len(manifest.shards)] = journal
+
+        def open_one(index: int) -> DataFile:
+            if index not in self._opened:
+                self._opened[index] = open_shard(self.path, index, manifest.shards[index], self._cache)
+            return self._opened[index]
+
+        self.files = LazySequence(len(self.shards), open_one)
         if not is_lazy:
             self._open_all(tolerates_shards, len(manifest.shards))
         return [each for each in (shard or journal for shard in self.shards) if each is not None]
@@ -446,34 +449,3 @@ def check_root(root: int, shard: Shard, path: Path) -> None:
         raise UserError(
             f"root is {render_hash(root)}, expected {shard.root} from the manifest", where=str(path), fix=RECORD_AGAIN
         )
-
-
-class _LazyShards(Sequence[DataFile]):
-    """The shards of a folder, each opened when it is first needed, then the journal, if there is one."""
-
-    def __init__(self, folder: Path, shards: Sequence[Shard], journal: DataFile | None, cache: ChunkCache) -> None:
-        self._folder, self._shards, self._cache = folder, shards, cache
-        self._files: dict[int, DataFile] = {} if journal is None else {len(shards): journal}
-        self._length = len(shards) + len(self._files)
-
-    @property
-    def opened(self) -> DataFile | None:
-        """Any file that is open."""
-        return next(iter(self._files.values()), None)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> DataFile: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[DataFile]: ...
-
-    def __getitem__(self, index: int | slice) -> DataFile | Sequence[DataFile]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
-        if index not in self._files:
-            self._files[index] = open_shard(self._folder, index, self._shards[index], self._cache)
-        return self._files[index]

@@ -5,7 +5,7 @@ The names of the columns are those of docs/trace-format.md.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,14 @@ from kgverify.errors import UserError, suggest
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.columns import (
-    Candidates,
-    Columns,
-    Rankings,
-    Resolvents,
-    StageItems,
-    Steps,
-    no_stage_items,
-    starts_of,
-)
+from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Field, Rankings, starts_of
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
-from kgverify.trace.model.schema import FIELD_OF, OPTIONAL_COLUMNS, Field
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS, STAGES, decode_columns
 from kgverify.trace.model.stage_items import StageOutputs, encode_stage_outputs
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
+
+_DROPPED: Final = ("steps/dropped_atoms", "steps/dropped_resolvents")
 
 Arrays = Mapping[str, Any]
 """Columns by name. A value is anything that converts to an array: NumPy, torch on any device, JAX, a list of numbers."""
@@ -110,17 +103,13 @@ class LoopWriter:
         """
         if stages is not None and not isinstance(stages, Mapping):
             stages = encode_stage_outputs(stages)._asdict()
+        groups = {"candidates": candidates, "steps": steps, "resolvents": resolvents, "stages": stages or {}}
         given = {
-            f"{group}.{name}": self._convert(self._field(group, name), value)
-            for group, columns in (
-                ("candidates", candidates),
-                ("steps", steps),
-                ("resolvents", resolvents),
-                ("stages", stages or {}),
-            )
+            f"{group}/{name}": self._convert(self._field(group, name), value)
+            for group, columns in groups.items()
             for name, value in columns.items()
         }
-        names = frozenset(given)
+        names = frozenset(FIELD_OF[path].name for path in given)
         if self._given is not None and names != self._given:
             odd = min(names ^ self._given)
             raise UserError(
@@ -175,44 +164,24 @@ class LoopWriter:
         return as_column(field, value, f"{self._path}:{field.path}")
 
     def _complete(self, given: dict[str, NDArray[Any]]) -> Columns:
-        num = len(given.get("candidates.num_steps", ()))
+        num = len(given.get("candidates/num_steps", ()))
         first = self._num_candidates
-        given.setdefault("candidates.query", np.arange(first, first + num, dtype=np.int32))
-        given.setdefault("candidates.side", np.full(num, Side.NONE, np.int8))
-        if (
-            "candidates.is_limited" not in given
-            and "steps.dropped_atoms" in given
-            and "steps.dropped_resolvents" in given
-        ):
-            dropped = (given["steps.dropped_atoms"] > 0) | (given["steps.dropped_resolvents"] > 0)
+        given.setdefault("candidates/query", np.arange(first, first + num, dtype=np.int32))
+        given.setdefault("candidates/side", np.full(num, Side.NONE, np.int8))
+        if "candidates/is_limited" not in given and given.keys() >= {"candidates/num_steps", *_DROPPED}:
+            dropped = (given[_DROPPED[0]] > 0) | (given[_DROPPED[1]] > 0)
             running = starts_of(dropped.astype(np.int64))
-            ends = np.minimum(starts_of(given["candidates.num_steps"]), len(dropped))
-            given["candidates.is_limited"] = (np.diff(running[ends]) > 0).astype(np.uint8)
-        lengths = {
-            "candidates": num,
-            "steps": len(given.get("steps.num_atoms", ())),
-            "resolvents": len(given.get("resolvents.num_atoms", ())),
-        }
-
-        def column(group: str, name: str) -> NDArray[Any]:
-            full = f"{group}.{name}"
-            if full in given:
-                return given[full]
-            if full in OPTIONAL_COLUMNS:
-                return np.zeros(lengths[group], FIELD_OF[f"{group}/{name}"].dtypes[-1])
-            which = "of the stages, or none" if group == "stages" else "that the format requires"
-            raise UserError(f"{full} is missing", where=str(self._path), fix=f"give every column {which}")
-
-        def level(kind: Any, group: str) -> Any:
-            return kind(*(column(group, name) for name in kind._fields))
-
-        has_stages = any(name.startswith("stages.") for name in given)
-        return Columns(
-            level(Candidates, "candidates"),
-            level(Steps, "steps"),
-            level(Resolvents, "resolvents"),
-            level(StageItems, "stages") if has_stages else no_stage_items(),
-        )
+            ends = np.minimum(starts_of(given["candidates/num_steps"]), len(dropped))
+            given["candidates/is_limited"] = (np.diff(running[ends]) > 0).astype(np.uint8)
+        has_stages = any(path in given for path in STAGES)
+        for field in FIELDS:
+            is_stage = field.path in STAGES
+            if (has_stages if is_stage else field.is_required and field.path.split("/")[0] in GROUPS) and (
+                field.path not in given
+            ):
+                which = "of the stages, or none" if is_stage else "that the format requires"
+                raise UserError(f"{field.name} is missing", where=str(self._path), fix=f"give every column {which}")
+        return decode_columns(given)
 
 
 def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:
