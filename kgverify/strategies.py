@@ -17,7 +17,7 @@ from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import NamedRule, Program, Symbols
 from kgverify.testing.problems.decode import SIZE, decode_problem
-from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes, Spread
+from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.shapes import BULK, BULK_BEYOND, RULES, fill_facts, fill_rules
 from kgverify.trace.model.columns import CandidateSet
 
@@ -211,40 +211,6 @@ def limits() -> SearchStrategy[Limits]:
         max_resolvents=st.sampled_from((*range(1, 9), 50, 51, 60, 120)),
         exclude_query=st.booleans(),
     )
-
-
-@cache
-def policies() -> SearchStrategy[PolicySpec]:
-    """Draw `shortest`, whose scores often tie, and small random `two_tower`s."""
-    return st.just(PolicySpec()) | st.builds(
-        PolicySpec,
-        st.just("two_tower"),
-        st.integers(0, 9),
-        st.sampled_from((1, 8)),
-        st.sampled_from((2, 8)),
-        st.integers(0, 2),
-    )
-
-
-@cache
-def layouts() -> SearchStrategy[Sizes]:
-    """Draw slots, paddings, windows and pools; some steps exceed a window, and some problems a pool."""
-    return st.builds(
-        Sizes,
-        slots=st.integers(1, 6),
-        atoms=st.integers(0, 2),
-        resolvents=st.integers(0, 3),
-        match_window=st.sampled_from((*range(3, 17), 128)),
-        score_window=st.sampled_from((*range(1, 17), 128)),
-        pool=st.sampled_from((*range(1, 9), 32)),
-    )
-
-
-@cache
-def spreads() -> SearchStrategy[Spread]:
-    """Draw mostly no spread; else unused symbols that push ids past 8 bits, after the first facts."""
-    some = st.builds(Spread, st.sampled_from((1, 254, 255, 256)), st.sampled_from((0, 1, 256)), st.integers(0, 3))
-    return st.just(Spread()) | some
 
 
 @st.composite

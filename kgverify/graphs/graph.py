@@ -105,9 +105,10 @@ class KnowledgeGraph:
         is_seen = np.zeros(num_constants, np.bool_)
         is_seen[self.known_triples[self.known_triples[:, 0] == predicate_id, 1 + side]] = True
         is_member = np.zeros(num_constants, np.bool_)
-        for ids in self._domain_ids:
-            if is_seen[ids].any():
-                is_member[ids] = True
+        ids, domains = self._domain_members
+        holds_seen = np.zeros(len(self.domains), np.bool_)
+        holds_seen[domains[is_seen[ids]]] = True
+        is_member[ids[holds_seen[domains]]] = True
         if not self.domains or (is_seen & ~is_member).any():
             is_member[:] = True
         members = np.flatnonzero(is_member).astype(np.int32)
@@ -119,9 +120,12 @@ class KnowledgeGraph:
         return {}
 
     @cached_property
-    def _domain_ids(self) -> list[NDArray[np.int32]]:
+    def _domain_members(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The constants of all domains, int32 [n], and the index of the domain of each, int32 [n]."""
         ids = self.program.symbols.constant_ids
-        return [np.array([ids[name] for name in names], np.int32) for names in self.domains.values()]
+        pairs = [(ids[name], i) for i, names in enumerate(self.domains.values()) for name in names]
+        members = np.array(pairs, np.int32).reshape(-1, 2)
+        return members[:, 0], members[:, 1]
 
     @cached_property
     def _rows(self) -> dict[str, NDArray[np.int32]]:

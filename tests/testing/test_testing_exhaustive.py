@@ -1,25 +1,32 @@
 """Every program of a scope, once; as many as Burnside's lemma counts; and what a certificate says."""
 
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from itertools import islice, permutations
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from burnside import count_programs
 
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, compiled_maker
 from kgverify.testing.exhaustive import certificate as exhaustive
-from kgverify.testing.exhaustive.burnside import count_programs
 from kgverify.testing.exhaustive.certificate import Certificate, certify
 from kgverify.testing.exhaustive.scope import SCOPES, Count, Scope, ScopedProgram, enumerate_programs, find_scope
-from kgverify.testing.problems.merge import merge
 from kgverify.testing.problems.problem import Sizes
 
-SMALL = Scope(name="small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(2,), max_resolvents=(1, 3))
+
+def make_scope(name: str, **sizes: Any) -> Scope:
+    """Return a scope with its count."""
+    scope = Scope(name=name, count=Count(0, 0), **sizes)
+    return replace(scope, count=count_programs(scope))
+
+
+SMALL = make_scope("small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(2,), max_resolvents=(1, 3))
 
 
 @pytest.mark.sample(4)
@@ -28,14 +35,10 @@ SMALL = Scope(name="small", max_body=1, max_facts=1, max_depth=(2,), max_atoms=(
     [
         SCOPES["tiny"],
         SCOPES["one-rule"],
-        SCOPES["one-rule-ordered"],
-        Scope(name="two rules", max_rules=2, max_body=1, max_facts=2),
-        Scope(name="two predicates", predicates=2, max_body=1, max_facts=3),
-        Scope(name="two predicates, in order", predicates=2, max_body=1, max_facts=3, every_order=True),
-        Scope(name="three constants", constants=3, max_body=1, max_facts=3),
-        Scope(name="three constants, in order", constants=3, max_body=1, max_facts=4, every_order=True),
-        Scope(name="four constants, in order", constants=4, max_rules=0, max_facts=4, every_order=True),
-        Scope(name="no rules, two predicates, all facts", predicates=2, max_rules=0, max_facts=8),
+        make_scope("two rules", max_rules=2, max_body=1, max_facts=2),
+        make_scope("two predicates", predicates=2, max_body=1, max_facts=3),
+        make_scope("three constants", constants=3, max_body=1, max_facts=3),
+        make_scope("no rules, two predicates, all facts", predicates=2, max_rules=0, max_facts=8),
     ],
     ids=lambda scope: scope.name,
 )
@@ -44,11 +47,11 @@ def test_as_many_programs_are_enumerated_as_burnsides_lemma_counts(scope: Scope)
     for program in enumerate_programs(scope):
         programs += 1
         problems += len(program.queries) * len(scope.limits)
-    assert Count(programs, problems) == count_programs(scope)
+    assert Count(programs, problems) == scope.count
 
 
-def test_the_scope_of_one_rule_holds_seven_million_problems() -> None:
-    assert count_programs(find_scope("one-rule")) == Count(27_758, 7_400_052)
+def test_the_counts_of_the_scopes_are_burnsides() -> None:
+    assert all(scope.count == count_programs(scope) for scope in SCOPES.values())
     assert len(find_scope("one-rule").limits) == 27
 
 
@@ -69,7 +72,7 @@ def _images(program: ScopedProgram, query: Atom, scope: Scope) -> set[object]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    "scope", [SCOPES["tiny"], Scope(name="two predicates", predicates=2, max_body=1, max_facts=1)], ids=str
+    "scope", [SCOPES["tiny"], make_scope("two predicates", predicates=2, max_body=1, max_facts=1)], ids=str
 )
 def test_no_problem_is_a_renaming_of_another(scope: Scope) -> None:
     seen: set[object] = set()
@@ -78,28 +81,6 @@ def test_no_problem_is_a_renaming_of_another(scope: Scope) -> None:
             images = _images(program, query, scope)
             assert seen.isdisjoint(images)
             seen |= images
-
-
-@pytest.mark.deep
-def test_in_every_order_no_two_problems_are_the_same_in_numbers() -> None:
-    scope = Scope(name="ordered", max_body=1, max_facts=2, every_order=True)
-    seen: set[object] = set()
-    num = 0
-    for each in enumerate_programs(scope):
-        for query in each.queries:
-            merged = merge([each._replace(queries=(query,)).problem(scope.limits[0])])
-            program = merged.graph.program
-            seen.add((program.facts.tobytes(), program.rules, merged.unranked.atom.tobytes()))
-            num += 1
-    assert len(seen) == num == count_programs(scope).problems // len(scope.limits)
-
-
-def test_a_list_of_facts_brings_its_constants_in_in_each_order() -> None:
-    scope = Scope(name="ordered", max_rules=0, every_order=True)
-    lists = [merge([each.problem(scope.limits[0])]).run.graph.program for each in enumerate_programs(scope)]
-    facts = [tuple(map(tuple, program.facts.tolist())) for program in lists]
-    # One empty set, one fact about one constant, and the eleven sets of facts about two that can be numbered so.
-    assert len(facts) == len(set(facts)) == 13
 
 
 @pytest.mark.deep
@@ -115,7 +96,7 @@ def test_no_divergence_exists_in_the_tiny_scope() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("fault", ["query-matched", "no-revisit-check"])
 def test_a_fault_is_found_and_reported(fault: str) -> None:
-    certificate = certify(SMALL, compiled_maker(faults=[fault]))
+    certificate = certify(SMALL, EngineSpec(faults=(fault,)))
     assert certificate.is_complete
     assert not certificate.is_proof
     assert 0 < certificate.divergent < certificate.compared.problems
@@ -123,20 +104,33 @@ def test_a_fault_is_found_and_reported(fault: str) -> None:
     assert "no divergence" not in str(certificate)
 
 
-def _state(path: Path, most_blocks: int | None = None) -> Certificate:
-    return certify(SMALL, state=path, programs_at_once=100, most_blocks=most_blocks)
+def _state(path: Path) -> Certificate:
+    return certify(SMALL, state=path, programs_at_once=100)
+
+
+def _interrupt(path: Path) -> None:
+    """Interrupt a certificate in its second block."""
+    calls: list[int] = []
+
+    def press(num_problems: int) -> None:
+        calls.append(num_problems)
+        if len(calls) > len(SMALL.limits):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        certify(SMALL, state=path, programs_at_once=100, progress=press)
+    assert blocks_of(path) == [0]
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
-    first = _state(path, most_blocks=1)
-    assert not first.is_complete
-    assert "have not been compared" in first.statement
+    _interrupt(path)
+    first = msgspec.json.decode(path.read_bytes().splitlines()[1])
     with path.open("ab") as file:
         file.write(b'{"block": 1, "progr')  # killed while it wrote a line
     calls: list[int] = []
     second = certify(SMALL, state=path, programs_at_once=100, progress=calls.append)
-    assert calls[0] == first.compared.problems
+    assert calls[0] == first["problems"]
     assert sum(calls) == second.expected.problems
     assert second.is_proof
     third = _state(path)
@@ -153,21 +147,20 @@ def test_the_certificate_and_its_state_do_not_depend_on_the_number_of_processes(
     spec = EngineSpec(faults=("no-revisit-check",))
     calls: list[int] = []
 
-    def run(jobs: int, most_blocks: int | None = None) -> Certificate:
+    def run(jobs: int) -> Certificate:
         path = tmp_path / f"{jobs}.jsonl"
-        return certify(
-            SMALL, spec, state=path, programs_at_once=80, most_blocks=most_blocks, jobs=jobs, progress=calls.append
-        )
+        return certify(SMALL, spec, state=path, programs_at_once=80, jobs=jobs, progress=calls.append)
 
     alone = run(1)
     assert alone.divergent
     assert len(alone.findings) > 10
-    part = run(2, most_blocks=2)
-    assert not part.is_complete
+    # Two processes resume from the first two blocks.
+    lines = (tmp_path / "1.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "2.jsonl").write_bytes(b"".join(lines[:3]))
     calls.clear()
     assert without_seconds(run(2)) == without_seconds(alone)
     assert sum(calls) == alone.compared.problems
-    assert calls[0] == part.compared.problems
+    assert calls[0] == sum(msgspec.json.decode(line)["problems"] for line in lines[1:3])
     assert sorted(blocks_of(tmp_path / "2.jsonl")) == list(range(-(-alone.compared.programs // 80)))
     # Any number of processes can resume from a state.
     assert without_seconds(certify(SMALL, spec, state=tmp_path / "2.jsonl", programs_at_once=80)) == without_seconds(
@@ -199,21 +192,16 @@ def test_ctrl_c_saves_the_blocks_in_progress(tmp_path: Path) -> None:
     assert certify(SMALL, EAGER, state=path, programs_at_once=80).is_proof
 
 
-def test_processes_need_the_name_of_an_engine() -> None:
-    with pytest.raises(UserError, match="only its name"):
-        certify(SMALL, compiled_maker(), programs_at_once=80, jobs=2)
-
-
 def test_a_file_of_another_scope_engine_or_block_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.jsonl"
-    _state(path, most_blocks=1)
+    _interrupt(path)
     content = path.read_bytes()
     with pytest.raises(UserError, match="with another scope"):
         certify(SCOPES["tiny"], state=path, programs_at_once=100)
     with pytest.raises(UserError, match="with another block size"):
         certify(SMALL, state=path, programs_at_once=50)
     with pytest.raises(UserError, match="with another engine"):
-        certify(SMALL, compiled_maker(faults=["fact-cap"]), state=path, programs_at_once=100)
+        certify(SMALL, EngineSpec(faults=("fact-cap",)), state=path, programs_at_once=100)
     assert path.read_bytes() == content
     other = tmp_path / "notes.txt"
     other.write_text("notes\nof mine")
@@ -237,21 +225,19 @@ def _failing(make: MakePipeline, fails: list[int]) -> MakePipeline:
     return make_failing
 
 
-def test_where_the_engine_raises_an_exception_nothing_is_proved() -> None:
+def test_where_the_engine_raises_an_exception_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     fails: list[int] = []
-    certificate = certify(SMALL, _failing(compiled_maker(), fails))
+    monkeypatch.setattr(exhaustive, "find_maker", lambda spec: _failing(compiled_maker(), fails))
+    certificate = certify(SMALL)
     assert fails
     assert not certificate.is_complete
+    assert "have not been compared" in certificate.statement
     assert certificate.divergent == 1
     assert "p0(X0, X0) <-" in certificate.findings[0].problem
     assert certificate.findings[0].signature == "crash ValueError"
 
 
-def test_scopes_that_hold_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match="constants is 0"):
-        Scope(name="none", constants=0)
-    with pytest.raises(UserError, match="a value or more of each limit"):
-        Scope(name="none", max_depth=())
+def test_an_unknown_scope_is_refused() -> None:
     with pytest.raises(UserError, match="one-rule"):
         find_scope("onerule")
 

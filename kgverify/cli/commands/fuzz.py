@@ -122,13 +122,12 @@ def _print_how_to_resume(what: str) -> None:
 
 def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
-    from kgverify.testing.exhaustive.burnside import count_programs
     from kgverify.testing.exhaustive.certificate import certify
     from kgverify.testing.exhaustive.scope import find_scope
 
     scope = find_scope(name)
     try:
-        with show_phase("problems", count_programs(scope).problems) as phase:
+        with show_phase("problems", scope.count.problems) as phase:
             certificate = certify(
                 scope, engine, state=state, progress=phase, jobs=jobs, on_interrupt=lambda: phase.rename("ending")
             )

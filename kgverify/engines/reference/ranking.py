@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgreference.corrupt import Corrupter
+from kgreference.program import Program
 from kgreference.rank import rank, ranking_score
 from kgreference.step import Outcome
 from kgreference.terms import Atom
-from kgverify.engines.reference.engine import build_reference_program
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.program.outcomes import Side
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
@@ -25,7 +25,8 @@ def draw_candidates(
 ) -> CandidateSet:
     """Draw the candidates of the given queries; a negative number of corruptions takes all."""
     corrupter = Corrupter(
-        build_reference_program(graph.program),
+        # The draw needs the numbers of the constants alone.
+        Program.from_names((), (), (), graph.program.symbols.constants),
         (Atom(*row) for row in graph.known_triples.tolist()),
         {name: list(constants) for name, constants in graph.domains.items()},
     )

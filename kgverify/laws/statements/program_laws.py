@@ -152,7 +152,6 @@ def _renaming(case: Case) -> Iterator[Finding]:
         test=tuple(map(atom, graph.test)),
         rules=tuple(NamedRule(atom(rule.clause_head), tuple(map(atom, rule.body))) for rule in graph.rules),
         domains={name: tuple(map(other, constants)) for name, constants in graph.domains.items()},
-        domain_of={other(predicate): name for predicate, name in graph.domain_of.items()},  # type: ignore[call-arg, attr-defined]
     )
     engine = case.make_pipeline(replace(case.run, graph=renamed_graph), case.sizes).engine
     yield from differing(case, engine.prove(case.candidates), Stage.RECYCLE)

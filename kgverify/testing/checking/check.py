@@ -42,13 +42,11 @@ class Batch:
 class Suspect(NamedTuple):
     """A problem that differs in the run of its batch.
 
-    member:     the index of the problem in the batch
-    divergence: its first divergence there, read off the traces; None where nothing could be compared
+    member: the index of the problem in the batch
     """
 
     batch: Batch
     member: int
-    divergence: Divergence | None = None
 
     @property
     def number(self) -> int:
@@ -97,7 +95,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
             found += find_suspects(half, make_pipeline, lockstep=lockstep)
         # No part fails by itself: the first problem represents the group.
         return found or [Suspect(batch, 0)]
-    return [Suspect(batch, index, differing[index]) for index in sorted(differing)]
+    return [Suspect(batch, index) for index in sorted(differing)]
 
 
 def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
@@ -154,8 +152,8 @@ def _trace(run: Run, pipeline: Pipeline) -> Trace:
     return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
 
 
-def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
-    """Return the indices in the batch of the problems that differ, each with its first divergence.
+def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
+    """Return the indices in the batch of the problems that differ.
 
     EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
     """
@@ -175,7 +173,7 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
         raise locate_bug(batch.merged.problems, error, again) from error
 
 
-def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[int, Divergence | None]:
+def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
     merged, run, expected = batch.merged, batch.merged.run, batch.expected
     pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
     actual = _trace(run, pipeline)
@@ -183,17 +181,14 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> dict[
     comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
     found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
-        found = _find_differing(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare()) | found
+        found |= _find_differing(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare())
     return found
 
 
-def _find_differing(merged: Merged, comparison: Comparison) -> dict[int, Divergence | None]:
+def _find_differing(merged: Merged, comparison: Comparison) -> set[int]:
     if comparison.verdict is Verdict.AGREE:
-        return {}
-    found: dict[int, Divergence | None] = {}
-    for divergence in comparison.divergences:
-        found.setdefault(_owner(merged, divergence), divergence)
-    return found or {0: None}
+        return set()
+    return {_owner(merged, divergence) for divergence in comparison.divergences} or {0}
 
 
 def _owner(merged: Merged, divergence: Divergence) -> int:

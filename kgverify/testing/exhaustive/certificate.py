@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,6 @@ from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
 from kgverify.runs.workers import start_workers
 from kgverify.testing.checking.check import check_problems
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, find_maker
-from kgverify.testing.exhaustive.burnside import count_programs
 from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.problems.merge import Merged, merge
 from kgverify.testing.problems.problem import Problem, Sizes
@@ -139,23 +138,18 @@ class _Identity(msgspec.Struct, frozen=True):
     engine: dict[str, str]
 
 
-class _Task(NamedTuple):
-    """A block that is not finished."""
-
-    number: int
-    first: int
-    programs: list[ScopedProgram]
+_Task: TypeAlias = tuple[int, int, Sequence[ScopedProgram]]
+"""The number of a block that is not finished, the index of its first program, and its programs."""
 
 
 @saving_bugs()
 def certify(
     scope: Scope,
-    engine: EngineSpec | MakePipeline = EAGER,
+    engine: EngineSpec = EAGER,
     *,
     state: str | Path | None = None,
     progress: ShowProgress = lambda num_problems: None,
     programs_at_once: int = PROGRAMS_AT_ONCE,
-    most_blocks: int | None = None,
     jobs: int = 1,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> Certificate:
@@ -163,17 +157,15 @@ def certify(
 
     Everything recorded is compared, free-running, with the policy `shortest`, without corruptions and ranks.
 
-    state:       a file with a line for each finished block, from which an interrupted run resumes
-    most_blocks: stop after this many further blocks; the certificate is then incomplete
-    jobs:        processes; 1 works in this process, more need an `EngineSpec`, since each makes the engine
+    state: a file with a line for each finished block, from which an interrupted run resumes
+    jobs:  processes; 1 works in this process
 
     On KeyboardInterrupt `on_interrupt` is called, blocks in progress are finished and saved, and it is raised; a second
     one is raised at once.
 
     UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
     """
-    make = find_maker(engine) if isinstance(engine, EngineSpec) else engine
-    described = describe_engine(scope, make)
+    described = _describe_engine(scope, find_maker(engine))
     ledger = None
     if state is not None:
         identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
@@ -181,13 +173,12 @@ def certify(
     blocks = {block.block: block for block in ledger.records} if ledger else {}
     if blocks:
         progress(sum(block.problems for block in blocks.values()))
-    expected = count_programs(scope)
-    tasks = islice(_blocks_to_do(scope, programs_at_once, blocks, str(state)), most_blocks)
+    tasks = _blocks_to_do(scope, programs_at_once, blocks, str(state))
     # No more processes than there are unfinished blocks.
-    jobs = min(jobs, max(1, -(-expected.programs // programs_at_once) - len(blocks)))
+    jobs = min(jobs, max(1, -(-scope.count.programs // programs_at_once) - len(blocks)))
     finished: Iterator[Block]
     if jobs == 1:
-        finished = (certify_block(scope, *task, make, progress) for task in tasks)
+        finished = (certify_block(scope, *task, engine, progress) for task in tasks)
     else:
         finished = _share(scope, engine, tasks, progress, jobs, None if ledger is None else on_interrupt)
     for block in finished:
@@ -200,7 +191,7 @@ def certify(
         description=str(scope),
         digest=scope.digest,
         engine=described,
-        expected=expected,
+        expected=scope.count,
         compared=Count(sum(block.programs for block in done), sum(block.problems for block in done)),
         limits=len(scope.limits),
         divergent=sum(block.divergent for block in done),
@@ -213,22 +204,18 @@ def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -
     """Yield the unfinished blocks, in order. UserError if a finished one has another number of programs."""
     # Blocks that are added meanwhile are not checked.
     num_programs = {number: block.programs for number, block in done.items()}
-    for number, programs in enumerate(_in_blocks(enumerate_programs(scope), size)):
+    every = enumerate_programs(scope)
+    for number, programs in enumerate(iter(lambda: list(islice(every, size)), [])):
         if number not in num_programs:
-            yield _Task(number, number * size, programs)
+            yield number, number * size, programs
         elif num_programs[number] != len(programs):
             message = f"block {number} has {num_programs[number]} programs, not {len(programs)}"
             raise UserError(message, where=where, fix=FIX)
 
 
-def _in_blocks(programs: Iterator[ScopedProgram], size: int) -> Iterator[list[ScopedProgram]]:
-    while block := list(islice(programs, size)):
-        yield block
-
-
 def _share(
     scope: Scope,
-    engine: EngineSpec | MakePipeline,
+    engine: EngineSpec,
     tasks: Iterator[_Task],
     progress: ShowProgress,
     jobs: int,
@@ -238,10 +225,6 @@ def _share(
 
     on_interrupt: called at a KeyboardInterrupt, which then waits for the blocks in progress; None raises it at once
     """
-    if not isinstance(engine, EngineSpec):
-        raise UserError(
-            "other processes cannot be given an engine, only its name", where="jobs", fix="give an EngineSpec"
-        )
     running: set[Future[Block]] = set()
     interrupt: KeyboardInterrupt | None = None
     try:
@@ -250,7 +233,7 @@ def _share(
                 try:
                     # No more than there are processes: each begins at once, and an interrupt waits for it.
                     while interrupt is None and len(running) < jobs and (task := next(tasks, None)) is not None:
-                        running.add(executor.submit(certify_spec, scope, *task, engine))
+                        running.add(executor.submit(certify_block, scope, *task, engine))
                     if not running:
                         break
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -269,24 +252,19 @@ def _share(
         raise UserError("a process died", where=str(engine), fix="run again with --jobs 1 to see it die") from None
 
 
-def certify_spec(scope: Scope, number: int, first: int, programs: Sequence[ScopedProgram], engine: EngineSpec) -> Block:
-    """Certify a block like `certify_block`, in a process that makes the engine itself."""
-    return certify_block(scope, number, first, programs, find_maker(engine), None)
-
-
 def certify_block(
     scope: Scope,
     number: int,
     first: int,
     programs: Sequence[ScopedProgram],
-    make: MakePipeline,
-    progress: ShowProgress | None,
+    engine: EngineSpec,
+    progress: ShowProgress = lambda num_problems: None,
 ) -> Block:
     """Compare a block of programs, merged into one, under all settings of limits.
 
     first: the index in the scope of the block's first program
     """
-    begin = time.perf_counter()
+    begin, make = time.perf_counter(), find_maker(engine)
     findings: list[Finding] = []
     problems = divergent = 0
     with without_garbage_collection():
@@ -303,8 +281,7 @@ def certify_block(
                 problems += num_queries
             shown = indices[: MOST_SHOWN - len(findings)]
             findings += [_describe(first + i, programs[i].problem(limits), make) for i in shown]
-            if progress is not None:
-                progress(num_queries)
+            progress(num_queries)
     seconds = round(time.perf_counter() - begin, 3)
     return Block(number, len(programs), problems, divergent, tuple(findings), seconds)
 
@@ -354,7 +331,7 @@ def _sizes(num_candidates: int) -> Sizes:
     return Sizes(slots=slots, match_window=2 * slots, score_window=2 * slots, pool=num_candidates)
 
 
-def describe_engine(scope: Scope, make: MakePipeline) -> dict[str, str]:
+def _describe_engine(scope: Scope, make: MakePipeline) -> dict[str, str]:
     """Return what must not change when a run resumes: the engine and its versions, without the sizes of its batch."""
     merged = merge([next(enumerate_programs(scope)).problem(scope.limits[0])])
     pipeline: Pipeline = make(merged.run, _sizes(len(merged.unranked.query)))

@@ -1,8 +1,9 @@
 """Merge many problems into one run: symbols are renamed apart, and each problem keeps a domain of its own."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -29,62 +30,6 @@ FILLER: Final = "~"
 
 
 @dataclass(frozen=True, eq=False)
-class MergedGraph(KnowledgeGraph):
-    """A graph of problems: the domain of a predicate's arguments is that of its problem.
-
-    It gives the same domains as the general lookup, which searches every domain for every predicate.
-    domain_of: the domain of each predicate, by name
-    """
-
-    domain_of: Mapping[str, str] = field(default_factory=dict)
-
-    def argument_domain(self, predicate_id: int, side: Side) -> NDArray[np.int32]:
-        """Return the constants that may stand in an argument, int32 [n], ascending."""
-        return self._domain_rows[self.domain_of[self.program.symbols.predicates[predicate_id]]]
-
-    @cached_property
-    def _domain_rows(self) -> dict[str, NDArray[np.int32]]:
-        ids = self.program.symbols.constant_ids
-        return {
-            name: np.array(sorted(ids[constant] for constant in constants), np.int32)
-            for name, constants in self.domains.items()
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class _Symbols(MergedGraph):
-    """A graph with its symbols and without its clauses, which a draw of corruptions does not need.
-
-    The reference builds a program for the draw, and is ten times faster with this one.
-    """
-
-    whole: MergedGraph | None = None
-
-    @cached_property
-    def program(self) -> Program:
-        """The symbols of the whole graph, numbered as there; no facts and no rules."""
-        symbols = self._whole.program.symbols
-        constant = symbols.constants[0]
-        return Program.from_names(
-            (), (), [NamedAtom(name, constant, constant) for name in symbols.predicates], symbols.constants
-        )
-
-    @cached_property
-    def known_triples(self) -> NDArray[np.int32]:
-        """The known triples of the whole graph."""
-        return self._whole.known_triples
-
-    def queries(self, split: str) -> NDArray[np.int32]:
-        """Return the queries of the whole graph."""
-        return self._whole.queries(split)
-
-    @property
-    def _whole(self) -> MergedGraph:
-        assert self.whole is not None
-        return self.whole
-
-
-@dataclass(frozen=True, eq=False)
 class Merged:
     """Problems merged into one run.
 
@@ -95,7 +40,7 @@ class Merged:
     """
 
     problems: tuple[Problem, ...]
-    graph: MergedGraph
+    graph: KnowledgeGraph
     run: Run
     sizes: Sizes
     owner: NDArray[np.int64]
@@ -105,13 +50,7 @@ class Merged:
     @property
     def expected(self) -> Pipeline:
         """The reference, with the unranked candidates added to its draw."""
-        reference = reference_pipeline(self.run)
-        symbols = _Symbols(self.run.graph.name, (), domains=self.run.graph.domains, whole=self.graph)
-
-        def draw(graph: KnowledgeGraph, split: str, queries: Sequence[int], num: int, seed: int) -> CandidateSet:
-            return reference.draw(symbols if graph is self.graph else graph, split, queries, num, seed)
-
-        return self.with_unranked(reference._replace(draw=draw))
+        return self.with_unranked(reference_pipeline(self.run))
 
     def with_unranked(self, pipeline: Pipeline) -> Pipeline:
         """Return the pipeline with the unranked candidates added to its draw, each next to those of its problem."""
@@ -163,15 +102,13 @@ def merge(problems: Sequence[Problem]) -> Merged:
             fix="group the problems with group_problems first",
         )
     parts = [_rename(problem, f"{i}:" if len(problems) > 1 else "") for i, problem in enumerate(problems)]
-    domain_of = {predicate: part.domain_name for part in parts for predicate in part.predicates}
-    graph = MergedGraph(
+    graph = KnowledgeGraph(
         "problem" if len(problems) == 1 else f"{len(problems)} problems",
         train=tuple(fact for part in parts for fact in part.facts),
         valid=tuple(atom for part in parts for atom in part.declared),
         test=tuple(query for part in parts for query in part.queries),
         rules=tuple(rule for part in parts for rule in part.rules),
-        domains={part.domain_name: part.domain for part in parts},
-        domain_of=domain_of,
+        domains={f"{i}:domain": part.domain for i, part in enumerate(parts)},
     )
     counts = [len(part.queries) for part in parts]
     owner = np.repeat(np.arange(len(parts)), counts)
@@ -181,7 +118,7 @@ def merge(problems: Sequence[Problem]) -> Merged:
     run = Run(
         graph,
         key.limits,
-        build_policy(key.policy, graph.program, key.limits, parts),
+        build_policy(key.policy, graph.program, key.limits, is_merged=len(problems) > 1),
         num_queries=len(owner),
         num_corruptions=key.num_corruptions,
         seed=key.seed,
@@ -212,9 +149,6 @@ class _Part:
     unranked: list[NamedAtom]
     declared: list[NamedAtom]
     domain: tuple[str, ...]
-    domain_name: str
-    predicates: set[str]
-    constants: set[str]
 
 
 def _rename(problem: Problem, prefix: str) -> _Part:
@@ -244,14 +178,12 @@ def _rename(problem: Problem, prefix: str) -> _Part:
     filler = ""
     if unknown or not queries or problem.spread[:2] != (0, 0):
         filler = prefix + free_prefix(FILLER, (*plain, *(atom.predicate for atom in problem.atoms())), FILLER)
-    spread = _spread_facts(problem, filler)
     after = min(problem.spread.after, len(facts))
-    facts[after:after] = spread
+    facts[after:after] = _spread_facts(problem, filler)
     constant = domain[0] if domain else f"{filler}c"
     declared = [NamedAtom(predicate, constant, constant) for predicate in unknown]
     if not queries:
         queries = [NamedAtom(f"{filler}q", constant, constant)]
-    extra = (*spread, *declared, *queries)
     return _Part(
         facts=facts,
         rules=rules,
@@ -259,9 +191,6 @@ def _rename(problem: Problem, prefix: str) -> _Part:
         unranked=unranked,
         declared=declared,
         domain=domain,
-        domain_name=f"{prefix}domain",
-        predicates=known | {atom.predicate for atom in extra},
-        constants={*domain, *(str(term) for atom in extra for term in atom[1:])},
     )
 
 
@@ -291,19 +220,21 @@ def _add_sizes(problems: Sequence[Problem]) -> Sizes:
     )
 
 
-def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequence[_Part]) -> Policy:
+def build_policy(spec: PolicySpec, program: Program, limits: Limits, *, is_merged: bool) -> Policy:
     """Return the policy of a run; each symbol has the embedding that it has where its problem is alone."""
     if spec.name == "shortest":
         return SHORTEST
-    numbers = []
-    for kind, names in (("predicates", program.symbols.predicates), ("constants", program.symbols.constants)):
-        owner = {name: i for i, part in enumerate(parts) for name in getattr(part, kind)}
-        count = [0] * len(parts)
-        rows = []
+
+    def number(names: Sequence[str]) -> list[int]:
+        """Return the number of each symbol in its own problem."""
+        counts: Counter[str] = Counter()
+        numbers = []
         for name in names:
-            rows.append(count[owner[name]])
-            count[owner[name]] += 1
-        numbers.append(rows)
+            prefix = name.partition(":")[0] if is_merged else ""
+            numbers.append(counts[prefix])
+            counts[prefix] += 1
+        return numbers
+
     d, h = spec.embedding, spec.hidden
 
     def table(stream: int, rows: Sequence[int], width: int, scale: float) -> NDArray[np.float32]:
@@ -313,8 +244,8 @@ def build_policy(spec: PolicySpec, program: Program, limits: Limits, parts: Sequ
         return (_normal(spec.seed, stream, most, width)[list(rows)] * scale).astype(np.float32)
 
     weights = {
-        "embedding.predicate": table(0, numbers[0], d, 1.0),
-        "embedding.constant": table(1, numbers[1], d, 1.0),
+        "embedding.predicate": table(0, number(program.symbols.predicates), d, 1.0),
+        "embedding.constant": table(1, number(program.symbols.constants), d, 1.0),
         "embedding.variable": table(2, range(2 * limits.max_atoms), d, 1.0),
         "input.weight": table(3, range(h), d, d**-0.5),
         "input.bias": table(4, [0], h, 0.1)[0],

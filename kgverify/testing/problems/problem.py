@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -133,6 +135,13 @@ class Problem:
         """Return the problem with others in place of the i-th item of a field; without any, the item is removed."""
         items = getattr(self, field)
         changed: dict[str, Any] = {field: (*items[:i], *new, *items[i + 1 :])}
+        return replace(self, **changed)
+
+    def with_number(self, field: str, name: str, value: int) -> "Problem":
+        """Return the problem with another number in its limits, sizes or spread."""
+        numbers = getattr(self, field)
+        change = msgspec.structs.replace if field == "limits" else numbers.__class__._replace
+        changed: dict[str, Any] = {field: change(numbers, **{name: value})}
         return replace(self, **changed)
 
     @property

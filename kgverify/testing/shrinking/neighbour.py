@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import msgspec
-
 from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule, render_named
@@ -55,26 +53,26 @@ def _neighbours(problem: Problem) -> Iterator[Neighbour]:
 
 def _other_numbers(problem: Problem) -> Iterator[Neighbour]:
     default = Limits()
+
+    def change(part: str, name: str, other: int, text: str) -> Neighbour:
+        return Neighbour(problem.with_number(part, name, other), text)
+
     for name in ("max_depth", "max_atoms", "max_resolvents"):
         value = getattr(problem.limits, name)
         for other in (value + 1, value - 1) if value != getattr(default, name) else ():
             if other >= 1:
-                limits = msgspec.structs.replace(problem.limits, **{name: other})
-                yield Neighbour(replace(problem, limits=limits), f"{name} is {other} instead of {value}")
+                yield change("limits", name, other, f"{name} is {other} instead of {value}")
     if problem.limits.exclude_query != default.exclude_query:
-        limits = msgspec.structs.replace(problem.limits, exclude_query=default.exclude_query)
-        yield Neighbour(replace(problem, limits=limits), "the query may not serve as a fact in its own derivation")
+        text = "the query may not serve as a fact in its own derivation"
+        yield change("limits", "exclude_query", default.exclude_query, text)
     for name, value in problem.spread._asdict().items():
+        unused = "unused symbols come after" if name == "after" else f"unused {name}:"
         for other in (value - 1, value + 1) if problem.spread != NO_SPREAD and value else ():
-            spread = problem.spread._replace(**{name: other})
-            unused = "unused symbols come after" if name == "after" else f"unused {name}:"
-            yield Neighbour(replace(problem, spread=spread), f"{unused} {other} instead of {value}")
+            yield change("spread", name, other, f"{unused} {other} instead of {value}")
     for name, value in problem.sizes._asdict().items():
         usual = getattr(DEFAULT_SIZES, name)
-        if value != usual:
-            for other in dict.fromkeys((value + 1, max(value - 1, usual and 1), usual)):
-                sizes = problem.sizes._replace(**{name: other})
-                yield Neighbour(replace(problem, sizes=sizes), f"{name.replace('_', ' ')}: {other} instead of {value}")
+        for other in dict.fromkeys((value + 1, max(value - 1, usual and 1), usual)) if value != usual else ():
+            yield change("sizes", name, other, f"{name.replace('_', ' ')}: {other} instead of {value}")
 
 
 def _without(problem: Problem, field: str, noun: str, indices: Iterable[int]) -> Iterator[Neighbour]:
@@ -92,37 +90,31 @@ def _shorter_rules(problem: Problem) -> Iterator[Neighbour]:
 
 
 def _other_queries(problem: Problem) -> Iterator[Neighbour]:
-    names = list(problem.domain)[:4]
-    fresh = _fresh(problem)
-    for field in ("unranked", "queries"):
-        queries: tuple[NamedAtom, ...] = getattr(problem, field)
-        for i, query in enumerate(queries[:4]):
-            terms: list[Term] = [*names, fresh]
-            if field == "unranked":
-                terms += [Variable("X"), Variable("Y")]
-            for other in _with_other_term(query, terms):
-                yield Neighbour(problem.with_item(field, i, other), _instead("the query", other, query))
+    terms: list[Term] = [*list(problem.domain)[:4], _fresh(problem)]
+    yield from _with_other_terms(problem, "unranked", "query", 4, [*terms, Variable("X"), Variable("Y")])
+    yield from _with_other_terms(problem, "queries", "query", 4, terms)
 
 
 def _other_terms(problem: Problem) -> Iterator[Neighbour]:
     names = list(problem.domain)[:4]
     for i, rule in enumerate(problem.rules):
-        variables = dict.fromkeys(t for a in (rule.clause_head, *rule.body) for t in a[1:] if isinstance(t, Variable))
-        terms: list[Term] = [*variables, Variable("V"), *names]
-        for other in _with_other_term(rule.clause_head, terms):
-            text = _instead("the head", other, rule.clause_head)
-            yield Neighbour(
-                problem.with_item("rules", i, replace(rule, clause_head=other)), f"{text} of the rule {rule}"
-            )
-        for j, atom in enumerate(rule.body):
-            for other in _with_other_term(atom, terms):
-                body = (*rule.body[:j], other, *rule.body[j + 1 :])
-                text = _instead("the body atom", other, atom)
-                yield Neighbour(problem.with_item("rules", i, replace(rule, body=body)), f"{text} of the rule {rule}")
-    for i, fact in enumerate(problem.facts[: 2 * MANY_FACTS]):
-        for other in _with_other_term(fact, [*names, _fresh(problem)]):
-            if other not in problem.facts:
-                yield Neighbour(problem.with_item("facts", i, other), _instead("the fact", other, fact))
+        atoms = (rule.clause_head, *rule.body)
+        terms: list[Term] = [*dict.fromkeys(t for a in atoms for t in a[1:] if isinstance(t, Variable))]
+        for j, atom in enumerate(atoms):
+            for other in _with_other_term(atom, [*terms, Variable("V"), *names]):
+                new = [*atoms[:j], other, *atoms[j + 1 :]]
+                changed = problem.with_item("rules", i, replace(rule, clause_head=new[0], body=tuple(new[1:])))
+                what = "the body atom" if j else "the head"
+                yield Neighbour(changed, f"{_instead(what, other, atom)} of the rule {rule}")
+    yield from _with_other_terms(problem, "facts", "fact", 2 * MANY_FACTS, [*names, _fresh(problem)])
+
+
+def _with_other_terms(problem: Problem, field: str, noun: str, most: int, terms: list[Term]) -> Iterator[Neighbour]:
+    items: tuple[NamedAtom, ...] = getattr(problem, field)
+    for i, atom in enumerate(items[:most]):
+        for other in _with_other_term(atom, terms):
+            if field != "facts" or other not in items:
+                yield Neighbour(problem.with_item(field, i, other), _instead(f"the {noun}", other, atom))
 
 
 def _more_facts(problem: Problem) -> Iterator[Neighbour]:

@@ -2,29 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
 from typing import Final, Generic, NamedTuple, TypeVar
 
-import numpy as np
-
-from kgverify.comparison.result import Divergence
-from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.program.stages import Stage
 from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.check import Batch, find_suspects, judge, prepare_batches
+from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline
-from kgverify.testing.checking.failure import CRASH, RESOLVENTS, Failure, Signature, fails_same_way
-from kgverify.testing.problems.merge import Merged
+from kgverify.testing.checking.failure import CRASH, Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
-from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
-from kgverify.trace.model.header import EngineInfo
 
 LARGEST_RUN: Final = 20_000
 """The largest number of facts, rules and unused symbols in one run; a single attempt may have more."""
-CANDIDATE_WEIGHT: Final = 100
-"""The weight of a candidate in that number, if each attempt is proved individually."""
 MOST_WITH_IDS: Final = 12
 """The number of attempts up to which those that agree in a common run are run alone, if ids matter."""
 SMALL: Final = 6
@@ -83,13 +72,10 @@ class Oracle:
         """Judge a problem without memory and without a budget."""
         return judge(problem, self._counted, lockstep=self._lockstep)
 
-    def judge_together(self, problems: Sequence[Problem]) -> dict[int, Divergence | None]:
-        """Return the indices of the problems that differ in a common run, each with its first divergence."""
+    def judge_together(self, problems: Sequence[Problem]) -> set[int]:
+        """Return the indices of the problems that differ in a common run."""
         (batch,) = prepare_batches(problems)
-        make: MakePipeline = self._counted
-        if self.needs_batch:
-            batch, make = prove_individually(batch, make)
-        return {each.number: each.divergence for each in find_suspects(batch, make, lockstep=self._lockstep)}
+        return {each.number for each in find_suspects(batch, self._counted, lockstep=self._lockstep)}
 
     def holds(self, problem: Problem) -> bool:
         """Return whether a problem, run alone, fails with the signature."""
@@ -129,24 +115,16 @@ class Oracle:
         for i, attempt in enumerate(attempts):
             if attempt in self._agreed or (attempt in self._judged and not self.holds(attempt)):
                 continue
-            weight = self.weigh(attempt)
-            if group and (size + weight > LARGEST_RUN or not self._fit(attempt, attempts[group[0]])):
+            weight = _weigh(attempt)
+            if group and (size + weight > LARGEST_RUN or attempt.key != attempts[group[0]].key):
                 yield from self._sift_group(attempts, group, control)
                 group = []
             if not group:
-                size = 0 if control is None else self.weigh(control)
+                size = 0 if control is None else _weigh(control)
             group.append(i)
             size += weight
         if group:
             yield from self._sift_group(attempts, group, control)
-
-    def weigh(self, problem: Problem) -> int:
-        """Return the share of a run's capacity that a problem takes."""
-        num_candidates = 0
-        if self.needs_batch:
-            num_corruptions = max(1, problem.num_corruptions) if problem.num_corruptions >= 0 else len(problem.domain)
-            num_candidates = len(problem.unranked) + len(problem.queries) * (1 + 2 * num_corruptions)
-        return problem.size + sum(problem.spread[:2]) + CANDIDATE_WEIGHT * num_candidates
 
     @property
     def needs_batch(self) -> bool:
@@ -155,8 +133,11 @@ class Oracle:
 
     @property
     def can_share(self) -> bool:
-        """True if a failure can be recognized in a run with others; an exception ends the run for all of them."""
-        return self.signature.kind != CRASH
+        """True if a failure can be recognized in a run with others.
+
+        An exception ends the run for all of them, and a failure that occurs only in a batch depends on the others.
+        """
+        return self.signature.kind != CRASH and not self.needs_batch
 
     def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
         """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
@@ -165,12 +146,9 @@ class Oracle:
             return list(range(len(attempts)))
         return [i for i in range(len(attempts)) if i not in suspects]
 
-    def _fit(self, one: Problem, other: Problem) -> bool:
-        return one.key == other.key and (not self.needs_batch or one.sizes == other.sizes)
-
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
         problems = [attempts[i] for i in group] + ([] if control is None else [control])
-        is_common = self.can_share and all(self._fit(each, problems[-1]) for each in problems)
+        is_common = self.can_share and all(each.key == problems[-1].key for each in problems)
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
         self._check_budget()
@@ -185,8 +163,6 @@ class Oracle:
             # In a common run they have other ids, so that they are only less likely to fail.
             return [group[member] for member in (*members, *others)]
         self._agreed.update(problems[member] for member in others)
-        if self.needs_batch:
-            members = [member for member in members if _is_like(found[member], found[len(group)])]
         return [group[member] for member in members]
 
     def _check_budget(self) -> None:
@@ -208,7 +184,7 @@ class _Sift(NamedTuple, Generic[T]):
 
     def capacity(self, kept: tuple[T, ...]) -> int:
         """Return how many problems with about as many items one run holds, the control apart."""
-        return LARGEST_RUN // max(1, self.oracle.weigh(self._build(kept))) - 1
+        return LARGEST_RUN // max(1, _weigh(self._build(kept))) - 1
 
     def find_suspects(self, attempts: Sequence[tuple[T, ...]], kept: tuple[T, ...]) -> Iterable[int]:
         """Yield the indices of the attempts that may fail with the signature."""
@@ -220,54 +196,10 @@ class _Sift(NamedTuple, Generic[T]):
         return self.problem if kept == self.items else self.rebuild(kept) or self.problem
 
 
+def _weigh(problem: Problem) -> int:
+    """Return the share of a run's capacity that a problem takes."""
+    return problem.size + sum(problem.spread[:2])
+
+
 def _extent(problem: Problem) -> tuple[int, int]:
     return problem.size, len(problem.queries) + len(problem.unranked)
-
-
-def _is_like(divergence: Divergence | None, other: Divergence | None) -> bool:
-    """Return whether two divergences read off the traces are in the same column, or both in columns of resolvents."""
-    if divergence is None or other is None:
-        return divergence is other
-    fields = (divergence.field, other.field)
-    return len(set(fields)) == 1 or all(field.startswith(RESOLVENTS) for field in fields)
-
-
-def prove_individually(batch: Batch, make_pipeline: MakePipeline) -> tuple[Batch, MakePipeline]:
-    """Return the batch with the sizes of a single problem, and a maker of engines that prove one problem at a time.
-
-    All problems must have the same sizes.
-    """
-    merged = replace(batch.merged, sizes=batch.merged.problems[0].sizes)
-
-    def make(run: Run, sizes: Sizes) -> Pipeline:
-        made = make_pipeline(run, sizes)
-        return made._replace(engine=_IndividualEngine(made.engine, merged))
-
-    return replace(batch, merged=merged), make
-
-
-class _IndividualEngine:
-    """An engine that is given the candidates of one problem at a time."""
-
-    def __init__(self, engine: Engine, merged: Merged) -> None:
-        self._engine = engine
-        self._merged = merged
-
-    @property
-    def info(self) -> EngineInfo:
-        """The engine's info."""
-        return self._engine.info
-
-    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
-        """Prove the candidates of each problem, and return all columns together."""
-        return concatenate([self._engine.prove(part, progress) for part in self._split(candidates)])
-
-    def step(self, positions: Positions) -> Columns:
-        """Take one step from each position."""
-        return self._engine.step(positions)
-
-    def _split(self, candidates: CandidateSet) -> Iterator[CandidateSet]:
-        owner = self._merged.owner[candidates.query]
-        bounds = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(owner)]
-        for begin, end in pairwise(bounds):
-            yield candidates.take(slice(begin, end))

@@ -1,11 +1,9 @@
 """The passes of the shrinker: each reduces one kind of thing in a problem as long as it fails in the same way."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
-
-import msgspec
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
@@ -46,7 +44,7 @@ def lower_limits(problem: Problem, oracle: Oracle) -> Problem:
         for is_end in (True, False):
             value = getattr(problem.limits, name)
             lower = (1, value - 1) if is_end else (2, value // 4, value // 2)
-            attempts = [_limited(problem, name, v) for v in dict.fromkeys(lower) if 1 <= v < value]
+            attempts = [problem.with_number("limits", name, v) for v in dict.fromkeys(lower) if 1 <= v < value]
             found = oracle.first(attempts, problem)
             if found is None:
                 break
@@ -188,52 +186,32 @@ def simplify_spread(problem: Problem, oracle: Oracle) -> Problem:
         return problem
     problem = oracle.first([replace(problem, spread=NO_SPREAD)], problem) or problem
     for name in problem.spread._fields:
-        while value := getattr(problem.spread, name):
-            fewer = [problem.spread._replace(**{name: v}) for v in dict.fromkeys((0, value // 2, value - 1))]
-            found = oracle.first([replace(problem, spread=each) for each in fewer], problem)
-            if found is None:
-                break
-            problem = found
+        problem = _lower(problem, oracle, "spread", name, lambda value: (0, value // 2, value - 1))
     return problem
 
 
 def reduce_slots(problem: Problem, oracle: Oracle) -> Problem:
     """Reduce the slots as far as possible if they matter, and use the default windows, which are tried faster."""
+    if not oracle.needs_batch:
+        return problem
     plain = DEFAULT_SIZES._replace(slots=problem.sizes.slots, pool=problem.sizes.pool)
-    if oracle.needs_batch and problem.sizes != plain:
+    if problem.sizes != plain:
         problem = oracle.first([replace(problem, sizes=plain)], problem) or problem
-    while oracle.needs_batch and (slots := problem.sizes.slots) > 1:
-        fewer = [problem.sizes._replace(slots=v) for v in dict.fromkeys((1, 2, slots // 2, slots - 1)) if v < slots]
-        found = oracle.first([replace(problem, sizes=each) for each in fewer], problem)
-        if found is None:
-            break
-        problem = found
-    return problem
+
+    def fewer(value: int) -> tuple[int, ...]:
+        return (1, 2, value // 2, value - 1) if value > 1 else ()
+
+    return _lower(problem, oracle, "sizes", "slots", fewer)
 
 
 def simplify_sizes(problem: Problem, oracle: Oracle) -> Problem:
-    """Set the sizes of the batch to their defaults, or make them as small as possible."""
-    if problem.sizes == DEFAULT_SIZES:
-        return problem
-    problem = oracle.first([replace(problem, sizes=DEFAULT_SIZES)], problem) or problem
-    for name in Sizes._fields:
-        default = getattr(DEFAULT_SIZES, name)
-        if getattr(problem.sizes, name) != default:
-            plain = replace(problem, sizes=problem.sizes._replace(**{name: default}))
-            problem = oracle.first([plain], problem) or problem
-    return problem
+    """Set each size of the batch that does not matter to its default."""
+    return _restore(problem, oracle, "sizes", DEFAULT_SIZES, Sizes._fields)
 
 
 def restore_limits(problem: Problem, oracle: Oracle) -> Problem:
     """Set each limit that does not matter to its default, so that readers need not consider it."""
-    if problem.limits == Limits():
-        return problem
-    problem = oracle.first([replace(problem, limits=Limits())], problem) or problem
-    for name in Limits.__struct_fields__:
-        default = getattr(Limits(), name)
-        if getattr(problem.limits, name) != default:
-            problem = oracle.first([_limited(problem, name, default)], problem) or problem
-    return problem
+    return _restore(problem, oracle, "limits", Limits(), Limits.__struct_fields__)
 
 
 def simplify_names(problem: Problem, oracle: Oracle) -> Problem:
@@ -261,8 +239,27 @@ LAST_PASSES: Final[tuple[Pass, ...]] = (simplify_sizes, restore_limits, simplify
 """Passes that make a problem no smaller, but easier to read."""
 
 
-def _limited(problem: Problem, name: str, value: int | bool) -> Problem:
-    return replace(problem, limits=msgspec.structs.replace(problem.limits, **{name: value}))
+def _restore(problem: Problem, oracle: Oracle, part: str, default: Limits | Sizes, names: Sequence[str]) -> Problem:
+    """Set the numbers of a part to their defaults: all at once if possible, then one after the other."""
+    if getattr(problem, part) == default:
+        return problem
+    whole: dict[str, Any] = {part: default}
+    problem = oracle.first([replace(problem, **whole)], problem) or problem
+    for name in names:
+        value = getattr(default, name)
+        if getattr(getattr(problem, part), name) != value:
+            problem = oracle.first([problem.with_number(part, name, value)], problem) or problem
+    return problem
+
+
+def _lower(problem: Problem, oracle: Oracle, part: str, name: str, lower: Callable[[int], tuple[int, ...]]) -> Problem:
+    """Lower a number of a part as far as possible; `lower` gives the numbers to try."""
+
+    def attempts(now: Problem) -> Iterator[Problem]:
+        value = getattr(getattr(now, part), name)
+        yield from (now.with_number(part, name, each) for each in dict.fromkeys(lower(value)) if 0 <= each < value)
+
+    return _repeat(problem, oracle, attempts)
 
 
 def _fewer(num: int) -> list[int]:

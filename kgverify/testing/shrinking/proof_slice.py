@@ -1,6 +1,5 @@
 """The proof slice: the clauses of a graph that both engines touched before a divergence, and the facts before them."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -152,7 +151,7 @@ class Slicer:
         if not num:
             return facts
         known = set(facts)
-        others = [fact for fact in self._facts_of[predicate] if fact not in known]
+        others = [fact for fact in self._facts if fact.predicate == predicate and fact not in known]
         return (*others[:num], *facts)
 
     def _touched(self, rows: Iterable[int], last: int | None, *, only_last: bool = False) -> Touched:
@@ -185,11 +184,10 @@ class Slicer:
     ) -> tuple[set[NamedAtom], set[NamedAtom]]:
         """Return the facts that a step touched, and those that its selected atom unifies with."""
         selected, rest = goal[0], goal[1:]
-        named_facts = self._facts_by_row
-        origins = {named_facts[each.origin] for each in view.resolvents if each.origin_kind == Origin.FACT}
-        matching = {fact for fact in self._candidates_for(selected) if unify(selected, fact) is not None}
+        origins = {self._facts[each.origin] for each in view.resolvents if each.origin_kind == Origin.FACT}
+        matching = {self._facts[row] for row in self._matching_rows(selected)}
         bodies: list[tuple[NamedAtom, tuple[NamedAtom, ...]]] = [(fact, ()) for fact in matching]
-        bodies += [(rule.clause_head, rule.body) for rule in self._rules_of[selected.predicate]]
+        bodies += [(rule.clause_head, rule.body) for rule in self.graph.rules]
         pruned = set()
         for head, body in bodies:
             if (bindings := unify(selected, head)) is not None:
@@ -197,11 +195,17 @@ class Slicer:
                 pruned |= {atom for atom in resolvent if atom in self._known}
         return origins | pruned, matching
 
-    def _candidates_for(self, atom: NamedAtom) -> Sequence[NamedAtom]:
-        for argument, term in enumerate(atom[1:]):
+    def _matching_rows(self, atom: NamedAtom) -> list[int]:
+        """Return the indices of the facts that an atom unifies with."""
+        symbols, facts = self.graph.program.symbols, self.graph.program.facts
+        fits = facts[:, 0] == symbols.predicate_ids[atom.predicate]
+        for argument, term in enumerate(atom[1:], 1):
             if isinstance(term, str):
-                return self._facts_by_argument[atom.predicate, argument, term]
-        return self._facts_of[atom.predicate]
+                fits &= facts[:, argument] == symbols.constant_ids[term]
+        if isinstance(atom.first, Variable) and atom.first == atom.second:
+            fits &= facts[:, 1] == facts[:, 2]
+        rows: list[int] = np.flatnonzero(fits).tolist()
+        return rows
 
     def _rows_of(self, rows: Iterable[int]) -> Iterator[tuple[Trace, int]]:
         for row in rows:
@@ -244,32 +248,10 @@ class Slicer:
         return StepReader(self.verification.expected.columns), StepReader(self.verification.actual.columns)
 
     @cached_property
-    def _facts_by_row(self) -> list[NamedAtom]:
+    def _facts(self) -> list[NamedAtom]:
+        """The facts in the order of the program."""
         return [self._decode(self.verification.expected, row) for row in self.graph.program.facts.tolist()]
 
     @cached_property
     def _known(self) -> frozenset[NamedAtom]:
         return frozenset(self.graph.train)
-
-    @cached_property
-    def _facts_of(self) -> dict[str, list[NamedAtom]]:
-        """The facts of each predicate, in the order of the program."""
-        found: dict[str, list[NamedAtom]] = defaultdict(list)
-        for fact in self._facts_by_row:
-            found[fact.predicate].append(fact)
-        return found
-
-    @cached_property
-    def _facts_by_argument(self) -> dict[tuple[str, int, Term], list[NamedAtom]]:
-        found: dict[tuple[str, int, Term], list[NamedAtom]] = defaultdict(list)
-        for fact in self._facts_by_row:
-            for argument, term in enumerate(fact[1:]):
-                found[fact.predicate, argument, term].append(fact)
-        return found
-
-    @cached_property
-    def _rules_of(self) -> dict[str, list[NamedRule]]:
-        found: dict[str, list[NamedRule]] = defaultdict(list)
-        for rule in self.graph.rules:
-            found[rule.clause_head.predicate].append(rule)
-        return found

@@ -22,11 +22,9 @@ from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shr
 from kgverify.verification.save import read_run
 from kgverify.verification.verify import Verification
 
-POLICIES: Final = (SHORTEST, *(PolicySpec("two_tower", seed=seed) for seed in range(4)))
-"""A problem has no weights of its own: these replace the policy of a run, and those of the run's kind are tried first."""
-MOST_SEEDS_ALONE: Final = 2
-"""Seeds of random weights that are tried where attempts cannot share a run."""
-MAX_RUN_CALLS: Final = 100
+RANDOM_POLICIES: Final = tuple(PolicySpec("two_tower", seed=seed) for seed in range(4))
+"""A problem has no weights of its own: these, and then `shortest`, replace a policy with weights."""
+MAX_RUN_CALLS: Final = 500
 """Default limit on the runs of the engine under test while a divergence on a graph is shrunk."""
 MOST_SHOWN: Final = 24
 """Lines of a problem that are printed; the reproducer has them all."""
@@ -130,17 +128,15 @@ def shrink_run(
     verification = run if isinstance(run, Verification) else read_run(Path(run))
     engines = [engine] if engine is not None else find_engines(verification.report)
     loaded = load_run_graph(verification.report) if graph is None else graph
-    for each in engines[:-1]:
+    while True:
+        spec, *engines = engines
         try:
-            found = shrink_divergence(
-                verification, loaded, find_maker(each), divergence, max_calls, seconds, progress=progress
-            )
-            return replace(found, engine=each)
+            maker = find_maker(spec)
+            found = shrink_divergence(verification, loaded, maker, divergence, max_calls, seconds, progress=progress)
+            return replace(found, engine=spec)
         except NoSlice:
-            pass
-    make = find_maker(engines[-1])
-    found = shrink_divergence(verification, loaded, make, divergence, max_calls, seconds, progress=progress)
-    return replace(found, engine=engines[-1])
+            if not engines:
+                raise
 
 
 def shrink_divergence(
@@ -209,15 +205,12 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
     report = verification.report
     divergence = report.divergences[number - 1]
     is_plain = report.policy.name == SHORTEST.name
-    # Fewer seeds if each attempt is a separate run.
-    most = MOST_SEEDS_ALONE if oracle.needs_batch else len(POLICIES)
-    policies = POLICIES[:1] if is_plain else (*POLICIES[1:][:most], SHORTEST)
+    policies = (SHORTEST,) if is_plain else (*RANDOM_POLICIES, SHORTEST)
     try:
         rounds = [Slicer(verification, graph, policy).slices(divergence) for policy in policies]
         for attempts in (attempts for attempts in zip(*rounds, strict=True)):
             for of_policy in attempts:
-                found = oracle.first(of_policy, None)
-                if found is None:
+                if (found := oracle.first(of_policy, None)) is None:
                     continue
                 if len(found.facts) < len(graph.train):
                     return found

@@ -1,6 +1,6 @@
 """Changes to the symbols of a problem: replacing and renaming them, and replacing queries by others."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -14,8 +14,6 @@ PREDICATE_NAMES: Final = "pqrstuvw"
 MOST_IN_COMPANY: Final = 4
 """Queries of which one at a time is replaced."""
 
-_Change = Callable[[NamedAtom], NamedAtom]
-
 
 def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: Mapping[str, str]) -> Problem:
     """Return the problem with symbols replaced. Facts that become equal are kept once."""
@@ -26,12 +24,21 @@ def replace_symbols(problem: Problem, constants: Mapping[str, str], predicates: 
     def change(atom: NamedAtom) -> NamedAtom:
         return NamedAtom(predicates.get(atom.predicate, atom.predicate), term(atom.first), term(atom.second))
 
-    changed = _change_atoms(problem, change)
-    further = (constants.get(each, each) for each in problem.constants)
+    def change_all(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
+        return tuple(map(change, atoms))
+
+    facts = change_all(problem.facts)
+    names = set(list_constants(problem.atoms())), set(list_predicates(problem))
+    images = {constants.get(n, n) for n in names[0]}, {predicates.get(n, n) for n in names[1]}
     return replace(
-        changed,
-        facts=changed.facts if _is_injective(constants, predicates, problem) else tuple(dict.fromkeys(changed.facts)),
-        constants=tuple(dict.fromkeys(further)),
+        problem,
+        facts=facts if list(map(len, images)) == list(map(len, names)) else tuple(dict.fromkeys(facts)),
+        rules=tuple(
+            replace(rule, clause_head=change(rule.clause_head), body=change_all(rule.body)) for rule in problem.rules
+        ),
+        queries=change_all(problem.queries),
+        unranked=change_all(problem.unranked),
+        constants=tuple(dict.fromkeys(constants.get(each, each) for each in problem.constants)),
     )
 
 
@@ -196,25 +203,3 @@ def rename_variables(atoms: list[NamedAtom]) -> list[NamedAtom]:
 def _names(letters: str, prefix: str) -> Iterator[str]:
     yield from letters
     yield from (f"{prefix}{i}" for i in count(len(letters)))
-
-
-def _change_atoms(problem: Problem, change: _Change) -> Problem:
-    def each(atoms: Iterable[NamedAtom]) -> tuple[NamedAtom, ...]:
-        return tuple(map(change, atoms))
-
-    return replace(
-        problem,
-        facts=each(problem.facts),
-        rules=tuple(
-            replace(rule, clause_head=change(rule.clause_head), body=each(rule.body)) for rule in problem.rules
-        ),
-        queries=each(problem.queries),
-        unranked=each(problem.unranked),
-    )
-
-
-def _is_injective(constants: Mapping[str, str], predicates: Mapping[str, str], problem: Problem) -> bool:
-    names = list_constants(problem.atoms())
-    return len({constants.get(n, n) for n in names}) == len(names) and len(
-        {predicates.get(n, n) for n in list_predicates(problem)}
-    ) == len(list_predicates(problem))
