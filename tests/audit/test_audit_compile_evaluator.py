@@ -40,7 +40,7 @@ def test_the_tick_reads_nothing_collides_nowhere_and_is_guarded():
     assert report.measures["guard_perturbations"] >= 1
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_command_finds_nothing_in_the_evaluator_and_writes_what_it_saw(tmp_path: Path):
     path, budget = tmp_path / "audit.json", tmp_path / "budget.toml"
     budget.write_text("max_graph_breaks = 0\nmax_recompilations = 0\nmax_graph_nodes = 10\n", encoding="utf-8")

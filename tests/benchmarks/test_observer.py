@@ -113,7 +113,7 @@ def shift_in_place(waiting: Pool, derivations: Derivations) -> tuple[Pool, Deriv
     return recycle.recycle(waiting, derivations)
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_miscompiled_stage_that_recording_hides_is_found():
     """Recording on a CPU runs `recycle` by itself, eagerly; without recording it is compiled with the tick."""

@@ -47,7 +47,7 @@ def assert_same_report(expected, actual, *, verifies_content=None):
     return streamed
 
 
-@pytest.mark.sample(4, deep=10)
+@pytest.mark.sample(4, deep=6)
 @pytest.mark.parametrize("levels", PAIRS, ids="-".join)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp_path):
@@ -64,7 +64,7 @@ def test_a_streamed_report_is_that_of_the_comparison_in_memory(seed, levels, tmp
     assert_same_report(*paths, verifies_content=bool(seed % 2))
 
 
-@pytest.mark.sample(5, deep=15)
+@pytest.mark.sample(5, deep=9)
 @pytest.mark.parametrize(
     ("change", "levels"),
     # Every change, and every pair of levels, with a third of the others.
