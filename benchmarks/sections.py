@@ -293,7 +293,7 @@ def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
         harvest = evaluate(run, pipeline, rank_only=True)
         seconds = time.perf_counter() - began
         assert harvest is not None
-        report = report_evaluation(run, harvest, pipeline.engine.info, num_checked=0)
+        report = report_evaluation(run, harvest, pipeline, num_checked=0)
         note = f"{report.num_left_out:,} left out; MRR {report.metrics[MRR]:.4f}; warming up {harvest.warm_up_seconds:.1f} s"
         what = f"every rank, {policy.name}, {precision}"
         table.add(
@@ -302,7 +302,7 @@ def measure_rank_only(bench: Bench, table: MarkdownTable) -> None:
         if bench.tiny:
             whole = evaluate(run, pipeline)
             assert whole is not None
-            is_same = report_evaluation(run, whole, pipeline.engine.info, num_checked=0).metrics == report.metrics
+            is_same = report_evaluation(run, whole, pipeline, num_checked=0).metrics == report.metrics
             table.add(graph.name, f"ranks of all, {policy.name}", note="the same" if is_same else "DIFFER")
 
 

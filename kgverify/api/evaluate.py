@@ -33,7 +33,7 @@ def evaluate(
     slots: int | None = None,
     memory: int | None = None,
     part_size: int | None = None,
-    check: int = 256,
+    check: int | None = None,
     rank_only: bool = False,
     faults: str | Sequence[str] = (),
     save: str | Path | None = None,
@@ -48,7 +48,7 @@ def evaluate(
         split: The split whose triples are the queries.
         queries: Number of queries, from the beginning of the split; all if not given.
         corruptions: Number of corruptions for each query and side, or `"all"` for the full filtered ranking.
-        seed: Seed of the corruptions, of a random policy, and of the candidates that the reference proves.
+        seed: Seed of the corruptions and of a random policy.
         policy: `"shortest"`, `"two_tower"`, `"trained"`, the path of a safetensors file, or a policy.
         limits: Limits of a derivation; `Limits()` if not given.
         mode: Mode of the compiled evaluator.
@@ -57,7 +57,7 @@ def evaluate(
         slots: Derivations that are proved at the same time; chosen by the memory if not given.
         memory: The most bytes of the device; half of the free ones if not given.
         part_size: The most candidates of a part, after which results are saved.
-        check: Number of candidates that the reference proves as well.
+        check: Number of candidates that the reference proves as well; chosen by their number if not given.
         rank_only: Skip candidates that cannot affect a rank.
         faults: Faults to plant in the compiled evaluator.
         save: A folder for the finished parts, from which an interrupted evaluation resumes.
@@ -110,7 +110,7 @@ def evaluate(
         warn=warn,
     )
     assert found is not None, "one process leads itself"
-    return report_evaluation(run, found, pipeline.engine.info, num_checked=check, phase=phase)
+    return report_evaluation(run, found, pipeline, num_checked=check, phase=phase)
 
 
 def build_evaluator(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.bench.result import Agreement
-from kgverify.evaluation.evaluation_report import find_smallest_gaps
+from kgverify.evaluation.judge import find_smallest_gaps
 from kgverify.program.outcomes import Outcome
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -15,10 +15,13 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import Identity, PartStore, Warn, identify
 from kgverify.evaluation.proving import FullWork, PartWork, explain_out_of_memory, warm_up
-from kgverify.evaluation.rank_only import build_rank_only
+from kgverify.evaluation.rank_only import RankOnly, build_rank_only
 from kgverify.runs.parts import Part, Plan, plan_parts
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
+
+if TYPE_CHECKING:
+    from kgverify.engines.compiled.program.least_model import LeastModel
 
 _POLL_SECONDS: Final = 0.1
 
@@ -72,6 +75,7 @@ class EvaluationResult:
     num_resumed:     parts that were finished before
     num_candidates:  the candidates of the parts finished now, by all processes
     seconds, warm_up_seconds: the time for these parts, and the time to warm up before
+    model:           the least model, if it decided which candidates to leave out
     """
 
     identity: Identity
@@ -81,6 +85,7 @@ class EvaluationResult:
     num_candidates: int
     seconds: float
     warm_up_seconds: float
+    model: "LeastModel | None" = None
 
     @property
     def missing(self) -> list[Part]:
@@ -135,7 +140,8 @@ def evaluate(
     seconds = time.monotonic() - warmed_up + started - began
     results = store.collect(plan.parts, warn)
     done = sum(part.num_candidates for part in missing if part.number in results)
-    return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - started)
+    model = work.model if isinstance(work, RankOnly) else None
+    return EvaluationResult(identity, plan, results, num_resumed, done, seconds, warmed_up - started, model)
 
 
 class _Worker:

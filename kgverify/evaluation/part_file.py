@@ -10,9 +10,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.corrupt import mix
-from kgverify.ranking.groups import divide, find_groups, sort_rows, take_candidates
+from kgverify.ranking.groups import Groups, divide, find_groups, sort_rows, take_candidates
 from kgverify.runs.parts import Part
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
 
@@ -47,6 +47,7 @@ class PartResult(NamedTuple):
     query, num_ranked, outcome, num_limited: of the rankings, as are optimistic and pessimistic ranks
     outcome, log_probability: of the true triple
     num_outcomes:             uint32 [Q, 4]  candidates by `Outcome`
+    drawn:                    uint64 [Q]  the hash of the drawn entities (`hash_entities`), 0 if they were not listed
     sample_...:               some candidates, by ascending sample_priority in each of the two strata
     num_choices, num_rescored, smallest_gap: of all candidates, as in `ChoiceStatistics`
     """
@@ -60,6 +61,7 @@ class PartResult(NamedTuple):
     log_probability: NDArray[np.float64]
     num_outcomes: NDArray[np.uint32]
     num_limited: NDArray[np.uint32]
+    drawn: NDArray[np.uint64]
     sample_priority: NDArray[np.uint64]
     sample_is_true: NDArray[np.bool_]
     sample_query: NDArray[np.int32]
@@ -89,6 +91,7 @@ class PartResult(NamedTuple):
         true: Candidates,
         num_outcomes: NDArray[np.integer],
         num_limited: NDArray[np.integer],
+        drawn: NDArray[np.uint64],
         sample: "Sample",
         choices: ChoiceStatistics,
     ) -> "PartResult":
@@ -99,6 +102,7 @@ class PartResult(NamedTuple):
             log_probability=true.log_probability,
             num_outcomes=num_outcomes.astype(np.uint32),
             num_limited=num_limited.astype(np.uint32),
+            drawn=drawn,
             **sample._asdict(),
             num_choices=np.array(choices.num_choices, np.int64),
             num_rescored=np.array(choices.num_rescored, np.int64),
@@ -155,7 +159,19 @@ def summarize_part(
     num_outcomes = np.bincount(cell, minlength=len(groups.query) * len(Outcome)).reshape(-1, len(Outcome))
     num_limited = groups.count_where(candidates.is_limited != 0)
     true, sample = take_candidates(candidates, groups.true), draw_sample(candidates, is_true, seed)
-    return PartResult.build(rankings, true, num_outcomes, num_limited, sample, choices)
+    drawn = hash_entities(candidates, groups)
+    return PartResult.build(rankings, true, num_outcomes, num_limited, drawn, sample, choices)
+
+
+def hash_entities(candidates: Candidates | CandidateSet, groups: Groups) -> NDArray[np.uint64]:
+    """Return the sum of `mix` over the entities of each group, whatever their order: uint64 [G]."""
+    return np.add.reduceat(mix(_entities(candidates).astype(np.uint64)), groups.starts[:-1])
+
+
+def _entities(candidates: Candidates | CandidateSet) -> NDArray[np.int32]:
+    """Return the argument of each candidate that is replaced in corruptions."""
+    entities: NDArray[np.int32] = np.where(candidates.side == Side.HEAD, candidates.atom[:, 1], candidates.atom[:, 2])
+    return entities
 
 
 def draw_sample(candidates: Candidates, is_true: NDArray[np.bool_], seed: int) -> Sample:
@@ -183,9 +199,8 @@ def _priorities(candidates: Candidates, seed: int) -> NDArray[np.uint64]:
     group = candidates.query.astype(np.uint64)
     group <<= np.uint64(2)
     group |= candidates.side.astype(np.uint64)
-    entity = np.where(candidates.side == 0, candidates.atom[:, 1], candidates.atom[:, 2])
     key = mix(np.array([seed ^ _SALT], np.uint64))
-    return mix(mix(key ^ group) ^ entity.astype(np.uint64))
+    return mix(mix(key ^ group) ^ _entities(candidates).astype(np.uint64))
 
 
 def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -198,12 +213,21 @@ def _lowest(priority: NDArray[np.uint64], of: NDArray[np.bool_]) -> NDArray[np.i
     return rows[np.argsort(priority[rows], kind="stable")[:SAMPLED]]
 
 
+def join_results(results: Iterable[PartResult]) -> PartResult:
+    """Return the results of several parts as one, in which `num_choices`, `num_rescored` and `smallest_gap` have a row each."""
+    return PartResult(
+        *(np.concatenate([np.atleast_1d(each) for each in column]) for column in zip(*results, strict=True))
+    )
+
+
 def write_part(path: Path, result: PartResult, identity: str) -> None:
     """Write the file atomically; equal results give equal bytes."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, identity=np.array(identity), xxh3=np.array(_hash(result, identity)), **result._asdict())
+            np.savez(
+                file, identity=np.array(identity), xxh3=np.array(hash_result(result, identity)), **result._asdict()
+            )
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -222,14 +246,15 @@ def read_part(path: Path, part: Part, identity: str) -> PartResult:
         raise DamagedError(f"cannot be read ({error})") from None
     if found != identity:
         raise DamagedError("belongs to another evaluation")
-    if checksum != _hash(result, identity):
+    if checksum != hash_result(result, identity):
         raise DamagedError("has another checksum: it was altered")
     if not np.array_equal(np.unique(result.query), part.queries):
         raise DamagedError("holds other queries than this part")
     return result
 
 
-def _hash(result: PartResult, identity: str) -> str:
+def hash_result(result: PartResult, identity: str) -> str:
+    """Return the checksum of a part's result: 16 hexadecimal digits."""
     digest = xxhash.xxh3_64(identity.encode())
     for name, array in result._asdict().items():
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())

@@ -23,7 +23,7 @@ from kgverify.version import __version__
 
 RUN: Final = "run.json"
 SUMMARY: Final = "summary.json"
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 Warn = Callable[[str], None]
 """Called with a warning."""

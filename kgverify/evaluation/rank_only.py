@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
-from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, Sample, draw_sample, join_samples
+from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, Sample, draw_sample, hash_entities, join_samples
 from kgverify.evaluation.proving import prove_candidates, refuse_scores
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.ranking.corrupt import (
@@ -79,12 +79,14 @@ class Drawn(NamedTuple):
     atom:            int32 [M, 3]
     distinct:        int64 [D]  one row of M for each candidate to prove; position: int64 [M]  its index there
     draw_rest:       the other corruptions of some queries and sides, int64 [g] ascending
+    entities:        uint64 [G]  the hash of all corruptions, 0 if they are not listed
     rest_has_all:    whether `draw_rest` repeats the corruptions among M
     """
 
     query: NDArray[np.int32]
     side: NDArray[np.int64]
     num_corruptions: NDArray[np.int64]
+    entities: NDArray[np.uint64]
     owner: NDArray[np.int64]
     is_true: NDArray[np.bool_]
     atom: NDArray[np.int32]
@@ -123,6 +125,7 @@ class DrawnCorruptions:
             groups.query,
             groups.side.astype(np.int64),
             groups.counts - 1,
+            hash_entities(candidates, groups),
             owner[is_first],
             is_true[is_first],
             candidates.atom[is_first],
@@ -180,6 +183,7 @@ class AllCorruptions:
             query,
             side,
             num_eligible,
+            np.zeros(len(query), np.uint64),
             owner,
             is_true,
             atom,
@@ -264,8 +268,11 @@ class RankOnly:
     whose true triple does not rank above everything that is not PROVED.
     """
 
-    def __init__(self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions) -> None:
+    def __init__(
+        self, run: Run, pipeline: Pipeline, model: "LeastModel", source: DrawnCorruptions | AllCorruptions
+    ) -> None:
         self._run, self._engine, self._source = run, pipeline.engine, source
+        self.model = model
 
     def draw(self, part: Part) -> Drawn:
         """Draw the candidates of the first step."""
@@ -310,7 +317,9 @@ class RankOnly:
             1.0 + tally.above.astype(np.float64),
             1.0 + (tally.above + tally.tied).astype(np.float64),
         )
-        return PartResult.build(rankings, true, tally.num_outcomes, tally.num_limited, proved.sample, proved.choices)
+        return PartResult.build(
+            rankings, true, tally.num_outcomes, tally.num_limited, drawn.entities, proved.sample, proved.choices
+        )
 
     def _prove(self, part: Part, candidates: CandidateSet, progress: Progress) -> tuple[Candidates, ChoiceStatistics]:
         proved, choices = prove_candidates(self._engine, candidates, progress)
@@ -347,16 +356,21 @@ def build_rank_only(run: Run, pipeline: Pipeline) -> RankOnly:
             where="--rank-only",
             fix="leave --rank-only out, and all candidates are proved",
         )
+    model = build_model(run, pipeline.engine.info.device)
+    source = AllCorruptions(run, model) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
+    return RankOnly(run, pipeline, model, source)
+
+
+def build_model(run: Run, device: str) -> "LeastModel":
+    """Build the least model of a run's program. UserError if it is too large."""
     from kgverify.engines.compiled.program.least_model import LeastModel
 
     try:
-        model = LeastModel(run.graph.program, device=pipeline.engine.info.device)
+        return LeastModel(run.graph.program, device=device)
     except UserError as error:
         raise UserError(
             error.message, where="--rank-only", fix="leave --rank-only out, and all candidates are proved"
         ) from None
-    source = AllCorruptions(run, model) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
-    return RankOnly(run, pipeline, source)
 
 
 def choose_num_outside(num_candidates: int) -> int:

@@ -1,8 +1,10 @@
 """The stage `metric`: rank-based metrics, with PyKEEN's keys (`both.realistic.mean_reciprocal_rank`)."""
 
-from typing import Final
+import math
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Side
@@ -33,10 +35,15 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
         if not mask.any():
             continue
         for kind, values in ranks.items():
-            reciprocal = float(np.mean(1 / values[mask]))
+            reciprocal = _mean(1 / values[mask])
             if not 0 < reciprocal <= 1:
                 raise InternalError(f"the mean reciprocal rank is {reciprocal}, outside (0, 1]")
             metrics[f"{side}.{kind}.mean_reciprocal_rank"] = reciprocal
             for k in HITS_AT:
-                metrics[f"{side}.{kind}.hits_at_{k}"] = float(np.mean(values[mask] <= k))
+                metrics[f"{side}.{kind}.hits_at_{k}"] = _mean(values[mask] <= k)
     return metrics
+
+
+def _mean(values: NDArray[Any]) -> float:
+    """Return the mean, rounded once, so that it does not depend on the order of the values."""
+    return math.fsum(values.tolist()) / len(values)

@@ -20,20 +20,80 @@ class Difference(msgspec.Struct, frozen=True):
     actual: str
 
 
-class SpotCheck(msgspec.Struct, frozen=True):
-    """The comparison of some candidates with the reference.
+class Strength(msgspec.Struct, frozen=True):
+    """The strength of a sample.
 
+    chance: the chance that a defect in 1 % of the population would have been seen
+    share:  the smallest share of the population such that a defect in it would have been seen with a chance of 99 %
+    """
+
+    chance: float
+    share: float
+
+
+class CheckedRankings(msgspec.Struct, frozen=True):
+    """The rankings that the reference recomputed: draw, derivations and ranks.
+
+    num_near_ties: rankings that scores within the declared error explain
+    """
+
+    num_rankings: int
+    num_checked: int
+    num_equal: int
+    num_near_ties: int
+    strength: Strength
+
+
+class CheckedModel(msgspec.Struct, frozen=True):
+    """The check of the least model: whether its rules conclude its atoms and no others.
+
+    is_complete:              whether every rule was applied to the whole model
+    num_missing, missing:     atoms that follow but were not in it, and the first of them
+    num_unsupported, unsupported: atoms in it that do not follow from others, and the first of them
+    """
+
+    num_atoms: int
+    is_complete: bool
+    num_missing: int
+    missing: str
+    num_unsupported: int
+    unsupported: str
+
+
+class SpotCheck(msgspec.Struct, frozen=True):
+    """The check of some rankings and of single candidates by the reference.
+
+    num_asked:            the number of derivations asked for
+    key:                  the hash of all results, which selected the sample
+    num_derived:          the candidates that the reference derived
+    num_checked, num_equal, num_near_ties: of the single candidates; a near-tie differs from the reference because two scores
+                          are closer than the declared error
     largest_error, bound: the largest difference of log-probabilities that agree, and the largest allowed one, nats
-    num_near_ties:        candidates that differ from the reference because two scores are closer than the declared error
+    strength:             of the sample of single candidates
+    model:                with `rank_only`
+    num_alterations:      the values altered to test the check itself, each of which it found
+    differences:          of single candidates and rankings, by query
     """
 
     num_asked: int
+    key: str
+    num_derived: int
     num_checked: int
     num_equal: int
     num_near_ties: int
     largest_error: float
     bound: float
+    strength: Strength
+    rankings: CheckedRankings
+    model: CheckedModel | None
+    num_alterations: int
     differences: tuple[Difference, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """True if nothing differs."""
+        model = self.model
+        return not self.differences and not (model and (model.num_missing or model.num_unsupported))
 
 
 class EvaluationReport(msgspec.Struct, frozen=True):
@@ -49,6 +109,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
                            and the smallest gap of their scores in nats, None if it was not measured
     num_parts_resumed:     parts that an earlier run finished; the following fields are about the others
     candidates_per_second: the throughput of all processes together; None if every part was finished before
+    wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
     """
 
     kgverify: str
@@ -80,11 +141,13 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     warm_up_seconds: float
     candidates_per_second: float | None
     check: SpotCheck | None
+    wrong_figures: tuple[str, ...] = ()
 
     @property
     def is_sound(self) -> bool:
-        """True if every candidate ended, and those checked agree with the reference."""
-        return not self.outcomes.get("open") and not (self.check and self.check.differences)
+        """True if every candidate ended, those checked agree with the reference, and all figures follow from the rankings."""
+        is_equal = self.check is None or self.check.is_equal
+        return not self.outcomes.get("open") and is_equal and not self.wrong_figures
 
 
 def encode_evaluation(report: EvaluationReport) -> bytes:
@@ -95,8 +158,8 @@ def encode_evaluation(report: EvaluationReport) -> bytes:
 def print_evaluation(report: EvaluationReport, console: Console, diff_command: str = "") -> None:
     """Print the summary and, if the reference disagrees, the command to run next."""
     console.print(_headline(report), _metrics(report), _facts(report), highlight=False)
-    if report.check is not None and report.check.differences:
-        console.print(_differences(report.check.differences, diff_command), highlight=False, soft_wrap=True)
+    if not report.is_sound:
+        console.print(_differences(report, diff_command), highlight=False, soft_wrap=True)
 
 
 def _headline(report: EvaluationReport) -> Text:
@@ -137,7 +200,7 @@ def _facts(report: EvaluationReport) -> Text:
             f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
             f" smallest gap {report.smallest_gap:.3g} nats"
         )
-    lines |= {"speed": _speed(report), "check": _check(report.check)}
+    lines |= {"speed": _speed(report), **_check(report.check)}
     return Text("".join(f"\n{name:<13} {text}" for name, text in lines.items() if text))
 
 
@@ -162,22 +225,54 @@ def _microseconds(rate: float) -> str:
     return f"{1e6 / rate:,.0f}" if rate < 1e4 else f"{1e6 / rate:.3g}"
 
 
-def _check(check: SpotCheck | None) -> str:
+def _check(check: SpotCheck | None) -> dict[str, str]:
     if check is None:
-        return "none"
-    ties = f", {check.num_near_ties:,} differ from a near-tie on" if check.num_near_ties else ""
-    return (
-        f"{check.num_checked:,} also proved by the reference: {check.num_equal:,} equal{ties},"
-        f" {len(check.differences):,} different; scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed"
+        return {"check": "none"}
+    rankings, model = check.rankings, check.model
+    lines = {
+        "check": f"{check.num_checked:,} also proved by the reference: {_compared(check)};"
+        f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
+        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by the reference: {_compared(rankings)}",
+    }
+    if model is not None:
+        lines["least model"] = (
+            f"{model.num_atoms:,} atoms, {model.num_missing:,} missing and {model.num_unsupported:,} unsupported by the rules"
+            f"{'' if model.is_complete else '; too large to be checked completely'}"
+        )
+    lines["confidence"] = (
+        f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)},"
+        f" in 1 % of the candidates with {_percent(check.strength.chance)};\n{'':<13} "
+        f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)};"
+        f" {check.num_alterations:,} values altered to test the check were found"
     )
+    return lines
 
 
-def _differences(differences: tuple[Difference, ...], diff_command: str) -> Text:
-    first = differences[0]
-    text = Text.assemble(
-        (f"\n{len(differences):,} candidates differ from the reference; the first", "bold"),
-        f"\n  {first.atom} (query {first.query}, {first.side} side)",
-        f"\n  expected   {first.expected}\n  actual     {first.actual}",
+def _compared(check: SpotCheck | CheckedRankings) -> str:
+    ties = f", {check.num_near_ties:,} differ from a near-tie on" if check.num_near_ties else ""
+    num_different = check.num_checked - check.num_equal - check.num_near_ties
+    return f"{check.num_equal:,} equal{ties}, {num_different:,} different"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _differences(report: EvaluationReport, diff_command: str) -> Text:
+    check = report.check
+    text = Text()
+    for figure in report.wrong_figures:
+        text.append(f"\nwrong figure: {figure}")
+    if check and check.model and check.model.num_missing:
+        text.append(f"\nthe least model misses {check.model.missing}, which follows from its atoms")
+    if check and check.model and check.model.num_unsupported:
+        text.append(f"\nthe least model has {check.model.unsupported}, which does not follow from its atoms")
+    if not check or not check.differences:
+        return text
+    first = check.differences[0]
+    text.append(f"\n{len(check.differences):,} results differ from the reference; the first", "bold")
+    text.append(
+        f"\n  {first.atom} (query {first.query}, {first.side} side)\n  expected   {first.expected}\n  actual     {first.actual}"
     )
     if diff_command:
         text.append(f"\n\nnext\n  {diff_command}   # shows the step and the stage")

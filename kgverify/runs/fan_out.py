@@ -1,14 +1,21 @@
 """The reference prover on several processes or machines."""
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from kgverify.engines.protocol import Engine
 from kgverify.errors import UserError
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
 from kgverify.runs.workers import start_workers
+
+if TYPE_CHECKING:
+    from kgverify.engines.reference.parallel import FannedOut
+
+_MOST_BESIDE: Final = 8
 
 
 @contextmanager
@@ -22,21 +29,39 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
     """
     if scheduler is not None:
         with _connect(scheduler) as client:
-            yield _fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True))
+            yield _with_ranking(_fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True)))
     elif jobs > 1:
         with start_workers(jobs) as executor:
-            yield _fan_out(run, executor)
+            yield _with_ranking(_fan_out(run, executor))
     else:
         yield reference_pipeline(run)
 
 
-def _fan_out(run: Run, executor: Any, **options: Any) -> Pipeline:
-    from kgverify.engines.reference import ranking
+@contextmanager
+def reference_beside(run: Run) -> Iterator[Pipeline]:
+    """Provide the reference's pipeline for work that follows other work; its processes start at once, if there are cores left."""
+    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2)
+    if jobs < 2:
+        yield reference_pipeline(run)
+        return
+    with start_workers(jobs) as executor:
+        engine = _fan_out(run, executor)
+        engine.warm_up(jobs)
+        yield _with_ranking(engine)
+
+
+def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
     from kgverify.engines.reference.engine import ReferenceEngine
     from kgverify.engines.reference.parallel import FannedOut
 
     make = partial(ReferenceEngine, run.graph.program, run.limits, run.policy)
-    return Pipeline(FannedOut(make, executor, **options), ranking.draw_candidates, ranking.rank_candidates)
+    return FannedOut(make, executor, **options)
+
+
+def _with_ranking(engine: Engine) -> Pipeline:
+    from kgverify.engines.reference import ranking
+
+    return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)
 
 
 def _connect(scheduler: str) -> Any:

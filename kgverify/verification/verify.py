@@ -18,6 +18,7 @@ from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
+from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
@@ -281,5 +282,19 @@ def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comp
 
 
 def _metrics(expected: Trace | StepSource, actual: Trace | StepSource) -> Metrics:
-    rankings = expected.rankings, actual.rankings
-    return Metrics(*({} if each is None or not len(each.query) else compute_metrics(each) for each in rankings))
+    """Compute the expected metrics by the reference, and the actual ones by `kgverify.ranking`.
+
+    InternalError if the two disagree on the same ranks.
+    """
+    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+
+    computed = []
+    for rankings, compute, check in (
+        (expected.rankings, compute_by_reference, compute_metrics),
+        (actual.rankings, compute_metrics, compute_by_reference),
+    ):
+        ranks = rankings if rankings is not None and len(rankings.query) else None
+        computed.append({} if ranks is None else compute(ranks))
+        if ranks is not None and check(ranks) != computed[-1]:
+            raise InternalError("the reference computes other metrics from the same ranks")
+    return Metrics(*computed)

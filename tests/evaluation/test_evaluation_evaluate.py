@@ -42,7 +42,7 @@ def evaluate_all(run: Run, pipeline: Pipeline, **options: object) -> EvaluationR
 
 
 def report(run: Run, pipeline: Pipeline, found: EvaluationResult, num_checked: int = 40) -> EvaluationReport:
-    return report_evaluation(run, found, pipeline.engine.info, num_checked=num_checked)
+    return report_evaluation(run, found, pipeline, num_checked=num_checked)
 
 
 def assert_same_results(expected: dict[int, PartResult], actual: dict[int, PartResult]) -> None:

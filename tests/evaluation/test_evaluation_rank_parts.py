@@ -141,7 +141,7 @@ def test_the_report_counts_the_candidates_left_out_and_checks_the_others():
     run = countries_run(num_queries=4, num_corruptions=ALL)
     pipeline = eager_pipeline(run, slots=256)
     every, ranked = (evaluate_all(run, pipeline, rank_only=rank_only) for rank_only in (False, True))
-    complete, found = (report_evaluation(run, each, pipeline.engine.info, num_checked=300) for each in (every, ranked))
+    complete, found = (report_evaluation(run, each, pipeline, num_checked=300) for each in (every, ranked))
     assert found.metrics == complete.metrics
     assert found.num_candidates == complete.num_candidates
     assert found.true_outcomes == complete.true_outcomes
@@ -165,7 +165,7 @@ def test_proofs_of_what_does_not_follow_are_found_by_the_check(num_corruptions: 
     pipeline = Pipeline(ForeignEngine(run, prove_all), draw_candidates, rank_candidates)
     ranked = evaluate_all(run, pipeline, rank_only=True)
     assert count_left_out(ranked) > 0
-    found = report_evaluation(run, ranked, pipeline.engine.info, num_checked=256)
+    found = report_evaluation(run, ranked, pipeline, num_checked=256)
     assert found.check is not None
     assert any(each.expected.startswith("failed") for each in found.check.differences)
     assert not found.is_sound
@@ -174,7 +174,7 @@ def test_proofs_of_what_does_not_follow_are_found_by_the_check(num_corruptions: 
 def test_a_fault_of_the_engine_is_found_and_one_of_the_draw_or_the_ranks_refused():
     run = countries_run(num_queries=4, num_corruptions=ALL)
     pipeline = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu", slots=64)
-    found = report_evaluation(run, evaluate_all(run, pipeline, rank_only=True), pipeline.engine.info, num_checked=200)
+    found = report_evaluation(run, evaluate_all(run, pipeline, rank_only=True), pipeline, num_checked=200)
     assert not found.is_sound
     with pytest.raises(UserError, match="draws and ranks by itself") as caught:
         evaluate_all(run, foreign_pipeline(run, ForeignEngine(run)), rank_only=True)

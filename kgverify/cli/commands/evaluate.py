@@ -35,6 +35,7 @@ from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import SUMMARY
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
+from kgverify.runs.fan_out import reference_beside
 from kgverify.runs.progress import silent_phase
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -63,8 +64,11 @@ def evaluate(
         typer.Option(min=1, help="Maximum candidates of a part; chosen by their number and the device if not given."),
     ] = None,
     check: Annotated[
-        int, typer.Option(min=0, help="Number of candidates, drawn by the seed, that the reference proves as well.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            min=0, help="Number of candidates that the reference proves as well; chosen by their number if not given."
+        ),
+    ] = None,
     rank_only: Annotated[bool, typer.Option("--rank-only", help="Skip candidates that cannot affect a rank.")] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save finished parts in a folder, and resume from those in it.")
@@ -87,30 +91,31 @@ def evaluate(
         group.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()):
         run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
-    pipeline = build_evaluator(
-        run, **engine_options.arguments(), memory=budget, part_size=part_size, rank_only=rank_only
-    )
-    if leads:
-        group.broadcast(b"")
-    with stop_between_parts(group) as should_stop:
-        result = evaluate_run(
-            run,
-            pipeline,
-            folder=save,
-            part_size=part_size,
-            rank_only=rank_only,
-            group=group,
-            phase=show_work if leads else silent_phase,
-            warn=print_warning,
-            should_stop=should_stop,
+    with reference_beside(run) if leads and check != 0 else nullcontext() as reference:
+        pipeline = build_evaluator(
+            run, **engine_options.arguments(), memory=budget, part_size=part_size, rank_only=rank_only
         )
-        if result is None:
-            return
-        if result.missing:
-            _explain_missing(result, save, group, is_stopped=should_stop())
-    report = report_evaluation(
-        run, result, pipeline.engine.info, num_checked=check, num_processes=group.size, phase=show_work
-    )
+        if leads:
+            group.broadcast(b"")
+        with stop_between_parts(group) as should_stop:
+            result = evaluate_run(
+                run,
+                pipeline,
+                folder=save,
+                part_size=part_size,
+                rank_only=rank_only,
+                group=group,
+                phase=show_work if leads else silent_phase,
+                warn=print_warning,
+                should_stop=should_stop,
+            )
+            if result is None:
+                return
+            if result.missing:
+                _explain_missing(result, save, group, is_stopped=should_stop())
+        report = report_evaluation(
+            run, result, pipeline, num_checked=check, reference=reference, num_processes=group.size, phase=show_work
+        )
     if save is not None:
         write_result(encode_evaluation(report), str(save / SUMMARY))
     first = min((each.query for each in report.check.differences), default=0) if report.check else 0

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from typing import Any, Final
 
+import numpy as np
+
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -56,6 +58,12 @@ class FannedOut:
         pickled = zlib.compress(pickle.dumps(make), level=1)
         self._name = hashlib.sha256(pickled).hexdigest()
         self._make = share(pickled)
+
+    def warm_up(self, num: int) -> None:
+        """Let `num` workers make their engines, without waiting for them."""
+        nothing = CandidateSet(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros((0, 3), np.int32))
+        for _ in range(num):
+            self._executor.submit(_prove, self._make, self._name, nothing)
 
     @property
     def info(self) -> EngineInfo:

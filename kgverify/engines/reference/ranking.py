@@ -1,13 +1,14 @@
-"""The reference's own corruptions and ranks, so that `corrupt` and `rank` are verified like any stage."""
+"""The reference's own corruptions, ranks and metrics, so that these are verified like any stage."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgreference.corrupt import Corrupter
+from kgreference.corrupt import MASK, Corrupter, mix
+from kgreference.metric import metrics
 from kgreference.program import Program
-from kgreference.rank import rank, ranking_score
+from kgreference.rank import Ranks, rank, ranking_score
 from kgreference.step import Outcome
 from kgreference.terms import Atom
 from kgverify.graphs.graph import KnowledgeGraph
@@ -24,23 +25,44 @@ def draw_candidates(
     sides: Sequence[Side] = (Side.HEAD, Side.TAIL),
 ) -> CandidateSet:
     """Draw the candidates of the given queries; a negative number of corruptions takes all."""
-    corrupter = Corrupter(
-        # The draw needs the numbers of the constants alone.
-        Program.from_names((), (), (), graph.program.symbols.constants),
-        (Atom(*row) for row in graph.known_triples.tolist()),
-        {name: list(constants) for name, constants in graph.domains.items()},
-    )
-    triples = graph.queries(split).tolist()
-    rows = [
-        (query, int(side), *candidate)
-        for query in queries
-        for side in sides
-        for candidate in corrupter.candidates(
-            Atom(*triples[query]), query, int(side), None if num_corruptions < 0 else num_corruptions, seed
-        )
-    ]
+    drawer = ReferenceDraw(graph, split, num_corruptions, seed)
+    rows = [(query, int(side), *atom) for query in queries for side in sides for atom in drawer.draw(query, int(side))]
     table = np.array(rows, np.int32).reshape(-1, 5)
     return CandidateSet(table[:, 0], table[:, 1].astype(np.int8), table[:, 2:])
+
+
+class ReferenceDraw:
+    """The draw of one run, a query and side at a time."""
+
+    def __init__(self, graph: KnowledgeGraph, split: str, num_corruptions: int, seed: int) -> None:
+        self._triples = graph.queries(split)
+        self._num = None if num_corruptions < 0 else num_corruptions
+        self._seed = seed
+        self._corrupter = Corrupter(
+            # The draw needs the numbers of the constants alone.
+            Program.from_names((), (), (), graph.program.symbols.constants),
+            (Atom(*row) for row in graph.known_triples.tolist()),
+            {name: list(constants) for name, constants in graph.domains.items()},
+        )
+
+    def draw(self, query: int, side: int) -> list[Atom]:
+        """Return the true triple, then its corruptions."""
+        triple = Atom(*self._triples[query].tolist())
+        return self._corrupter.candidates(triple, query, side, self._num, self._seed)
+
+
+def sum_mixed(entities: Iterable[int]) -> int:
+    """Return the sum of the reference's `mix` over entities, modulo 2^64."""
+    return sum(map(mix, entities)) & MASK
+
+
+def compute_metrics(rankings: Rankings) -> dict[str, float]:
+    """Compute the metrics of rankings, with PyKEEN's keys, by the reference."""
+    sides: tuple[list[Ranks], list[Ranks]] = ([], [])
+    rows = zip(rankings.side.tolist(), rankings.optimistic.tolist(), rankings.pessimistic.tolist(), strict=True)
+    for side, optimistic, pessimistic in rows:
+        sides[side].append(Ranks(optimistic, (optimistic + pessimistic) / 2, pessimistic))
+    return metrics(*sides)
 
 
 def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], tolerance: float) -> Rankings:

@@ -1,0 +1,88 @@
+"""The check of an evaluation by the reference: single candidates, whole rankings, and the least model if it was used."""
+
+import numpy as np
+
+from kgverify.engines.protocol import Progress, no_progress
+from kgverify.evaluation.closure import check_model
+from kgverify.evaluation.confidence import judge_sample
+from kgverify.evaluation.evaluate import EvaluationResult
+from kgverify.evaluation.judge import Judge, derive_endings
+from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.rank_only import build_model
+from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
+from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
+from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
+from kgverify.report.evaluation import CheckedRankings, SpotCheck, Strength
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
+
+
+def check_evaluation(
+    run: Run,
+    pipeline: Pipeline,
+    result: EvaluationResult,
+    results: PartResult,
+    num: int,
+    *,
+    reference: Pipeline | None = None,
+    progress: Progress = no_progress,
+) -> SpotCheck:
+    """Let the reference derive about `num` candidates: half of them single ones, the others for whole rankings.
+
+    The error that the engine declares bounds the differences. If two scores in a derivation are closer than the errors, the
+    engine may choose otherwise than the reference there. This is a near-tie, counted apart from the differences.
+    InternalError if the check does not find results that were altered to test it.
+    """
+    reference = reference_pipeline(run) if reference is None else reference
+    rank_only, key = result.plan.rank_only, hash_results(result)
+    keys = model = None
+    if rank_only:
+        found = result.model or build_model(run, pipeline.engine.info.device)
+        keys = found.keys.cpu().numpy()
+        model = check_model(run.graph.program, keys)
+    is_closed = model is not None and model.is_closed
+    single = choose_single(results, key, num // 2)
+    sample = choose_rankings(run, results, key, num - len(single.sample_query), keys if is_closed else None)
+    missing = find_missing_candidates(run, results, model)
+    atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
+    endings = derive_endings(run, reference, atoms, pipeline.engine.info.score_error, progress)
+
+    judge = Judge(run, results, reference, endings, rank_only=rank_only)
+    candidates = judge.compare_single(single)
+    ranks = judge.rank(sample.rankings)
+    rankings = judge.compare_rankings(sample.rankings, ranks)
+    num_alterations = find_altered_candidates(judge, single, candidates) + find_altered_rankings(judge, rankings, ranks)
+    if keys is not None and is_closed:
+        num_alterations += find_removed_atom(run.graph.program, keys, key)
+
+    namer = Namer(run, pipeline, judge, rank_only=rank_only)
+    differences = [
+        *namer.name_missing(missing),
+        *namer.name_single(single, candidates),
+        *namer.name_rankings(rankings),
+    ]
+    num_equal = sum(each.is_equal for each in rankings)
+    num_wrong = sum(each.wrong is not None for each in rankings)
+    num_rankings, num_true = len(results.query), int(single.sample_is_true.sum())
+    num_proved = int(results.num_outcomes.sum(dtype=np.int64))
+    strata = [(num_rankings, num_true), (num_proved - num_rankings, len(single.sample_query) - num_true)]
+    return SpotCheck(
+        num_asked=num,
+        key=f"{key:016x}",
+        num_derived=len(endings.number),
+        num_checked=len(candidates.is_equal),
+        num_equal=int(candidates.is_equal.sum()),
+        num_near_ties=int(candidates.is_near_tie.sum()),
+        largest_error=float(candidates.apart[candidates.is_equal].max(initial=0.0)),
+        bound=float(candidates.bound[candidates.is_equal].max(initial=0.0)),
+        strength=Strength(*judge_sample(strata)),
+        rankings=CheckedRankings(
+            num_rankings=num_rankings,
+            num_checked=len(rankings),
+            num_equal=num_equal,
+            num_near_ties=len(rankings) - num_equal - num_wrong,
+            strength=Strength(*judge_sample(sample.strata)),
+        ),
+        model=None if model is None else namer.describe_model(model),
+        num_alterations=num_alterations,
+        differences=tuple(differences),
+    )

@@ -1,0 +1,181 @@
+"""The check of a least model: whether the rules conclude its atoms and no others.
+
+If the facts and every conclusion from the model are in it, nothing that follows is missing (van Emden and Kowalski 1976). If
+every other atom is a conclusion, each has a reason. The check shares no code with the model: it applies every rule once, to the
+whole model, by sorting and searching numpy arrays.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.program.atoms import Atom
+from kgverify.program.program import Program, Rule
+
+MOST_ROWS: Final = 1 << 26
+"""The rows that all joins together may have; beyond it, the check stops and is incomplete."""
+
+_CHUNK: Final = 1 << 20
+
+Bindings = dict[int, NDArray[np.int64]]
+"""The constants of each variable, a row for each substitution."""
+
+
+class ModelCheck(NamedTuple):
+    """The result of the check.
+
+    missing:     int64 [m, 3]  atoms that follow in one step from the model but are not in it
+    unsupported: int64 [u, 3]  atoms of the model that are neither facts nor conclusions; empty if the check is incomplete
+    num_atoms:   the atoms of the model
+    num_rows:    the rows of all joins
+    is_complete: whether every rule was applied to the whole model
+    """
+
+    missing: NDArray[np.int64]
+    unsupported: NDArray[np.int64]
+    num_atoms: int
+    num_rows: int
+    is_complete: bool
+
+    @property
+    def is_closed(self) -> bool:
+        """True if nothing that follows can be missing."""
+        return self.is_complete and not len(self.missing)
+
+
+def check_model(
+    program: Program, keys: NDArray[np.int64], most_rows: int = MOST_ROWS, rules: Sequence[Rule] | None = None
+) -> ModelCheck:
+    """Check a model of the program, given as the keys `(predicate * C + first) * C + second`; C is the number of constants.
+
+    rules: some of the rules; all if not given
+    """
+    size = max(1, len(program.symbols.constants))
+    keys = np.unique(keys)
+    predicate, rest = np.divmod(keys, size * size)
+    atoms = np.column_stack((predicate, *np.divmod(rest, size)))
+    facts = program.facts.astype(np.int64)
+    concluded = [_number(facts, size)]
+    joins = _Joins(atoms, size, most_rows)
+    for rule in program.rules if rules is None else rules:
+        concluded += [np.unique(_number(heads, size)) for heads in joins.apply(rule.clause_head, rule.body)]
+        if joins.is_exhausted:
+            break
+    every = np.unique(np.concatenate(concluded))
+    missing = every[~np.isin(every, keys, assume_unique=True)]
+    unsupported = keys[:0] if joins.is_exhausted else keys[~np.isin(keys, every, assume_unique=True)]
+    return ModelCheck(
+        _decode(missing, size), _decode(unsupported, size), len(keys), joins.num_rows, not joins.is_exhausted
+    )
+
+
+def _decode(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    return np.column_stack((keys // size**2, keys // size % size, keys % size))
+
+
+class _Joins:
+    """The joins of rule bodies over atoms, int64 [n, 3], that ascend."""
+
+    def __init__(self, atoms: NDArray[np.int64], size: int, most_rows: int) -> None:
+        self._atoms, self._size, self._most_rows = atoms, size, most_rows
+        self.num_rows = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if the joins had to stop."""
+        return self.num_rows > self._most_rows
+
+    def apply(self, head: Atom, body: Sequence[Atom]) -> Iterator[NDArray[np.int64]]:
+        """Yield the heads, int64 [k, 3], of the rule's instances whose bodies are among the atoms."""
+        for bindings, num in self._join({}, 1, tuple(body), set(head[1:])):
+            yield from self._instantiate(head, bindings, num)
+
+    def _join(
+        self, bindings: Bindings, num: int, body: tuple[Atom, ...], wanted: set[int]
+    ) -> Iterator[tuple[Bindings, int]]:
+        if not body or not num:
+            if num:
+                yield bindings, num
+            return
+        # An atom that shares a variable, if there is one: otherwise the rows multiply.
+        i = max(range(len(body)), key=lambda each: sum(term in bindings for term in body[each][1:]))
+        atom, others = body[i], body[:i] + body[i + 1 :]
+        needed = wanted.union(*(each[1:] for each in others))
+        found, order, low, count = self._match(atom, bindings, num)
+        ends = np.cumsum(count)
+        begin = 0
+        while begin < num and not self.is_exhausted:
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + _CHUNK, "right")))
+            left = np.repeat(np.arange(begin, end), count[begin:end])
+            self.num_rows += len(left)
+            offset = np.arange(len(left)) - np.repeat(ends[begin:end] - count[begin:end] - before, count[begin:end])
+            right = order[low[left] + offset]
+            joined = {term: column[right] for term, column in found.items()}
+            joined |= {term: column[left] for term, column in bindings.items()}
+            kept = {term: column for term, column in joined.items() if term in needed}
+            yield from self._join(*self._distinct(kept, len(left)), others, wanted)
+            begin = end
+
+    def _match(
+        self, atom: Atom, bindings: Bindings, num: int
+    ) -> tuple[Bindings, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Find the atoms that agree with each row.
+
+        Returns the constants of the body atom's variables; an order of these; for each row its begin in the order and its number.
+        """
+        predicate, first, second = atom
+        rows = self._atoms[slice(*np.searchsorted(self._atoms[:, 0], (predicate, predicate + 1)))]
+        for column, term in ((1, first), (2, second)):
+            if term >= 0:
+                rows = rows[rows[:, column] == term]
+        if first == second and first < 0:
+            rows = rows[rows[:, 1] == rows[:, 2]]
+        found = {term: rows[:, column] for column, term in ((1, first), (2, second)) if term < 0}
+        shared = [term for term in found if term in bindings]
+        there, here = np.zeros(len(rows), np.int64), np.zeros(num, np.int64)
+        for term in shared:
+            there, here = there * self._size + found[term], here * self._size + bindings[term]
+        order = np.argsort(there, kind="stable")
+        low = np.searchsorted(there[order], here, "left")
+        return found, order, low, np.searchsorted(there[order], here, "right") - low
+
+    def _distinct(self, bindings: Bindings, num: int) -> tuple[Bindings, int]:
+        """Return each row once, if there are at most two columns."""
+        terms = list(bindings)
+        if not terms:
+            return bindings, min(num, 1)
+        if len(terms) > 2:
+            return bindings, num
+        packed = bindings[terms[0]]
+        if len(terms) == 1:
+            packed = np.unique(packed)
+            return {terms[0]: packed}, len(packed)
+        packed = np.unique(packed * self._size + bindings[terms[1]])
+        return {terms[0]: packed // self._size, terms[1]: packed % self._size}, len(packed)
+
+    def _instantiate(self, head: Atom, bindings: Bindings, num: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the heads; a variable of the head alone stands for every constant."""
+        free = list(dict.fromkeys(term for term in head[1:] if term < 0 and term not in bindings))
+        if free:
+            constants = np.arange(self._size)
+            most = max(1, _CHUNK // self._size)
+            for begin in range(0, num, most):
+                num_here = min(num - begin, most)
+                self.num_rows += num_here * self._size
+                if self.is_exhausted:
+                    return
+                rows = np.repeat(np.arange(begin, begin + num_here), self._size)
+                bound = {term: column[rows] for term, column in bindings.items()}
+                bound[free[0]] = np.tile(constants, num_here)
+                yield from self._instantiate(head, bound, num_here * self._size)
+            return
+        columns = [bindings[term] if term < 0 else np.full(num, term, np.int64) for term in head[1:]]
+        yield np.column_stack((np.full(num, head[0], np.int64), *columns))
+
+
+def _number(atoms: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = (atoms[:, 0] * size + atoms[:, 1]) * size + atoms[:, 2]
+    return numbers

@@ -1,0 +1,224 @@
+"""The comparison of an evaluation's results with what the reference derives."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.protocol import Progress
+from kgverify.evaluation.part_file import PartResult, Sample
+from kgverify.evaluation.sampling import DrawnRanking
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.corrupt import ALL, number_atoms
+from kgverify.ranking.groups import take_candidates
+from kgverify.ranking.rank import NOT_PROVED_PENALTY, RANK_TOLERANCE
+from kgverify.runs.run import Pipeline, Run
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, starts_of
+
+_EXACT: Final = 1e-9
+"""The largest difference, for each step and in nats, between sums of float64 added in another order."""
+
+
+class Endings(NamedTuple):
+    """The reference's endings of distinct atoms.
+
+    number:     int64 [n], ascending (`number_atoms`)
+    bound:      float64 [n]  the largest allowed difference of a log-probability, nats
+    is_unclear: bool [n]     whether a choice is closer than the errors, so that the engine may choose otherwise
+    """
+
+    number: NDArray[np.int64]
+    candidates: Candidates
+    bound: NDArray[np.float64]
+    is_unclear: NDArray[np.bool_]
+
+    def take(self, rows: NDArray[np.int64]) -> "Endings":
+        """Return the endings of some atoms."""
+        candidates = take_candidates(self.candidates, rows)
+        return Endings(self.number[rows], candidates, self.bound[rows], self.is_unclear[rows])
+
+
+def derive_endings(
+    run: Run, reference: Pipeline, atoms: NDArray[np.int32], score_error: float, progress: Progress
+) -> Endings:
+    """Derive each atom, int32 [n, 3], once. score_error: the error of the engine under test."""
+    number, rows = np.unique(number_atoms(atoms, len(run.graph.program.symbols.constants)), return_index=True)
+    zeros = np.zeros(len(rows), np.int32)
+    columns = reference.engine.prove(CandidateSet(zeros, zeros.astype(np.int8), atoms[rows]), progress)
+    error = score_error + reference.engine.info.score_error
+    bound = columns.candidates.num_steps.astype(np.float64) * (2 * error + _EXACT)
+    return Endings(number, columns.candidates, bound, (find_smallest_gaps(columns) <= 2 * error) & (error > 0))
+
+
+def find_smallest_gaps(columns: Columns) -> NDArray[np.float64]:
+    """Return each candidate's smallest gap between a chosen score and the next one, float64 [N]; inf without a choice."""
+    num_resolvents = columns.steps.num_resolvents.astype(np.int64)
+    starts = starts_of(num_resolvents)
+    step = np.repeat(np.arange(len(num_resolvents)), num_resolvents)
+    score = columns.resolvents.score.astype(np.float64)
+    chosen = starts[:-1] + columns.steps.choice
+    gap = score[chosen][step] - score
+    gap[chosen] = np.inf
+    of_step = np.full(len(num_resolvents), np.inf)
+    np.minimum.at(of_step, step, gap)
+    smallest = np.full(len(columns.candidates.query), np.inf)
+    np.minimum.at(smallest, np.repeat(np.arange(len(smallest)), columns.candidates.num_steps.astype(np.int64)), of_step)
+    return smallest
+
+
+class ComparedCandidates(NamedTuple):
+    """Single candidates compared: bool [n], and the differences of their log-probabilities with their bounds, float64 [n]."""
+
+    is_equal: NDArray[np.bool_]
+    is_near_tie: NDArray[np.bool_]
+    apart: NDArray[np.float64]
+    bound: NDArray[np.float64]
+    expected: Candidates
+
+    @property
+    def wrong(self) -> NDArray[np.int64]:
+        """The rows that differ, other than by a near-tie."""
+        return np.flatnonzero(~self.is_equal & ~self.is_near_tie)
+
+
+class Figure(NamedTuple):
+    """A figure of a ranking. Errors within the bounds move it between `low` and `high`; up to `margin` it counts as equal."""
+
+    name: str
+    expected: float
+    actual: float
+    low: float
+    high: float
+    margin: float = 0.0
+
+    @property
+    def is_possible(self) -> bool:
+        """True if errors within the bounds explain it."""
+        return self.low <= self.actual <= self.high
+
+    @property
+    def is_equal(self) -> bool:
+        """True if it is the expected one."""
+        return abs(self.actual - self.expected) <= self.margin
+
+
+class ComparedRanking(NamedTuple):
+    """A ranking and its figures."""
+
+    drawn: DrawnRanking
+    figures: list[Figure]
+
+    @property
+    def is_equal(self) -> bool:
+        """True if every figure is the expected one."""
+        return all(each.is_equal for each in self.figures)
+
+    @property
+    def wrong(self) -> Figure | None:
+        """The first figure that errors within the bounds do not explain."""
+        return next((each for each in self.figures if not each.is_possible), None)
+
+
+class Judge:
+    """The comparison of results with the reference's endings of all atoms that are compared."""
+
+    def __init__(
+        self, run: Run, results: PartResult, reference: Pipeline, endings: Endings, *, rank_only: bool
+    ) -> None:
+        self._run, self.results, self._reference, self._endings = run, results, reference, endings
+        self._rank_only = rank_only
+
+    def with_results(self, results: PartResult) -> "Judge":
+        """Return a judge of other results."""
+        return Judge(self._run, results, self._reference, self._endings, rank_only=self._rank_only)
+
+    def find_endings(self, atoms: NDArray[np.int32]) -> Endings:
+        """Return the endings of atoms, int32 [n, 3], all of them derived."""
+        number = number_atoms(atoms, len(self._run.graph.program.symbols.constants))
+        return self._endings.take(np.searchsorted(self._endings.number, number))
+
+    def compare_single(self, sample: Sample) -> ComparedCandidates:
+        """Compare single candidates."""
+        expected = self.find_endings(sample.sample_atom)
+        apart = np.abs(sample.sample_log_probability - expected.candidates.log_probability)
+        is_equal = (
+            (sample.sample_outcome == expected.candidates.outcome)
+            & (sample.sample_is_limited == expected.candidates.is_limited)
+            & (apart <= expected.bound)
+        )
+        return ComparedCandidates(is_equal, ~is_equal & expected.is_unclear, apart, expected.bound, expected.candidates)
+
+    def rank(self, rankings: Sequence[DrawnRanking]) -> list[tuple[float, float]]:
+        """Return the optimistic and the pessimistic rank of each ranking by the reference; what was not derived is below."""
+        if not rankings:
+            return []
+        candidates = self.find_endings(np.concatenate([each.atoms for each in rankings])).candidates
+        of = np.repeat([each.row for each in rankings], [len(each.atoms) for each in rankings])
+        candidates = candidates._replace(query=self.results.query[of], side=self.results.side[of])
+        ranked = self._reference.rank(candidates, self._run.triples, RANK_TOLERANCE)
+        found = zip(ranked.query.tolist(), ranked.side.tolist(), ranked.optimistic, ranked.pessimistic, strict=True)
+        by_group = {(query, side): (float(best), float(worst)) for query, side, best, worst in found}
+        return [by_group[int(self.results.query[each.row]), int(self.results.side[each.row])] for each in rankings]
+
+    def compare_rankings(
+        self, rankings: Iterable[DrawnRanking], ranks: Iterable[tuple[float, float]]
+    ) -> list[ComparedRanking]:
+        """Compare whole rankings."""
+        return [
+            ComparedRanking(drawn, self._list_figures(drawn, *of)) for drawn, of in zip(rankings, ranks, strict=True)
+        ]
+
+    def _list_figures(self, drawn: DrawnRanking, best: float, worst: float) -> list[Figure]:
+        results, row = self.results, drawn.row
+        expected = self.find_endings(drawn.atoms)
+        candidates, bound = expected.candidates, float(expected.bound[0])
+        outcome, score = int(candidates.outcome[0]), float(candidates.log_probability[0])
+        num_true, num = int(expected.is_unclear[0]), int(expected.is_unclear.sum())
+        margin = np.inf if num_true else bound
+        low, high = _bound_ranks(expected)
+        figures = [
+            _figure("candidates", drawn.num, results.num_ranked[row]),
+            _figure("outcome of the true triple", outcome, results.outcome[row], num_true * len(Outcome)),
+            _figure("log-probability of the true triple", score, results.log_probability[row], margin)._replace(
+                margin=bound
+            ),
+            Figure("optimistic rank", best, float(results.optimistic[row]), low[0], high[0]),
+            Figure("pessimistic rank", worst, float(results.pessimistic[row]), low[1], high[1]),
+        ]
+        if not (self._rank_only and self._run.num_corruptions == ALL):
+            figures.append(_figure("hash of the entities drawn", drawn.entities, results.drawn[row]))
+        counts = np.bincount(candidates.outcome, minlength=len(Outcome)).tolist()
+        counted = results.num_outcomes[row].tolist()
+        is_whole = len(drawn.atoms) == drawn.num == sum(counted)
+        figures += [
+            _figure(f"candidates {word_outcome(each)}", counts[each], counted[each], num)
+            for each in (Outcome if is_whole else (Outcome.PROVED,))
+        ]
+        if is_whole:
+            figures.append(_figure("candidates limited", candidates.is_limited.sum(), results.num_limited[row], num))
+        return figures
+
+
+def _figure(name: str, expected: float, actual: float, margin: float = 0) -> Figure:
+    # A hash is larger than the integers of a float.
+    expected, actual = (int(each) if int(each) == each else float(each) for each in (expected, actual))
+    return Figure(name, expected, actual, expected - margin, expected + margin)
+
+
+def _bound_ranks(endings: Endings) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the lowest and the highest optimistic and pessimistic rank of the first candidate within the bounds."""
+    candidates, is_unclear, bound = endings.candidates, endings.is_unclear, endings.bound
+    score = candidates.log_probability - NOT_PROVED_PENALTY * (candidates.outcome != Outcome.PROVED)
+    gap = score[1:] - score[0]
+    margin = np.where(is_unclear[1:] | is_unclear[0], np.inf, bound[1:] + bound[0])
+
+    def ranks(gap: NDArray[np.float64]) -> tuple[float, float]:
+        return 1.0 + float((gap >= RANK_TOLERANCE).sum()), 1.0 + float((gap > -RANK_TOLERANCE).sum())
+
+    return ranks(gap - margin), ranks(gap + margin)
+
+
+def word_outcome(outcome: int) -> str:
+    """Return an outcome in words: `depth limit`."""
+    return Outcome(outcome).name.lower().replace("_", " ")

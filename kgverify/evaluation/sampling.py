@@ -1,0 +1,165 @@
+"""The sample that the reference checks. The results themselves select it.
+
+A hash of all results orders the rankings and the candidates. Nobody knows the order before the last part is finished, and
+everybody who has the results can repeat it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.evaluation.evaluate import EvaluationResult
+from kgverify.evaluation.part_file import PartResult, Sample, hash_result, join_samples
+from kgverify.evaluation.rank_only import ranks_above_unproved
+from kgverify.ranking.corrupt import mix, number_atoms
+from kgverify.runs.run import Run
+
+LEAST, MOST = 2048, 8192
+"""The limits of the default number of candidates that the reference derives: a 64th of all."""
+
+_DRAWS: Final = 32
+"""The candidates that are drawn in the time of one derivation."""
+
+_NUM_OUTSIDE: Final = 2
+"""The candidates outside of the least model that are derived for each ranking."""
+
+
+def choose_num_checked(num_candidates: int) -> int:
+    """Return the default number of candidates that the reference derives."""
+    return min(max(num_candidates // 64, LEAST), MOST)
+
+
+def hash_results(result: EvaluationResult) -> int:
+    """Return a hash of the evaluation's identity and of the results of all parts, below 2^64."""
+    identity = result.identity.sha256
+    digest = hashlib.sha256(identity.encode())
+    for part in result.plan.parts:
+        digest.update(hash_result(result.results[part.number], identity).encode())
+    return int.from_bytes(digest.digest()[:8])
+
+
+def choose_single(results: PartResult, key: int, num: int) -> Sample:
+    """Return `num` of the candidates that the parts keep, half of them true triples, half corruptions, if possible."""
+    sample = join_samples([results.sample])
+    order = _order(key, sample.sample_priority)
+    strata = [order[sample.sample_is_true[order] == is_true] for is_true in (True, False)]
+    num_true = max(min(len(strata[0]), num // 2), min(len(strata[0]), num - len(strata[1])))
+    return sample.take(np.sort(np.concatenate((strata[0][:num_true], strata[1][: num - num_true]))))
+
+
+class DrawnRanking(NamedTuple):
+    """A ranking as the reference draws it.
+
+    row:          its index among the results
+    num, entities: the number of its candidates, and the sum of `mix` over their entities, modulo 2^64
+    atoms:        int32 [n, 3]  those to derive, the true triple first; the others cannot be PROVED or affect a rank
+    """
+
+    row: int
+    num: int
+    entities: int
+    atoms: NDArray[np.int32]
+
+
+class RankingSample(NamedTuple):
+    """The rankings to recompute, and the sizes of the strata that they are drawn from: (rankings, rankings chosen)."""
+
+    rankings: list[DrawnRanking]
+    strata: list[tuple[int, int]]
+
+
+def choose_rankings(
+    run: Run, results: PartResult, key: int, num: int, model: NDArray[np.int64] | None = None
+) -> RankingSample:
+    """Choose whole rankings that `num` derivations can recompute.
+
+    model: the keys of a model that no provable atom is missing from, ascending. If a true triple is PROVED clearly above -100,
+           the corruptions outside of it rank below, and only a few of them are derived.
+
+    Rankings that need few derivations and those that need all are two strata, since a prefix of both together would end at the
+    first expensive one. Each is taken in the order of the key, until the next one is too expensive.
+    """
+    group = results.query.astype(np.int64) * 2 + results.side
+    order = _order(key, group.astype(np.uint64))
+    is_short = np.zeros(len(group), np.bool_)
+    if model is not None:
+        is_short = ranks_above_unproved(results.outcome, results.log_probability)
+    drawer = _Drawer(run, results, key, model)
+    strata = [_Stratum(drawer.draw(order[is_short[order] == each].tolist(), is_short=each)) for each in (True, False)]
+    known: set[int] = set()
+    chosen: list[DrawnRanking] = []
+    spent = 0.0
+    # What the expensive rankings do not need is left for further short ones.
+    for stratum, limit in ((strata[0], num / 2), (strata[1], num), (strata[0], num)):
+        while (ranking := stratum.peek()) is not None:
+            numbers = set(number_atoms(ranking.atoms, drawer.num_constants).tolist()) - known
+            cost = len(numbers) + ranking.num / _DRAWS
+            is_first = not stratum.num_taken and cost <= 2 * num
+            if spent + cost > limit and not is_first:
+                break
+            spent += cost
+            known |= numbers
+            chosen.append(stratum.take())
+    chosen.sort(key=lambda each: each.row)
+    sizes = int(is_short.sum()), int((~is_short).sum())
+    return RankingSample(chosen, [(size, each.num_taken) for size, each in zip(sizes, strata, strict=True)])
+
+
+class _Stratum:
+    """Rankings in the order in which they are chosen; the next one is drawn when somebody asks for it."""
+
+    def __init__(self, rankings: Iterator[DrawnRanking]) -> None:
+        self._rankings = rankings
+        self._next: DrawnRanking | None = None
+        self.num_taken = 0
+
+    def peek(self) -> DrawnRanking | None:
+        if self._next is None:
+            self._next = next(self._rankings, None)
+        return self._next
+
+    def take(self) -> DrawnRanking:
+        taken, self._next = self._next, None
+        assert taken is not None
+        self.num_taken += 1
+        return taken
+
+
+class _Drawer:
+    """The draw of the reference, and the choice of the candidates to derive."""
+
+    def __init__(self, run: Run, results: PartResult, key: int, model: NDArray[np.int64] | None) -> None:
+        from kgverify.engines.reference.ranking import ReferenceDraw
+
+        self._reference = ReferenceDraw(run.graph, run.split, run.num_corruptions, run.seed)
+        self._results, self._key, self._model = results, key, model
+        self.num_constants = len(run.graph.program.symbols.constants)
+
+    def draw(self, rows: list[int], *, is_short: bool) -> Iterator[DrawnRanking]:
+        """Draw rankings of the results."""
+        from kgverify.engines.reference.ranking import sum_mixed
+
+        for row in rows:
+            side = int(self._results.side[row])
+            atoms = np.array(self._reference.draw(int(self._results.query[row]), side), np.int32).reshape(-1, 3)
+            entities = sum_mixed(atoms[:, 1 + side].tolist())
+            needed = self._select(atoms, row) if is_short else atoms
+            yield DrawnRanking(row, len(atoms), entities, needed)
+
+    def _select(self, atoms: NDArray[np.int32], row: int) -> NDArray[np.int32]:
+        """Return the true triple, the corruptions inside of the model, and a few others."""
+        assert self._model is not None
+        is_inside = np.isin(number_atoms(atoms, self.num_constants), self._model)
+        is_inside[0] = True
+        outside = np.flatnonzero(~is_inside)
+        order = _order(self._key ^ row, outside.astype(np.uint64))
+        is_inside[outside[order[:_NUM_OUTSIDE]]] = True
+        return atoms[is_inside]
+
+
+def _order(key: int, values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return an order of values that the key determines."""
+    return np.argsort(mix(mix(np.array([key], np.uint64)) ^ values), kind="stable")

@@ -1,0 +1,179 @@
+"""The check of an evaluation: what is wrong in draw, model, parts, ranks or metrics is found, and named by a candidate."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from run_engines import countries_run, eager_pipeline
+
+from kgverify.engines.compiled.program.least_model import LeastModel
+from kgverify.errors import InternalError
+from kgverify.evaluation import evaluation_report, judge, rank_only
+from kgverify.evaluation.evaluate import EvaluationResult, evaluate
+from kgverify.evaluation.evaluation_report import report_evaluation
+from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.sampling import hash_results
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.ranking import corrupt
+from kgverify.ranking.corrupt import ALL
+from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.run import Run, load_policy
+
+
+def report(run: Run, change: Callable[[EvaluationResult], None] | None = None, **options: object) -> EvaluationReport:
+    pipeline = eager_pipeline(run, slots=256)
+    found = evaluate(run, pipeline, part_size=30, **options)
+    assert found is not None
+    if change is not None:
+        change(found)
+    return report_evaluation(run, found, pipeline)
+
+
+def change_column(name: str, row: int, change: Callable[[np.ndarray], object]) -> Callable[[EvaluationResult], None]:
+    """Change one value of the last part."""
+
+    def apply(found: EvaluationResult) -> None:
+        number = max(found.results)
+        part = found.results[number]
+        column = getattr(part, name).copy()
+        column[row] = change(column[row])
+        found.results[number] = part._replace(**{name: column})
+
+    return apply
+
+
+@pytest.mark.parametrize("rank_only", [False, True])
+@pytest.mark.parametrize("num_corruptions", [9, ALL])
+def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int, rank_only: bool):
+    found = report(countries_run(num_queries=4, num_corruptions=num_corruptions), rank_only=rank_only)
+    check = found.check
+    assert check is not None
+    assert found.is_sound
+    assert (check.rankings.num_checked, check.rankings.num_equal) == (8, 8)
+    assert (check.rankings.strength.chance, check.rankings.strength.share) == (1.0, 1 / 8)
+    assert check.num_alterations > 10
+    assert (check.model is not None) == rank_only
+    if check.model is not None:
+        assert (check.model.num_missing, check.model.num_unsupported, check.model.is_complete) == (0, 0, True)
+
+
+def test_the_results_alone_select_the_sample():
+    run = countries_run(num_queries=4, num_corruptions=9)
+    found = [evaluate(run, eager_pipeline(run), part_size=30) for _ in range(2)]
+    assert hash_results(found[0]) == hash_results(found[1])
+    change_column("optimistic", 0, lambda rank: rank + 1)(found[1])
+    assert hash_results(found[0]) != hash_results(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("optimistic", lambda rank: rank + 1),
+        ("pessimistic", lambda rank: rank + 1),
+        ("num_ranked", lambda num: num + 1),
+        ("drawn", lambda hashed: hashed ^ np.uint64(1)),
+        ("outcome", lambda outcome: outcome % 3 + 1),
+        ("log_probability", lambda value: value - 1e-3),
+        ("num_outcomes", lambda counts: np.roll(counts, 1)),
+        ("num_limited", lambda num: num + 1),
+    ],
+)
+def test_a_wrong_value_of_one_ranking_is_found(name: str, change: Callable[[np.ndarray], object]):
+    found = report(countries_run(num_queries=4, num_corruptions=9), change_column(name, -1, change))
+    assert not found.is_sound
+    assert found.check is not None
+    assert found.check.rankings.num_equal == 7
+    assert found.check.differences[-1].query == 3
+
+
+def test_a_lost_query_is_found():
+    def lose(found: EvaluationResult) -> None:
+        number = max(found.results)
+        found.results[number] = PartResult(*(each[:-2] if each.ndim else each for each in found.results[number]))
+
+    found = report(replace(countries_run(num_queries=5, num_corruptions=9)), lose)
+    assert not found.is_sound
+    assert "10 rankings were asked for and 8 were computed; the first: query 4, side 0" in found.wrong_figures[0]
+
+
+def test_wrong_metrics_are_found(monkeypatch: pytest.MonkeyPatch):
+    right = evaluation_report.compute_metrics
+    monkeypatch.setattr(
+        evaluation_report, "compute_metrics", lambda rankings: right(rankings) | {"both.realistic.hits_at_3": 0.25}
+    )
+    found = report(countries_run(num_queries=2, num_corruptions=9))
+    assert not found.is_sound
+    assert found.wrong_figures[0].startswith("both.realistic.hits_at_3 is 0.25, by the reference ")
+
+
+@pytest.mark.parametrize("graph", ["countries_s3", "random:3"])
+@pytest.mark.parametrize("num_corruptions", [20, ALL])
+def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyPatch, graph: str, num_corruptions: int):
+    class Lacking(LeastModel):
+        """The facts alone."""
+
+        def _apply(self, rules):
+            return False
+
+    run = Run(load_graph(graph), Limits(max_depth=6), num_queries=2, num_corruptions=num_corruptions)
+    monkeypatch.setattr(rank_only, "build_model", lambda run, device: Lacking(run.graph.program, device=device))
+    found = report(run, rank_only=True)
+    assert not found.is_sound
+    assert found.check is not None
+    assert found.check.model is not None
+    assert found.check.model.num_missing > 0
+    if graph == "countries_s3":
+        assert found.check.differences[0].actual == "not in the least model"
+        assert found.check.differences[0].expected.startswith("proved")
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_a_draw_that_shortens_the_seed_is_found(monkeypatch: pytest.MonkeyPatch, bits: int):
+    right = corrupt.draw_candidates
+    run = replace(countries_run(num_queries=2, num_corruptions=9), seed=2**40 + 300)
+    pipeline = eager_pipeline(run, slots=256)._replace(
+        draw=lambda graph, split, queries, num, seed: right(graph, split, queries, num, seed % 2**bits)
+    )
+    found = evaluate(run, pipeline, part_size=30)
+    assert found is not None
+    checked = report_evaluation(run, found, pipeline)
+    assert not checked.is_sound
+    assert checked.check is not None
+    assert {each.actual for each in checked.check.differences} >= {"not drawn"}
+
+
+@pytest.mark.parametrize("rank_only", [False, True])
+def test_errors_of_scores_within_their_bounds_are_no_difference(rank_only: bool):
+    graph = load_graph("countries")
+    run = Run(graph, policy=load_policy("two_tower", graph, Limits(), 0), num_queries=3, num_corruptions=30)
+    found = report(run, rank_only=rank_only)
+    assert found.is_sound
+    assert found.check is not None
+    assert found.check.rankings.num_checked == 6
+
+
+def test_queries_beyond_255_and_few_corruptions_are_checked():
+    run = Run(load_graph("random:1"), Limits(max_depth=2), num_queries=10**6, num_corruptions=1, seed=2**33)
+    run = replace(run, num_queries=len(run.triples))
+    found = report(run)
+    assert found.is_sound
+
+
+def test_a_check_that_does_not_compare_is_a_bug_of_kgverify(monkeypatch: pytest.MonkeyPatch):
+    run = countries_run(num_queries=2, num_corruptions=9)
+    for name in ("is_possible", "is_equal"):
+        with monkeypatch.context() as patch:
+            patch.setattr(judge.Figure, name, property(lambda figure: True))
+            if name == "is_possible":
+                with pytest.raises(InternalError, match="did not find"):
+                    report(run)
+    right = judge.Judge.compare_single
+
+    def compare(self, sample):
+        return right(self, sample)._replace(is_equal=np.ones(len(sample.sample_query), np.bool_))
+
+    monkeypatch.setattr(judge.Judge, "compare_single", compare)
+    with pytest.raises(InternalError, match="sample_outcome of candidate 0 was altered"):
+        report(run)

@@ -1,0 +1,72 @@
+"""The check of a least model finds every atom that is missing, and every one that has no reason."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kgreference import least_model
+from kgverify.engines.reference.engine import build_reference_program
+from kgverify.evaluation.closure import check_model
+from kgverify.graphs.load import load_graph
+from kgverify.program.program import Program
+from kgverify.testing.problems.decode import draw_problems
+
+
+def find_keys(program: Program) -> NDArray[np.int64]:
+    """The keys of the reference's model."""
+    size = max(1, len(program.symbols.constants))
+    atoms = np.array(sorted(least_model(build_reference_program(program))), np.int64).reshape(-1, 3)
+    return (atoms[:, 0] * size + atoms[:, 1]) * size + atoms[:, 2]
+
+
+def count_checked(program: Program, most: int) -> int:
+    """Check the reference's model, and the model without some of its atoms; return how many were left out."""
+    keys, size = find_keys(program), max(1, len(program.symbols.constants))
+    whole = check_model(program, keys)
+    assert (len(whole.missing), len(whole.unsupported), whole.is_closed) == (0, 0, True)
+    assert whole.num_atoms == len(keys)
+    for removed in keys[:: max(1, len(keys) // most)][:most]:
+        found = check_model(program, keys[keys != removed])
+        # The last step of its shortest derivation does not need it.
+        atom = [removed // size**2, removed // size % size, removed % size]
+        assert atom in found.missing.tolist()
+        assert not found.is_closed
+    return min(len(keys), most)
+
+
+def programs(num: int) -> list[Program]:
+    return [
+        Program.from_names(each.facts, each.rules, (*each.queries, *each.unranked))
+        for each in islice(draw_problems(7), num)
+    ]
+
+
+def test_an_atom_that_is_missing_from_the_model_is_found():
+    assert sum(count_checked(program, 4) for program in programs(40)) > 100
+
+
+@pytest.mark.deep
+def test_an_atom_that_is_missing_from_the_model_is_found_in_many_programs():
+    assert sum(count_checked(program, 20) for program in programs(1500)) > 5000
+
+
+def test_an_atom_without_a_reason_is_found():
+    num = 0
+    for program in programs(40):
+        keys, size = find_keys(program), len(program.symbols.constants)
+        others = np.setdiff1d(np.arange(len(program.symbols.predicates) * size**2), keys)
+        heads = {rule.clause_head.predicate for rule in program.rules}
+        free = [int(each) for each in others if each // size**2 not in heads]
+        for added in free[:2]:
+            found = check_model(program, np.append(keys, added))
+            assert [added // size**2, added // size % size, added % size] in found.unsupported.tolist()
+            num += 1
+    assert num > 10
+
+
+def test_a_model_that_is_too_large_is_not_called_closed():
+    program = load_graph("countries").program
+    found = check_model(program, find_keys(program), most_rows=1000)
+    assert (found.is_complete, found.is_closed) == (False, False)
