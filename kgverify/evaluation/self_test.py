@@ -109,7 +109,7 @@ def find_altered_figures(run: Run, results: PartResult, report: EvaluationReport
 
 
 def find_removed_atom(program: Program, keys: NDArray[np.int64], key: int) -> int:
-    """Remove an atom that is no fact from a closed model; otherwise like `find_altered_candidates`."""
+    """Remove a derived atom from a closed model; otherwise like `find_altered_candidates`."""
     size = max(1, len(program.symbols.constants))
     facts = program.facts.astype(np.int64)
     derived = np.setdiff1d(keys, (facts[:, 0] * size + facts[:, 1]) * size + facts[:, 2], assume_unique=True)

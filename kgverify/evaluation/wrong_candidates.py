@@ -10,7 +10,7 @@ from kgverify.evaluation.judge import ComparedCandidates, ComparedRanking, Judge
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.proving import prove_candidates
 from kgverify.program.outcomes import Outcome, Side
-from kgverify.ranking.corrupt import number_atoms
+from kgverify.ranking.corrupt import may_be_drawn, number_atoms
 from kgverify.report.evaluation import CheckedModel, Difference
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet
@@ -125,6 +125,9 @@ def find_missing_candidates(run: Run, results: PartResult, model: ModelCheck | N
         for side in (Side.HEAD, Side.TAIL):
             kept = 2 - side
             is_same = (triples[:, 0] == atom[0]) & (triples[:, kept] == atom[kept])
+            if not may_be_drawn(run.graph, atom[None].astype(np.int32), np.array([side]))[0]:
+                # Only as a true triple is it a candidate.
+                is_same &= (triples == atom).all(1)
             if is_same.any():
                 rows.append((int(queries[np.argmax(is_same)]), int(side), *atom.tolist()))
         if len(rows) >= _MOST_NAMED:

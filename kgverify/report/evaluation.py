@@ -274,6 +274,8 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
     text.append(
         f"\n  {first.atom} (query {first.query}, {first.side} side)\n  expected   {first.expected}\n  actual     {first.actual}"
     )
-    if diff_command:
+    if check.model and check.model.num_missing:
+        text.append("\n\nnext\n  leave --rank-only out: without the least model all candidates are proved")
+    elif diff_command:
         text.append(f"\n\nnext\n  {diff_command}   # shows the step and the stage")
     return text

@@ -146,6 +146,23 @@ def test_a_row_whose_keys_are_higher_than_expected_is_considered_as_a_whole():
         assert set(map(len, groups_of(together).values())) == {3}
 
 
+@pytest.mark.parametrize("seed", [2**32 + 7, 2**64 - 1])
+@pytest.mark.parametrize("num_corruptions", [1, 7, 290])
+def test_the_draw_of_many_queries_and_large_seeds_is_that_of_the_reference(seed: int, num_corruptions: int):
+    """The queries have indices beyond 255, and few rows have 290 eligible entities."""
+    graph = KnowledgeGraph("many", **wide_triples())
+    assert_same_draw(graph, range(250, len(graph.test)), num_corruptions, seed)
+
+
+def wide_triples() -> dict[str, tuple[NamedAtom, ...]]:
+    rng = random.Random(3)
+
+    def triples(num: int) -> tuple[NamedAtom, ...]:
+        return tuple(NamedAtom("p", f"c{rng.randrange(300)}", f"c{rng.randrange(300)}") for _ in range(num))
+
+    return {"train": triples(2000), "valid": (), "test": triples(280)}
+
+
 def test_another_seed_draws_others():
     graph = load_graph("countries")
     assert rows_of(draw_candidates(graph, "test", [0], 5, 0)) != rows_of(draw_candidates(graph, "test", [0], 5, 1))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kgreference
+from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
 from kgverify.engines.reference.ranking import rank_candidates as rank_by_reference
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
@@ -156,6 +157,50 @@ def test_ranks_and_metrics_at_no_tolerance_are_those_of_pykeen():
         expected = {key: float(results.get_metric(key)) for key in metrics}
     assert num_ties > 30
     assert len(metrics) == 36
+    assert metrics == pytest.approx(expected, rel=1e-6)
+
+
+def test_ranks_and_metrics_at_the_edges_are_those_of_the_reference_and_of_pykeen():
+    """Gaps of exactly the tolerance, ranks of exactly k, and more than 255 queries, some with few corruptions."""
+    rng, tolerance, num_queries = random.Random(6), 2.0**-13, 300
+    rows, scores, snapped = [], [], []
+    for query in range(num_queries):
+        for side in (0, 1):
+            true = -rng.randrange(8) / 4
+            above = [rng.choice([tolerance, 1.0]) for _ in range(rng.choice([0, 0, 1, 2, 3, 9, 10]))]
+            tied = [rng.choice([0.0, 1, -1]) * tolerance * (1 - 2.0**-10) for _ in range(rng.choice([0, 0, 1, 2, 4]))]
+            gaps = above + tied + [-rng.choice([tolerance, 1.0]) for _ in range(rng.randrange(4))]
+            rng.shuffle(gaps)
+            atoms = [(0, 0, 1000)] + [(0, 1 + i, 1000) if side == 0 else (0, 0, 1 + i) for i in range(len(gaps))]
+            rows += [(query, side, *atom) for atom in atoms]
+            scores += [true, *(true + gap for gap in gaps)]
+            snapped.append([0.0, *(0.0 if abs(gap) < tolerance else gap for gap in gaps)])
+    candidates = _proved(rows, scores)
+    triples = np.array([(0, 0, 1000)] * num_queries, np.int32)
+    rankings = rank_candidates(candidates, triples, tolerance)
+    for ours, theirs in zip(rankings, rank_by_reference(candidates, triples, tolerance), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    metrics = compute_metrics(rankings)
+    assert metrics == compute_by_reference(rankings)
+    for rank in (1, 3, 10):
+        assert ((rankings.optimistic == rank) & (rankings.pessimistic == rank)).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("pykeen")
+        import torch
+        from pykeen.evaluation import RankBasedEvaluator
+
+        evaluator = RankBasedEvaluator()
+        for i, found in enumerate(snapped):
+            tensor = torch.tensor([found], dtype=torch.float64)
+            evaluator.process_scores_(
+                hrt_batch=torch.zeros((1, 3), dtype=torch.long),
+                target=("head", "tail")[i % 2],
+                scores=tensor,
+                true_scores=tensor[:, :1],
+            )
+        results = evaluator.finalize()
+        expected = {key: float(results.get_metric(key)) for key in metrics}
     assert metrics == pytest.approx(expected, rel=1e-6)
 
 
