@@ -84,5 +84,5 @@ def check_evaluation(
         ),
         model=None if model is None else namer.describe_model(model),
         num_alterations=num_alterations,
-        differences=tuple(differences),
+        differences=tuple(sorted(differences, key=lambda each: (each.query, each.side))),
     )

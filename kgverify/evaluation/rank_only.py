@@ -105,7 +105,7 @@ class DrawnCorruptions:
     """The corruptions drawn by the run's seed."""
 
     def __init__(self, run: Run, model: "LeastModel") -> None:
-        self._run, self._model = run, model
+        self._run, self.model = run, model
 
     def draw(self, part: Part) -> Drawn:
         """Return what is to be proved first; if the true triple does not follow, that is every candidate."""
@@ -115,7 +115,7 @@ class DrawnCorruptions:
         owner = groups.repeat(np.arange(len(groups.query)))
         is_true = np.zeros(len(owner), np.bool_)
         is_true[groups.true] = True
-        follows = self._model.contains(candidates.atom)
+        follows = self.model.contains(candidates.atom)
         is_first = is_true | follows | ~follows[groups.true][owner]
         outside = np.flatnonzero(~is_first)
         num_outside = choose_num_outside(part.num_candidates)
@@ -154,7 +154,7 @@ class AllCorruptions:
     """
 
     def __init__(self, run: Run, model: "LeastModel") -> None:
-        self._run, self._model = run, model
+        self._run, self.model = run, model
         self._num_constants = len(run.graph.program.symbols.constants)
 
     def draw(self, part: Part) -> Drawn:
@@ -166,7 +166,7 @@ class AllCorruptions:
         owners, atoms = [np.arange(len(query))], [triple]
         for each in BOTH_SIDES:
             rows = np.flatnonzero(side == each)
-            num, entities = self._model.select_entities(triple[rows], each)
+            num, entities = self.model.select_entities(triple[rows], each)
             owners.append(np.repeat(rows, num))
             atoms.append(put_entities(triple[owners[-1]], side[owners[-1]], entities))
         outside = self._draw_outside(query, side, triple, choose_num_outside(part.num_candidates))
@@ -205,7 +205,7 @@ class AllCorruptions:
         entities = mix(key[owner] ^ draws.astype(np.uint64)) % np.uint64(self._num_constants)
         atom = put_entities(triple[owner], side[owner], entities.astype(np.int32))
         rows = np.unique(np.stack((owner, number_atoms(atom, self._num_constants))), axis=1, return_index=True)[1]
-        rows = rows[~self._model.contains(atom[rows])]
+        rows = rows[~self.model.contains(atom[rows])]
         return owner[rows], atom[rows]
 
     def _draw_rest(
@@ -268,11 +268,9 @@ class RankOnly:
     whose true triple does not rank above everything that is not PROVED.
     """
 
-    def __init__(
-        self, run: Run, pipeline: Pipeline, model: "LeastModel", source: DrawnCorruptions | AllCorruptions
-    ) -> None:
+    def __init__(self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions) -> None:
         self._run, self._engine, self._source = run, pipeline.engine, source
-        self.model = model
+        self.model = source.model
 
     def draw(self, part: Part) -> Drawn:
         """Draw the candidates of the first step."""
@@ -358,7 +356,7 @@ def build_rank_only(run: Run, pipeline: Pipeline) -> RankOnly:
         )
     model = build_model(run, pipeline.engine.info.device)
     source = AllCorruptions(run, model) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
-    return RankOnly(run, pipeline, model, source)
+    return RankOnly(run, pipeline, source)
 
 
 def build_model(run: Run, device: str) -> "LeastModel":

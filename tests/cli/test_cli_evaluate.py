@@ -58,7 +58,7 @@ def test_a_fault_exits_with_1_and_says_how_to_find_the_step(command: Command):
     finished = command("evaluate", *FEW, "--fault", "fact-cap")
     assert finished.code == 1
     assert finished.out.startswith("DIVERGE")
-    assert "candidates differ from the reference; the first\n  locatedInCR(armenia, asia)" in finished.out
+    assert "results differ from the reference; the first\n  locatedInCR(armenia, asia)" in finished.out
     (hint,) = re.findall(r"^  kgverify (diff --queries 1 .*?)   #", finished.out, re.MULTILINE)
     assert command(*hint.split()).code == 1
 
