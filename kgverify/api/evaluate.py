@@ -9,6 +9,7 @@ from kgverify.engines.policy import Policy
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.proving import explain_out_of_memory
+from kgverify.evaluation.sampling import LEAST
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.program.limits import Limits
 from kgverify.report.evaluation import EvaluationReport
@@ -33,7 +34,7 @@ def evaluate(
     slots: int | None = None,
     memory: int | None = None,
     part_size: int | None = None,
-    check: int | None = None,
+    check: int = LEAST,
     rank_only: bool = False,
     faults: str | Sequence[str] = (),
     save: str | Path | None = None,
@@ -57,7 +58,7 @@ def evaluate(
         slots: Derivations that are proved at the same time; chosen by the memory if not given.
         memory: The most bytes of the device; half of the free ones if not given.
         part_size: The most candidates of a part, after which results are saved.
-        check: Number of candidates that the reference proves as well; chosen by their number if not given.
+        check: Number of candidates that the reference proves as well.
         rank_only: Skip candidates that cannot affect a rank.
         faults: Faults to plant in the compiled evaluator.
         save: A folder for the finished parts, from which an interrupted evaluation resumes.

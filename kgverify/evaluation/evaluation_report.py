@@ -7,7 +7,7 @@ from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.figures import find_wrong_figures
 from kgverify.evaluation.part_file import join_results
-from kgverify.evaluation.sampling import choose_num_checked
+from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.metric import compute_metrics
@@ -22,14 +22,14 @@ def report_evaluation(
     result: EvaluationResult,
     pipeline: Pipeline,
     *,
-    num_checked: int | None = None,
+    num_checked: int = LEAST,
     reference: Pipeline | None = None,
     num_processes: int = 1,
     phase: Phase = silent_phase,
 ) -> EvaluationReport:
     """Return the report of an evaluation without missing parts.
 
-    num_checked: the candidates that the reference derives; chosen by their number if not given
+    num_checked: the candidates that the reference derives
     reference:   the reference's pipeline, if it runs on other processes
 
     InternalError if the check does not find a figure that was altered to test it.
@@ -42,8 +42,6 @@ def report_evaluation(
     true_outcomes = np.bincount(results.outcome, minlength=len(Outcome))
     num_candidates = int(rankings.num_ranked.sum(dtype=np.int64))
     smallest_gap = float(results.smallest_gap.min())
-    if num_checked is None:
-        num_checked = choose_num_checked(num_candidates)
     check = None
     if num_checked:
         with phase("checking a sample by the reference", num_checked) as progress:

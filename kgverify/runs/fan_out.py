@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _MOST_BESIDE: Final = 8
 
+_NUM_OF_PROCESS: Final = 1024
+"""The candidates for which a further process is worth its start."""
+
 
 @contextmanager
 def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> Iterator[Pipeline]:
@@ -38,9 +41,12 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
 
 
 @contextmanager
-def reference_beside(run: Run) -> Iterator[Pipeline]:
-    """Provide the reference's pipeline for work that follows other work; its processes start at once, if there are cores left."""
-    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2)
+def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
+    """Provide the reference's pipeline to prove `num` candidates after other work.
+
+    Its processes start at once, if they save time and there are cores left.
+    """
+    jobs = min(_MOST_BESIDE, len(os.sched_getaffinity(0)) // 2, (num - 1) // _NUM_OF_PROCESS)
     if jobs < 2:
         yield reference_pipeline(run)
         return

@@ -33,6 +33,8 @@ from kgverify.evaluation.evaluate import EvaluationResult, ProcessGroup, join_pr
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_store import SUMMARY
+from kgverify.evaluation.sampling import choose_num_checked
+from kgverify.ranking.corrupt import count_candidates
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.fan_out import reference_beside
@@ -91,7 +93,9 @@ def evaluate(
         group.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()):
         run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
-    with reference_beside(run) if leads and check != 0 else nullcontext() as reference:
+    num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
+    num_checked = choose_num_checked(int(num_candidates)) if check is None else check
+    with reference_beside(run, num_checked) if leads else nullcontext() as reference:
         pipeline = build_evaluator(
             run, **engine_options.arguments(), memory=budget, part_size=part_size, rank_only=rank_only
         )
@@ -114,7 +118,13 @@ def evaluate(
             if result.missing:
                 _explain_missing(result, save, group, is_stopped=should_stop())
         report = report_evaluation(
-            run, result, pipeline, num_checked=check, reference=reference, num_processes=group.size, phase=show_work
+            run,
+            result,
+            pipeline,
+            num_checked=num_checked,
+            reference=reference,
+            num_processes=group.size,
+            phase=show_work,
         )
     if save is not None:
         write_result(encode_evaluation(report), str(save / SUMMARY))
