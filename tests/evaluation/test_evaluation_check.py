@@ -13,12 +13,15 @@ from kgverify.evaluation import evaluation_report, judge, rank_only
 from kgverify.evaluation.evaluate import EvaluationResult, evaluate
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.part_store import identify
 from kgverify.evaluation.sampling import hash_results
+from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
 from kgverify.ranking import corrupt
 from kgverify.ranking.corrupt import ALL
 from kgverify.report.evaluation import EvaluationReport
+from kgverify.runs.parts import plan_parts
 from kgverify.runs.run import Run, load_policy
 
 
@@ -177,3 +180,27 @@ def test_a_check_that_does_not_compare_is_a_bug_of_kgverify(monkeypatch: pytest.
     monkeypatch.setattr(judge.Judge, "compare_single", compare)
     with pytest.raises(InternalError, match="sample_outcome of candidate 0 was altered"):
         report(run)
+
+
+def test_every_property_of_a_run_belongs_to_its_identity():
+    run = countries_run(num_queries=2, num_corruptions=5)
+    other = load_graph("countries_s3")
+    limits = [Limits(**change) for change in ({"max_depth": 3}, {"max_atoms": 3}, {"max_resolvents": 9})]
+    runs = [
+        run,
+        replace(run, graph=other),
+        replace(run, seed=2**32),
+        replace(run, num_queries=3),
+        replace(run, num_corruptions=6),
+        replace(run, split="valid"),
+        replace(run, policy=load_policy("two_tower", run.graph, run.limits, 0)),
+        replace(run, policy=load_policy("two_tower", run.graph, run.limits, 1)),
+        *(replace(run, limits=each) for each in [*limits, Limits(exclude_query=False)]),
+    ]
+    engines = [eager_pipeline(each).engine for each in runs]
+    found = [identify(each, engine, plan_parts(each, "cpu")) for each, engine in zip(runs, engines, strict=True)]
+    plans = plan_parts(run, "cpu", 10), plan_parts(run, "cpu", rank_only=True)
+    found += [identify(run, engines[0], plan) for plan in plans]
+    faulty = compiled_pipeline_with_faults(run, ["fact-cap"], mode="eager", device="cpu")
+    found.append(identify(run, faulty.engine, plan_parts(run, "cpu")))
+    assert len({each.sha256 for each in found}) == len(found) == 15
