@@ -111,8 +111,10 @@ def test_wrong_metrics_are_found(monkeypatch: pytest.MonkeyPatch):
     assert found.wrong_figures[0].startswith("both.realistic.hits_at_3 is 0.25, by the reference ")
 
 
-@pytest.mark.parametrize("graph", ["countries_s3", "random:3"])
-@pytest.mark.parametrize("num_corruptions", [20, ALL])
+@pytest.mark.parametrize(
+    ("graph", "num_corruptions"),
+    [("countries_s3", 20), ("countries_s3", ALL), pytest.param("random:3", 20, marks=pytest.mark.deep)],
+)
 def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyPatch, graph: str, num_corruptions: int):
     class Lacking(LeastModel):
         """The facts alone."""
