@@ -1,5 +1,6 @@
 """The check of an evaluation: what is wrong in draw, model, parts, ranks or metrics is found, and named by a candidate."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +17,9 @@ from kgverify.evaluation.part_file import PartResult
 from kgverify.evaluation.part_store import identify
 from kgverify.evaluation.sampling import hash_results
 from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom
 from kgverify.program.limits import Limits
 from kgverify.ranking import corrupt
 from kgverify.ranking.corrupt import ALL
@@ -159,11 +162,19 @@ def test_errors_of_scores_within_their_bounds_are_no_difference(rank_only: bool)
     assert found.check.rankings.num_checked == 6
 
 
+@pytest.mark.deep
 def test_queries_beyond_255_and_few_corruptions_are_checked():
-    run = Run(load_graph("random:1"), Limits(max_depth=2), num_queries=10**6, num_corruptions=1, seed=2**33)
-    run = replace(run, num_queries=len(run.triples))
+    rng = random.Random(3)
+    train, test = (
+        tuple(NamedAtom("p", f"c{rng.randrange(40)}", f"c{rng.randrange(40)}") for _ in range(num))
+        for num in (300, 400)
+    )
+    graph = KnowledgeGraph("many", train=train, valid=(), test=test)
+    run = Run(graph, Limits(max_depth=2), num_queries=10**6, num_corruptions=1, seed=2**33)
+    assert len(run.queries) > 256
     found = report(run)
     assert found.is_sound
+    assert found.num_rankings == 2 * len(run.queries)
 
 
 def test_a_check_that_does_not_compare_is_a_bug_of_kgverify(monkeypatch: pytest.MonkeyPatch):
