@@ -4,20 +4,20 @@ A block is a fixed stretch of a seed's sequence of problems, which one process t
 on nothing else, so that a campaign's result is the same for any number of processes.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
 from kgverify.errors import UserError
-from kgverify.runs.workers import start_workers
 from kgverify.testing.campaigns.corpus import (
     Block,
     Corpus,
@@ -36,7 +36,8 @@ from kgverify.testing.campaigns.result import (
     Tally,
     Watch,
 )
-from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
+from kgverify.testing.campaigns.separate_workers import SeparateWorkers
+from kgverify.testing.campaigns.tasks import Group, check_made, replay_text, shrink_text, try_block
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
 from kgverify.testing.checking.failure import Signature
 from kgverify.testing.problems.features import ALL_FEATURES
@@ -98,7 +99,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     run = _Run(campaign, watch)
     watch(Tally("start"))
     try:
-        with nullcontext(_Here()) if campaign.jobs == 1 else start_workers(campaign.jobs) as executor:
+        with _Here() if campaign.jobs == 1 else SeparateWorkers(campaign.jobs) as executor:
             run.replay_corpus(executor)
             run.try_blocks(executor)
             run.keep_found()
@@ -159,11 +160,22 @@ class _Run:
                 if campaign.seconds is not None and time.monotonic() - started >= campaign.seconds:
                     return
                 size_of[number] = num
-                yield (
-                    number,
-                    try_block,
-                    (campaign.engine, campaign.seed, number, BLOCK_SIZE, num, campaign.lockstep),
-                )
+                yield number, *find_task(number)
+
+        def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
+            settings = campaign.engine, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
+            log = None if campaign.jobs == 1 else logs / f"{number}.json"
+            return try_block, (*settings, tuple(deaths.get(number, ())), log)
+
+        def retry(number: int) -> tuple[Callable[..., Block], tuple[object, ...]] | None:
+            """Return the task of a block whose process ended, unless it ended twice for the same reason."""
+            log = logs / f"{number}.json"
+            group = tuple(json.loads(log.read_text(encoding="utf-8"))) if log.exists() else ()
+            if group in deaths.setdefault(number, []):
+                return None
+            deaths[number].append(group)
+            log.unlink(missing_ok=True)
+            return find_task(number)
 
         def take(number: int, block: Block) -> None:
             nonlocal counted
@@ -179,7 +191,10 @@ class _Run:
             self._watch(counted._replace(seconds=self.seconds, at_work=num, is_ending=self.is_interrupted))
 
         size_of: dict[int, int] = {}
-        self._work(executor, find_tasks(), take, report)
+        deaths: dict[int, list[Group]] = {}
+        with TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
+            logs = Path(folder)
+            self._work(executor, find_tasks(), take, report, retry)
 
     def keep_found(self) -> None:
         """Write a reproducer of each divergence that has none in the corpus."""
@@ -236,8 +251,11 @@ class _Run:
         tasks: Iterator[tuple[int, Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
         report: Callable[[Iterable[int]], None],
+        retry: Callable[[int], tuple[Callable[..., T], tuple[object, ...]] | None] = lambda number: None,
     ) -> None:
         """Do numbered tasks, hand over each result, and report which numbers are being worked on.
+
+        retry: returns what to do instead of a task whose process ended; BrokenProcessPool is raised for None
 
         A KeyboardInterrupt cancels those not begun; a second one is raised.
         """
@@ -255,7 +273,13 @@ class _Run:
                     break
                 finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in sorted(finished, key=running.__getitem__):
-                    take(running.pop(future), future.result())
+                    number = running.pop(future)
+                    if not isinstance(future.exception(), BrokenProcessPool):
+                        take(number, future.result())
+                    elif instead := retry(number):
+                        running[executor.submit(instead[0], *instead[1])] = number
+                    else:
+                        raise BrokenProcessPool
                 report(running.values())
             except KeyboardInterrupt:
                 if self.is_interrupted:
@@ -308,6 +332,7 @@ class _Run:
             num_problems=totals.done,
             num_resumed=self.num_resumed,
             num_skipped=sum(block.num_skipped for block in blocks),
+            num_left=sum(block.num_left for block in blocks),
             num_candidates=totals.candidates,
             num_steps=totals.steps,
             num_resolvents=totals.resolvents,
