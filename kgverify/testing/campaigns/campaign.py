@@ -37,9 +37,9 @@ from kgverify.testing.campaigns.result import (
     Watch,
 )
 from kgverify.testing.campaigns.separate_workers import SeparateWorkers
-from kgverify.testing.campaigns.tasks import Group, check_made, replay_text, shrink_text, try_block
+from kgverify.testing.campaigns.tasks import Group, check_made, give, replay_text, shrink_text, try_block
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
-from kgverify.testing.checking.failure import Signature
+from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
@@ -145,7 +145,7 @@ class _Run:
             self.replays.append((path, made.signature, found))
 
         tasks = [(replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files]
-        self._do_all(executor, "replay", tasks, take)
+        self._do_all(executor, "replay", tasks, take, Signature("", "", DEATH))
         self.replays.sort()
 
     def try_blocks(self, executor: Executor) -> None:
@@ -224,7 +224,7 @@ class _Run:
             write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
         tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
-        self._do_all(executor, "shrink", tasks, take)
+        self._do_all(executor, "shrink", tasks, take, "")
 
     def _do_all(
         self,
@@ -232,8 +232,12 @@ class _Run:
         phase: str,
         tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
+        after_death: T,
     ) -> None:
-        """Do all the tasks of a phase, and hand over the number and the result of each as it ends."""
+        """Do all the tasks of a phase, and hand over the number and the result of each as it ends.
+
+        after_death: the result of a task whose process ended twice
+        """
         if not tasks:
             return
         started, begun = time.monotonic(), set[int]()
@@ -243,7 +247,13 @@ class _Run:
             seconds = time.monotonic() - started
             self._watch(Tally(phase, len(begun - running), len(tasks), seconds, is_ending=self.is_interrupted))
 
-        self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report)
+        def retry(number: int) -> tuple[Callable[..., T], tuple[object, ...]]:
+            # The first time it may only have waited for a process that another task ended.
+            ended[number] += 1
+            return tasks[number] if ended[number] == 1 else (give, (after_death,))
+
+        ended: Counter[int] = Counter()
+        self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report, retry)
 
     def _work(
         self,

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
@@ -40,6 +40,8 @@ from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
 from kgverify.testing.shrinking.shrink import join_problems, shrink
+
+T = TypeVar("T")
 
 PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
@@ -207,6 +209,11 @@ def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -
     notes = mark_shrunk(made).notes
     smallest = make_reproducer(shrunk.failure, engine, lockstep=made.lockstep, neighbour=shrunk.change, notes=notes)
     return render_reproducer(replace(smallest, signature=made.signature))
+
+
+def give(result: T) -> T:
+    """Return the result of a task that is not tried again."""
+    return result
 
 
 def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:

@@ -14,7 +14,7 @@ from kgverify.engines.reference.garbage_collection import without_garbage_collec
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
-from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.runs.run import Pipeline, build_trace
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
 from kgverify.testing.checking.guard import CheckBug, guard, locate_bug
@@ -47,7 +47,8 @@ class Batch:
     @cached_property
     def expected(self) -> Trace:
         """The reference's trace."""
-        return _build_trace(self.merged.run, self.pipeline, self.columns, self.rankings)
+        trace = build_trace(self.merged.run, self.pipeline.engine, self.columns, None)
+        return replace(trace, rankings=self.rankings)
 
 
 class Suspect(NamedTuple):
@@ -180,10 +181,6 @@ def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
         return Batch(tuple(indices), merged, pipeline, columns, rankings)
 
 
-def _build_trace(run: Run, pipeline: Pipeline, columns: Columns, rankings: Rankings | None) -> Trace:
-    return replace(build_trace(run, pipeline.engine, columns, None), rankings=rankings)
-
-
 def _are_equal(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
     """Return whether arrays, or sequences of them, are equal in every element, without any tolerance."""
     if isinstance(expected, np.ndarray):
@@ -199,7 +196,7 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     """
     guarded = guard(make_pipeline)
     try:
-        return _compare(batch, guarded, lockstep)
+        return _compare(batch, guarded, lockstep, is_quick=len(batch.indices) == 1)
     except EngineCrash:
         raise
     except UserError as error:
@@ -213,19 +210,23 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
         raise locate_bug(batch.merged.problems, error, again) from error
 
 
-def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
+def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_quick: bool = False) -> set[int]:
+    """Return the indices in the batch of the problems that differ.
+
+    is_quick: whether columns that are equal without any tolerance need no comparison, which takes as long as a small run
+    """
     merged, run = batch.merged, batch.merged.run
     pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
     columns = pipeline.engine.prove(pipeline.draw_for(run))
     found: set[int] = set()
-    # What is equal without any tolerance needs no comparison.
-    are_equal = _are_equal(batch.columns, columns)
-    if not are_equal:
-        # Only consistent columns can be ranked.
-        build_trace(run, pipeline.engine, columns, None)
+    are_equal = is_quick and _are_equal(batch.columns, columns)
+    # Only consistent columns can be ranked.
+    actual = None if are_equal else build_trace(run, pipeline.engine, columns, None)
     rankings = pipeline.rank_finite(run, columns.candidates)
-    if not are_equal or not _are_equal(batch.rankings or (), rankings or ()):
-        expected, actual = batch.expected, _build_trace(run, pipeline, columns, rankings)
+    if actual is None and not _are_equal(batch.rankings or (), rankings or ()):
+        actual = build_trace(run, pipeline.engine, columns, None)
+    if actual is not None:
+        expected, actual = batch.expected, replace(actual, rankings=rankings)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))

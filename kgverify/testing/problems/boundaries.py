@@ -50,15 +50,15 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
         return _many_facts(pick)
     if turn % 4096 == 1144:
         return _many_resolvents()
-    if turn % 4096 == 2168:
-        return _deep(pick, _BYTE + pick(5))
+    if turn % 4096 == 1656:
+        return _deep(pick, _BYTE + 8 + pick(8))
     if turn % 16384 == 3192:
         return _many_candidates()
     if turn % 256 == 100:
         spread = Spread(_MANY_SYMBOLS[turn // 256 % 4] - pick(4), pick(2), pick(3))
         return replace(_small(seed, index, pick), spread=spread)
     if turn % 64 == 20:
-        return _deep(pick, 11 + pick(6))
+        return _deep(pick, 12 + pick(8))
     if turn % 64 == 42:
         return _wide(pick)
     if turn % 64 == 26:
@@ -150,11 +150,13 @@ def _bind(atom: NamedAtom, first: str, second: str) -> NamedAtom:
 
 
 def _deep(pick: _Choices, depth: int) -> Problem:
-    """Return a chain whose proof takes about as many steps as allowed."""
-    length = depth - pick(3)
+    """Return a chain whose proof takes about as many steps as allowed, or a cycle that leads back to the first goal."""
+    # A link takes two steps: the rule, and its first atom.
+    length = (depth - 1 - pick(3)) // 2
     names = [f"c{i}" for i in range(length + 1)]
     facts = tuple(NamedAtom("q", a, b) for a, b in pairwise(names))
-    # The facts of the chain are deleted as soon as they are ground, so that a link is two steps of this rule.
+    if pick(2):
+        facts = (*facts[:-1], NamedAtom("q", names[-2], names[0]))
     rules = (
         NamedRule(NamedAtom("p", _X, _Z), (NamedAtom("q", _X, _Y), NamedAtom("p", _Y, _Z))),
         NamedRule(NamedAtom("p", _X, _X), (NamedAtom("s", _X, _X),)),
@@ -172,11 +174,14 @@ def _wide(pick: _Choices) -> Problem:
     """Return about 256 facts or rules that match in one step, or candidates."""
     num = _BYTE - 1 + pick(4)
     many = [f"m{i}" for i in range(num)]
-    limits = Limits(max_depth=2, max_atoms=2, max_resolvents=_BYTE + pick(2))
+    limits = Limits(max_depth=2, max_atoms=2, max_resolvents=(_BYTE, _BYTE, _BYTE + 1, 2)[pick(4)])
     kind = pick(4)
     if kind == 0:
-        facts = tuple(NamedAtom("q", name, "c0") for name in many)
-        return Problem(facts=facts, queries=(facts[-1],), num_corruptions=ALL, limits=limits)
+        # About as many on either side.
+        fact = NamedAtom("q", many[num // 2], many[0])
+        return Problem(
+            facts=(fact,), queries=(fact,), constants=tuple(many[: num // 2]), num_corruptions=ALL, limits=limits
+        )
     if kind == 1:
         rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, name),)) for name in many)
         facts = (NamedAtom("r", "c0", "c0"),)
