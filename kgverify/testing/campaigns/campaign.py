@@ -144,7 +144,9 @@ class _Run:
             path, made = files[number]
             self.replays.append((path, made.signature, found))
 
-        tasks = [(replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files]
+        tasks: list[tuple[Callable[..., Signature | None], tuple[object, ...]]] = [
+            (replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files
+        ]
         self._do_all(executor, "replay", tasks, take, Signature("", "", DEATH))
         self.replays.sort()
 

@@ -179,13 +179,13 @@ def _wide(pick: _Choices) -> Problem:
     if kind == 0:
         # About as many on either side.
         fact = NamedAtom("q", many[num // 2], many[0])
-        return Problem(
-            facts=(fact,), queries=(fact,), constants=tuple(many[: num // 2]), num_corruptions=ALL, limits=limits
-        )
+        constants = tuple(many[: num // 2])
+        return Problem(facts=(fact,), queries=(fact,), constants=constants, num_corruptions=ALL, limits=limits)
     if kind == 1:
         rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, name),)) for name in many)
-        facts = (NamedAtom("r", "c0", "c0"),)
-        return Problem(facts=facts, rules=rules, unranked=(NamedAtom("p", "c0", _Y),), limits=limits)
+        return Problem(
+            facts=(NamedAtom("r", "c0", "c0"),), rules=rules, unranked=(NamedAtom("p", "c0", _Y),), limits=limits
+        )
     ends = [("c0", name) if kind == 2 else (name, "c0") for name in many]
     facts = tuple(NamedAtom("q", *each) for each in ends)
     first, second = (_X, _Z) if kind == 2 else (_Z, _X)
