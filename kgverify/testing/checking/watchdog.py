@@ -26,7 +26,7 @@ NATIVE_PATIENCE: Final = 10
 """Seconds of real time in which a second of CPU time certainly passes."""
 
 _nothing: TextIO | None = None
-"""Where a process that may be replaced writes its last traceback."""
+"""The file for the last traceback of a process that may be replaced."""
 
 
 class EngineCrash(KgverifyError):

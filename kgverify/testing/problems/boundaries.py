@@ -24,7 +24,7 @@ from kgverify.testing.problems.problem import DEFAULT_SIZES, PolicySpec, Problem
 from kgverify.trace.model.columns import Columns, starts_of
 
 ALONE_EVERY: Final = 16
-"""One problem in so many runs alone."""
+"""The distance between two problems that run alone."""
 MOST_TICKS: Final = 16
 """About the most ticks that a pool or a step of many candidates or clauses takes."""
 
