@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from kgverify.testing.campaigns import tasks
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.tasks import replay_text, try_block
 from kgverify.testing.checking import watchdog
-from kgverify.testing.checking.check import find_suspects, prepare_alone
+from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
 from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, compiled_maker
 from kgverify.testing.problems.boundaries import ALONE_EVERY, draw_boundary_problem, runs_alone
+from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.features import BOUNDARY_FEATURES, count_features
 from kgverify.testing.problems.problem import Problem
 
@@ -73,7 +75,8 @@ def test_the_evaluator_agrees_on_problems_that_run_alone():
 
 @pytest.mark.deep
 def test_every_boundary_occurs_in_the_first_block():
-    features = count_features([prepare_alone(0, i, i) for i in indices_alone(128)])
+    alone = [prepare_alone(0, i, i) for i in indices_alone(128)]
+    features = count_features([*alone, *prepare_batches(list(islice(draw_problems(0), 300)))])
     assert [name for name in BOUNDARY_FEATURES if not features[name]] == []
 
 

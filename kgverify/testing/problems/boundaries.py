@@ -54,14 +54,14 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
         return _deep(pick, _BYTE + 8 + pick(8))
     if turn % 16384 == 3192:
         return _many_candidates()
-    if turn % 256 == 100:
-        spread = Spread(_MANY_SYMBOLS[turn // 256 % 4] - pick(4), pick(2), pick(3))
+    if turn % 512 == 100:
+        spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
         return replace(_small(seed, index, pick), spread=spread)
-    if turn % 64 == 20:
+    if turn % 128 == 20:
         return _deep(pick, 12 + pick(8))
     if turn % 64 == 42:
         return _wide(pick)
-    if turn % 64 == 26:
+    if turn % 128 == 26:
         # Few symbols, and keys of facts beyond 32 bits.
         return replace(_small(seed, index, pick), spread=Spread(3000, 256, pick(3)))
     return _small(seed, index, pick)
@@ -101,7 +101,7 @@ def _small(seed: int, index: int, pick: _Choices) -> Problem:
         constants = [*list_constants([*facts, *queries])] or ["c0"]
         ranked = (_bind(queries.pop(), constants[-1], constants[pick(len(constants))]),)
     limits = Limits(
-        max_depth=(1, 1, 1, 1, 1, 1, 2, 2, 2, 4)[pick(10)],
+        max_depth=(1, 1, 1, 1, 1, 1, 1, 2, 2, 4)[pick(10)],
         max_atoms=1 + pick(5),
         max_resolvents=(1, 2, 4, 24)[pick(4)],
         exclude_query=pick(4) > 0,
@@ -182,12 +182,14 @@ def _wide(pick: _Choices) -> Problem:
         constants = tuple(many[: num // 2])
         return Problem(facts=(fact,), queries=(fact,), constants=constants, num_corruptions=ALL, limits=limits)
     if kind == 1:
-        rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, name),)) for name in many)
+        # The last one has the fewest variables, and is chosen.
+        ends = [*[_Y] * (num - 1), "c0"]
+        rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, end),)) for end in ends)
         return Problem(
             facts=(NamedAtom("r", "c0", "c0"),), rules=rules, unranked=(NamedAtom("p", "c0", _Y),), limits=limits
         )
-    ends = [("c0", name) if kind == 2 else (name, "c0") for name in many]
-    facts = tuple(NamedAtom("q", *each) for each in ends)
+    pairs = [("c0", name) if kind == 2 else (name, "c0") for name in many]
+    facts = tuple(NamedAtom("q", *each) for each in pairs)
     first, second = (_X, _Z) if kind == 2 else (_Z, _X)
     rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", first, second), NamedAtom("r", _Z, _Y)))
     return Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("p", "c0", "c0"),), limits=limits)
