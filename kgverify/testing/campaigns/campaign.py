@@ -147,7 +147,8 @@ class _Run:
         tasks: list[tuple[Callable[..., Signature | None], tuple[object, ...]]] = [
             (replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files
         ]
-        self._do_all(executor, "replay", tasks, take, Signature("", "", DEATH))
+        death: Signature | None = Signature("", "", DEATH)
+        self._do_all(executor, "replay", tasks, take, death)
         self.replays.sort()
 
     def try_blocks(self, executor: Executor) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import NamedRule, Program
@@ -183,7 +183,7 @@ def _wide(pick: _Choices) -> Problem:
         return Problem(facts=(fact,), queries=(fact,), constants=constants, num_corruptions=ALL, limits=limits)
     if kind == 1:
         # The last one has the fewest variables, and is chosen.
-        ends = [*[_Y] * (num - 1), "c0"]
+        ends: list[Term] = [*[_Y] * (num - 1), "c0"]
         rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, end),)) for end in ends)
         return Problem(
             facts=(NamedAtom("r", "c0", "c0"),), rules=rules, unranked=(NamedAtom("p", "c0", _Y),), limits=limits

@@ -149,9 +149,9 @@ ALONE_FEATURES: Final = frozenset(
 FEATURES_BY_TITLE: Final = {
     "program": PROGRAM_FEATURES,
     "queries and settings": QUERY_FEATURES,
-    "derivations": RUN_FEATURES,
+    "candidates": RUN_FEATURES,
     "steps": STEP_FEATURES,
-    "boundaries": BOUNDARY_FEATURES,
+    "runs": BOUNDARY_FEATURES,
 }
 ALL_FEATURES: Final = tuple(chain.from_iterable(FEATURES_BY_TITLE.values()))
 
