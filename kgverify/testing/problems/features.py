@@ -149,9 +149,8 @@ ALONE_FEATURES: Final = frozenset(
 FEATURES_BY_TITLE: Final = {
     "program": PROGRAM_FEATURES,
     "queries and settings": QUERY_FEATURES,
-    "candidates": RUN_FEATURES,
-    "steps": STEP_FEATURES,
-    "runs": BOUNDARY_FEATURES,
+    "derivations": RUN_FEATURES,
+    "steps and runs": (*STEP_FEATURES, *BOUNDARY_FEATURES),
 }
 ALL_FEATURES: Final = tuple(chain.from_iterable(FEATURES_BY_TITLE.values()))
 
