@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from kgverify.testing.checking.check import prepare_batches
+from kgverify.testing.checking.check import Batch, prepare_batches
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE, count_features
 from kgverify.testing.problems.problem import Problem
 
@@ -61,13 +61,13 @@ class Distribution:
         return "\n".join(lines) + "\n"
 
 
-def measure_distribution(problems: Sequence[Problem]) -> Distribution:
-    """Run the problems on the reference, and count their features, steps and resolvents."""
-    batches = prepare_batches(problems)
+def measure_distribution(problems: Sequence[Problem], alone: Sequence[Batch] = ()) -> Distribution:
+    """Run the problems together on the reference, and count features, steps and resolvents, also of those run alone."""
+    batches = [*prepare_batches(problems), *alone]
     columns = [batch.expected.columns for batch in batches]
     return Distribution(
         problems=count_features(batches),
-        num_problems=len(problems),
+        num_problems=len(problems) + len(alone),
         num_candidates=sum(len(each.candidates.query) for each in columns),
         num_steps=sum(len(each.steps.depth) for each in columns),
         num_resolvents=sum(len(each.resolvents.kind) for each in columns),

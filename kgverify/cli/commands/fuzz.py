@@ -173,6 +173,8 @@ def _lines(result: CampaignResult) -> Iterator[str]:
     )
     if result.num_skipped:
         yield f"   skipped     {_count(result.num_skipped, 'problem')} whose policy the engine does not know"
+    if result.num_left:
+        yield f"   not run     {_count(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
     yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
     yield from _coverage(result)
     if result.num_differing:

@@ -4,20 +4,20 @@ A block is a fixed stretch of a seed's sequence of problems, which one process t
 on nothing else, so that a campaign's result is the same for any number of processes.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
 from kgverify.errors import UserError
-from kgverify.runs.workers import start_workers
 from kgverify.testing.campaigns.corpus import (
     Block,
     Corpus,
@@ -36,9 +36,10 @@ from kgverify.testing.campaigns.result import (
     Tally,
     Watch,
 )
-from kgverify.testing.campaigns.tasks import check_made, replay_text, shrink_text, try_block
+from kgverify.testing.campaigns.separate_workers import SeparateWorkers
+from kgverify.testing.campaigns.tasks import Group, check_made, give, replay_text, shrink_text, try_block
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
-from kgverify.testing.checking.failure import Signature
+from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
@@ -98,7 +99,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     run = _Run(campaign, watch)
     watch(Tally("start"))
     try:
-        with nullcontext(_Here()) if campaign.jobs == 1 else start_workers(campaign.jobs) as executor:
+        with _Here() if campaign.jobs == 1 else SeparateWorkers(campaign.jobs) as executor:
             run.replay_corpus(executor)
             run.try_blocks(executor)
             run.keep_found()
@@ -143,8 +144,11 @@ class _Run:
             path, made = files[number]
             self.replays.append((path, made.signature, found))
 
-        tasks = [(replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files]
-        self._do_all(executor, "replay", tasks, take)
+        tasks: list[tuple[Callable[..., Signature | None], tuple[object, ...]]] = [
+            (replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files
+        ]
+        death: Signature | None = Signature("", "", DEATH)
+        self._do_all(executor, "replay", tasks, take, death)
         self.replays.sort()
 
     def try_blocks(self, executor: Executor) -> None:
@@ -159,11 +163,22 @@ class _Run:
                 if campaign.seconds is not None and time.monotonic() - started >= campaign.seconds:
                     return
                 size_of[number] = num
-                yield (
-                    number,
-                    try_block,
-                    (campaign.engine, campaign.seed, number, BLOCK_SIZE, num, campaign.lockstep),
-                )
+                yield number, *find_task(number)
+
+        def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
+            settings = campaign.engine, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
+            log = None if campaign.jobs == 1 else logs / f"{number}.json"
+            return try_block, (*settings, tuple(deaths.get(number, ())), log)
+
+        def retry(number: int) -> tuple[Callable[..., Block], tuple[object, ...]] | None:
+            """Return the task of a block whose process ended, unless it ended twice for the same reason."""
+            log = logs / f"{number}.json"
+            group = tuple(json.loads(log.read_text(encoding="utf-8"))) if log.exists() else ()
+            if group in deaths.setdefault(number, []):
+                return None
+            deaths[number].append(group)
+            log.unlink(missing_ok=True)
+            return find_task(number)
 
         def take(number: int, block: Block) -> None:
             nonlocal counted
@@ -179,7 +194,10 @@ class _Run:
             self._watch(counted._replace(seconds=self.seconds, at_work=num, is_ending=self.is_interrupted))
 
         size_of: dict[int, int] = {}
-        self._work(executor, find_tasks(), take, report)
+        deaths: dict[int, list[Group]] = {}
+        with TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
+            logs = Path(folder)
+            self._work(executor, find_tasks(), take, report, retry)
 
     def keep_found(self) -> None:
         """Write a reproducer of each divergence that has none in the corpus."""
@@ -209,7 +227,7 @@ class _Run:
             write_reproducer(parse_reproducer(text) if text else mark_shrunk(made), path)
 
         tasks = [(shrink_text, (render_reproducer(made), *budget)) for _, made in waiting]
-        self._do_all(executor, "shrink", tasks, take)
+        self._do_all(executor, "shrink", tasks, take, "")
 
     def _do_all(
         self,
@@ -217,8 +235,12 @@ class _Run:
         phase: str,
         tasks: Sequence[tuple[Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
+        after_death: T,
     ) -> None:
-        """Do all the tasks of a phase, and hand over the number and the result of each as it ends."""
+        """Do all the tasks of a phase, and hand over the number and the result of each as it ends.
+
+        after_death: the result of a task whose process ended twice
+        """
         if not tasks:
             return
         started, begun = time.monotonic(), set[int]()
@@ -228,7 +250,13 @@ class _Run:
             seconds = time.monotonic() - started
             self._watch(Tally(phase, len(begun - running), len(tasks), seconds, is_ending=self.is_interrupted))
 
-        self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report)
+        def retry(number: int) -> tuple[Callable[..., T], tuple[object, ...]]:
+            # The first time it may only have waited for a process that another task ended.
+            ended[number] += 1
+            return tasks[number] if ended[number] == 1 else (give, (after_death,))
+
+        ended: Counter[int] = Counter()
+        self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report, retry)
 
     def _work(
         self,
@@ -236,8 +264,11 @@ class _Run:
         tasks: Iterator[tuple[int, Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
         report: Callable[[Iterable[int]], None],
+        retry: Callable[[int], tuple[Callable[..., T], tuple[object, ...]] | None] = lambda number: None,
     ) -> None:
         """Do numbered tasks, hand over each result, and report which numbers are being worked on.
+
+        retry: returns what to do instead of a task whose process ended; BrokenProcessPool is raised for None
 
         A KeyboardInterrupt cancels those not begun; a second one is raised.
         """
@@ -255,7 +286,13 @@ class _Run:
                     break
                 finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in sorted(finished, key=running.__getitem__):
-                    take(running.pop(future), future.result())
+                    number = running.pop(future)
+                    if not isinstance(future.exception(), BrokenProcessPool):
+                        take(number, future.result())
+                    elif instead := retry(number):
+                        running[executor.submit(instead[0], *instead[1])] = number
+                    else:
+                        raise BrokenProcessPool
                 report(running.values())
             except KeyboardInterrupt:
                 if self.is_interrupted:
@@ -308,6 +345,7 @@ class _Run:
             num_problems=totals.done,
             num_resumed=self.num_resumed,
             num_skipped=sum(block.num_skipped for block in blocks),
+            num_left=sum(block.num_left for block in blocks),
             num_candidates=totals.candidates,
             num_steps=totals.steps,
             num_resolvents=totals.resolvents,

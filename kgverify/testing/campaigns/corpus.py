@@ -42,7 +42,8 @@ class Block(msgspec.Struct, kw_only=True):
     number:        of the block
     num_problems:  tried; fewer than a whole block at the end of a campaign
     num_skipped:   of these, problems with a policy that the engine does not support
-    num_differing: problems that differ in the run of the block
+    num_left:      not run, since an engine that hangs or ends its process ends its block
+    num_differing: problems that differ in their run
     num_confirmed: of these, those that were run by themselves
     num_measured:  problems whose features were counted: all, or 0
     features:      feature to the number of problems in which it occurs
@@ -51,6 +52,7 @@ class Block(msgspec.Struct, kw_only=True):
     number: int
     num_problems: int
     num_skipped: int = 0
+    num_left: int = 0
     num_candidates: int = 0
     num_steps: int = 0
     num_resolvents: int = 0

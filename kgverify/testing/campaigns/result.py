@@ -22,7 +22,7 @@ class Tally(NamedTuple):
     at_work:     problems that processes are working on
     is_ending:   whether it was interrupted, and only finishes blocks in progress
     candidates, steps, resolvents: compared so far
-    differing:   problems that differ in the run of their block
+    differing:   problems that differ in their run
     found:       signature to confirmed problems
     stages, classes: of these signatures, to confirmed problems
     features:    that occurred so far
@@ -122,7 +122,8 @@ class CampaignResult(msgspec.Struct, kw_only=True):
 
     num_resumed:   of the problems, those tried by earlier campaigns
     num_skipped:   of the problems, those with a policy that the engine does not support
-    num_differing: problems that differ in the run of their block
+    num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
+    num_differing: problems that differ in their run
     num_confirmed: of these, those run by themselves; the signatures of the others are unknown
     seconds:       of trying problems, in this campaign
     num_measured:  problems whose features were counted
@@ -137,6 +138,7 @@ class CampaignResult(msgspec.Struct, kw_only=True):
     num_problems: int
     num_resumed: int
     num_skipped: int
+    num_left: int
     num_candidates: int
     num_steps: int
     num_resolvents: int

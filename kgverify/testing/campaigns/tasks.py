@@ -1,13 +1,27 @@
 """The tasks of a campaign's processes: trying a block, replaying a reproducer, and shrinking one."""
 
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
 
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
+from kgverify.program.atoms import Variable
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
-from kgverify.testing.checking.check import confirm, find_suspects, judge, prepare_batches
+from kgverify.testing.checking.check import (
+    Batch,
+    Suspect,
+    confirm,
+    find_suspects,
+    judge,
+    prepare_alone,
+    prepare_batch,
+    prepare_batches,
+)
 from kgverify.testing.checking.engine_makers import (
     COMPILED,
     EngineSpec,
@@ -16,17 +30,26 @@ from kgverify.testing.checking.engine_makers import (
     find_supported,
     make_once,
 )
-from kgverify.testing.checking.failure import Failure, Signature, fails_same_way
+from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
+from kgverify.testing.checking.watchdog import in_replaceable_process
+from kgverify.testing.problems.boundaries import draw_boundary_problem, runs_alone
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
+from kgverify.testing.problems.merge import group_problems
+from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
 from kgverify.testing.shrinking.shrink import join_problems, shrink
 
+T = TypeVar("T")
+
 PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
-MEASURED_EVERY: Final = 16
-"""Features are counted in the first block and in every 16th: counting takes as long as comparing."""
+MEASURED_EVERY: Final = 64
+"""Features are counted in the first block and in every 64th: counting takes as long as comparing."""
+
+Group: TypeAlias = tuple[int, ...]
+"""The problems of one run, by their indices in a block."""
 
 
 @without_garbage_collection()
@@ -40,54 +63,131 @@ def check_made(make: MakePipeline) -> None:
         return  # A crash, which the problems show, or a policy that the engine does not support.
 
 
-def try_block(engine: EngineSpec, seed: int, number: int, size: int, num_problems: int, lockstep: bool) -> Block:
+def try_block(
+    engine: EngineSpec,
+    seed: int,
+    number: int,
+    size: int,
+    num_problems: int,
+    lockstep: bool,
+    deaths: tuple[Group, ...] = (),
+    log: Path | None = None,
+) -> Block:
     """Try the first problems of a block, and confirm those that differ until nothing new is seen.
+
+    deaths: problems whose common run ended a process before; they are run in halves, and one alone is a failure
+    log:    a file that names the problems of the run in progress; with it, this process may end itself
 
     UserError for a third party's engine that cannot be made.
     """
     make = find_maker(engine)
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
+    # Another mode would compile each run.
+    alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode == "eager"}
+    for i in alone:
+        drawn[i] = draw_boundary_problem(seed, first + i)
     indices = list(range(num_problems))
     if engine.name != COMPILED:
         check_made(make)
         indices = find_supported(make, drawn)
-    problems = [drawn[i] for i in indices]
-    batches = prepare_batches(problems)
-    suspects = [suspect for batch in batches for suspect in find_suspects(batch, make, lockstep=lockstep)]
-    suspects.sort(key=lambda suspect: suspect.number)
-    sightings: dict[Signature, Sighting] = {}
-    num_confirmed = patience = 0
-    for suspect in suspects:
-        if patience == PATIENCE:
-            break
-        failure = confirm(suspect, make, lockstep=lockstep)
-        # Identified by what a shrink holds fixed, so that different signatures stay different.
-        failure = replace(failure, signature=failure.signature.held)
-        num_confirmed, patience = num_confirmed + 1, patience + 1
-        if failure.signature not in sightings:
-            patience = 0
-            index = first + indices[suspect.number]
-            note = f"problem {index} of seed {seed}"
-            made = _make_reproducer(failure, engine, lockstep)
-            text = render_reproducer(replace(made, notes=(note, NOT_SHRUNK))) if made else ""
-            sightings[failure.signature] = Sighting(signature=failure.signature, index=index, text=text)
-        sightings[failure.signature].count += 1
+    groups = [[i] for i in indices if i in alone]
+    together = [i for i in indices if i not in alone]
+    groups += [
+        _end_with_open_query([together[member] for member in group], drawn, number)
+        for group in group_problems([drawn[i] for i in together])
+    ]
+    batches: list[Batch] = []
+    suspects: list[Suspect] = []
+    dead: list[int] = []
+    with nullcontext() if log is None else in_replaceable_process():
+        for group in _halve(groups, deaths):
+            if tuple(group) in deaths:
+                dead = group
+                break
+            if log is not None:
+                log.write_text(json.dumps(group), encoding="utf-8")
+            is_alone = group[0] in alone
+            batch = prepare_alone(seed, first + group[0], group[0]) if is_alone else prepare_batch(group, drawn)
+            batches.append(batch)
+            suspects += find_suspects(batch, make, lockstep=lockstep)
+            if any(suspect.hangs for suspect in suspects):
+                break
+        suspects.sort(key=lambda suspect: suspect.number)
+        sightings: dict[Signature, Sighting] = {}
+        num_confirmed = patience = 0
+        for suspect in suspects:
+            if patience == PATIENCE:
+                break
+            if (suspect.number,) in deaths:
+                dead.append(suspect.number)
+                break
+            if log is not None:
+                log.write_text(json.dumps([suspect.number]), encoding="utf-8")
+            failure = confirm(suspect, make, lockstep=lockstep)
+            num_confirmed, patience = num_confirmed + 1, patience + 1
+            if _add_sighting(sightings, failure, first, seed, engine, lockstep):
+                patience = 0
+    for i in dead:
+        (batch,) = [prepare_alone(seed, first + i, i)] if i in alone else prepare_batches([drawn[i]])
+        problem = batch.merged.problems[0]
+        signature = Signature("", "", DEATH)
+        failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
+        _add_sighting(sightings, failure, first, seed, engine, lockstep)
+    num_tried = len({i for batch in batches for i in batch.indices} | {*dead})
     block = Block(
         number=number,
         num_problems=num_problems,
-        num_skipped=num_problems - len(problems),
-        num_candidates=sum(len(batch.expected.columns.candidates.query) for batch in batches),
-        num_steps=sum(len(batch.expected.columns.steps.depth) for batch in batches),
-        num_resolvents=sum(len(batch.expected.columns.resolvents.kind) for batch in batches),
-        num_differing=len(suspects),
-        num_confirmed=num_confirmed,
+        num_skipped=num_problems - len(indices),
+        num_left=len(indices) - num_tried,
+        num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
+        num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
+        num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
+        num_differing=len({*dead} | {suspect.number for suspect in suspects}),
+        num_confirmed=num_confirmed + len(dead),
         sightings=list(sightings.values()),
     )
     if number % MEASURED_EVERY == 0:
-        block.num_measured = len(problems)
+        block.num_measured = sum(len(batch.indices) for batch in batches)
         block.features = count_features(batches)
     return block
+
+
+def _end_with_open_query(group: list[int], problems: Sequence[Problem], number: int) -> list[int]:
+    """Return the indices of a group with another problem last for each block, if possible one with two variables."""
+    is_open = [
+        any(isinstance(a, Variable) and isinstance(b, Variable) for _, a, b in problems[i].unranked) for i in group
+    ]
+    last = [i for i, each in zip(group, is_open, strict=True) if each] or group
+    chosen = last[number % len(last)]
+    return [*(i for i in group if i != chosen), chosen]
+
+
+def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[list[int]]:
+    """Yield groups of indices, in halves where a whole one ended a process."""
+    for group in groups:
+        if len(group) > 1 and tuple(group) in deaths:
+            middle = len(group) // 2
+            yield from _halve((group[:middle], group[middle:]), deaths)
+        else:
+            yield group
+
+
+def _add_sighting(
+    sightings: dict[Signature, Sighting], failure: Failure, first: int, seed: int, engine: EngineSpec, lockstep: bool
+) -> bool:
+    """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
+    # Identified by what a shrink holds fixed, so that different signatures stay different.
+    failure = replace(failure, signature=failure.signature.held)
+    is_new = failure.signature not in sightings
+    if is_new:
+        index = first + failure.index
+        made = _make_reproducer(failure, engine, lockstep)
+        notes = (f"problem {index} of seed {seed}", NOT_SHRUNK)
+        text = render_reproducer(replace(made, notes=notes)) if made else ""
+        sightings[failure.signature] = Sighting(signature=failure.signature, index=index, text=text)
+    sightings[failure.signature].count += 1
+    return is_new
 
 
 def replay_text(text: str, engine: EngineSpec) -> Signature | None:
@@ -109,6 +209,11 @@ def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -
     notes = mark_shrunk(made).notes
     smallest = make_reproducer(shrunk.failure, engine, lockstep=made.lockstep, neighbour=shrunk.change, notes=notes)
     return render_reproducer(replace(smallest, signature=made.signature))
+
+
+def give(result: T) -> T:
+    """Return the result of a task that is not tried again."""
+    return result
 
 
 def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:

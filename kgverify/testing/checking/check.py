@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import compare_rankings
@@ -12,12 +14,15 @@ from kgverify.engines.reference.garbage_collection import without_garbage_collec
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
-from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.runs.run import Pipeline, build_trace
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import CheckBug, EngineCrash, guard, locate_bug
+from kgverify.testing.checking.guard import CheckBug, guard, locate_bug
+from kgverify.testing.checking.watchdog import EngineCrash, EngineHang
+from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
+from kgverify.trace.model.columns import Columns, Rankings
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.verify import Verification, verify
@@ -28,7 +33,7 @@ MOST_CONFIRMED: Final = 10
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Problems in one run, and the reference's trace of it; it serves any number of engines.
+    """Problems in one run, and what the reference derives and ranks in it; it serves any number of engines.
 
     indices: of the problems, in the list that was divided into batches
     """
@@ -36,17 +41,26 @@ class Batch:
     indices: tuple[int, ...]
     merged: Merged
     pipeline: Pipeline
-    expected: Trace
+    columns: Columns
+    rankings: Rankings | None
+
+    @cached_property
+    def expected(self) -> Trace:
+        """The reference's trace."""
+        trace = build_trace(self.merged.run, self.pipeline.engine, self.columns, None)
+        return replace(trace, rankings=self.rankings)
 
 
 class Suspect(NamedTuple):
     """A problem that differs in the run of its batch.
 
     member: the index of the problem in the batch
+    hangs:  whether the run did not end in time
     """
 
     batch: Batch
     member: int
+    hangs: bool = False
 
     @property
     def number(self) -> int:
@@ -77,7 +91,23 @@ def check_problems(
 
 def prepare_batches(problems: Sequence[Problem]) -> list[Batch]:
     """Merge the problems into as few runs as possible, and prove each with the reference."""
-    return [_prepare(tuple(group), [problems[i] for i in group]) for group in group_problems(problems)]
+    return [prepare_batch(group, problems) for group in group_problems(problems)]
+
+
+def prepare_batch(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
+    """Merge the problems at some indices, which have one `key`, into one run, and prove it with the reference."""
+    return _prepare(indices, [problems[i] for i in indices])
+
+
+def prepare_alone(seed: int, index: int, number: int) -> Batch:
+    """Return the problem that runs alone at an index of a seed's sequence, proved by the reference.
+
+    number: of the problem, in the list that was divided into batches
+    """
+    (batch,) = prepare_batches([draw_boundary_problem(seed, index)])
+    merged = batch.merged
+    fitted = fit_sizes(merged.problems[0], merged.graph.program, batch.columns, seed, index)
+    return replace(batch, indices=(number,), merged=replace(merged, problems=(fitted,), sizes=fitted.sizes))
 
 
 def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool = False) -> list[Suspect]:
@@ -85,16 +115,20 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
     try:
         with without_garbage_collection():
             differing = _find_suspicious(batch, make_pipeline, lockstep)
-    except EngineCrash:
+    except EngineCrash as crash:
+        hangs = isinstance(crash, EngineHang)
         if len(batch.indices) == 1:
-            return [Suspect(batch, 0)]
-        found = []
+            return [Suspect(batch, 0, hangs)]
+        found: list[Suspect] = []
         middle = len(batch.indices) // 2
         for part in (slice(0, middle), slice(middle, None)):
+            if found and hangs:
+                # Another one would take as long again.
+                break
             half = _prepare(batch.indices[part], batch.merged.problems[part])
             found += find_suspects(half, make_pipeline, lockstep=lockstep)
         # No part fails by itself: the first problem represents the group.
-        return found or [Suspect(batch, 0)]
+        return found or [Suspect(batch, 0, hangs)]
     return [Suspect(batch, index) for index in sorted(differing)]
 
 
@@ -142,14 +176,17 @@ def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
     with without_garbage_collection():
         merged = merge(problems)
         pipeline = merged.expected
-        return Batch(tuple(indices), merged, pipeline, _trace(merged.run, pipeline))
+        columns = pipeline.engine.prove(pipeline.draw_for(merged.run))
+        rankings = pipeline.rank_finite(merged.run, columns.candidates)
+        return Batch(tuple(indices), merged, pipeline, columns, rankings)
 
 
-def _trace(run: Run, pipeline: Pipeline) -> Trace:
-    columns = pipeline.engine.prove(pipeline.draw_for(run))
-    # Only consistent columns can be ranked.
-    trace = build_trace(run, pipeline.engine, columns, None)
-    return replace(trace, rankings=pipeline.rank_finite(run, columns.candidates))
+def _are_equal(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
+    """Return whether arrays, or sequences of them, are equal in every element, without any tolerance."""
+    if isinstance(expected, np.ndarray):
+        is_same_type = expected.dtype == actual.dtype or expected.dtype.kind == actual.dtype.kind == "f"
+        return is_same_type and np.array_equal(expected, actual)
+    return len(expected) == len(actual) and all(map(_are_equal, expected, actual))
 
 
 def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
@@ -159,7 +196,7 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     """
     guarded = guard(make_pipeline)
     try:
-        return _compare(batch, guarded, lockstep)
+        return _compare(batch, guarded, lockstep, is_quick=len(batch.indices) == 1)
     except EngineCrash:
         raise
     except UserError as error:
@@ -173,15 +210,28 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
         raise locate_bug(batch.merged.problems, error, again) from error
 
 
-def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
-    merged, run, expected = batch.merged, batch.merged.run, batch.expected
+def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_quick: bool = False) -> set[int]:
+    """Return the indices in the batch of the problems that differ.
+
+    is_quick: whether columns that are equal without any tolerance need no comparison, which takes as long as a small run
+    """
+    merged, run = batch.merged, batch.merged.run
     pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
-    actual = _trace(run, pipeline)
-    comparer = Comparer(expected, actual)
-    comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-    found = _find_differing(merged, compare_rankings(comparison, expected, actual))
+    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    found: set[int] = set()
+    are_equal = is_quick and _are_equal(batch.columns, columns)
+    # Only consistent columns can be ranked.
+    actual = None if are_equal else build_trace(run, pipeline.engine, columns, None)
+    rankings = pipeline.rank_finite(run, columns.candidates)
+    if actual is None and not _are_equal(batch.rankings or (), rankings or ()):
+        actual = build_trace(run, pipeline.engine, columns, None)
+    if actual is not None:
+        expected, actual = batch.expected, replace(actual, rankings=rankings)
+        comparer = Comparer(expected, actual)
+        comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
+        found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
-        found |= _find_differing(merged, lockstep_comparer(run, expected, pipeline, silent_phase).compare())
+        found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
     return found
 
 
@@ -209,7 +259,7 @@ def _judge_group(
         if lockstep and not report.divergences:
             report = _verify(merged, guarded, lockstep=False).report
     except EngineCrash as crash:
-        return failure(signature=Signature("", "", CRASH, crash.situation), message=str(crash))
+        return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
     except UserError as error:
         # The result of the engine is inconsistent.
         return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))

@@ -12,6 +12,15 @@ from kgverify.testing.problems.problem import Problem
 CRASH: Final = "crash"
 """The kind of a failure where the engine raised an exception."""
 
+HANG: Final = "hang"
+"""The kind of a failure where the engine did not return in time."""
+
+DEATH: Final = "death"
+"""The kind of a failure where the engine ended its process."""
+
+ENDS_RUN: Final = (CRASH, HANG, DEATH)
+"""The kinds of failures that end the run for all of its problems."""
+
 LAW: Final = "law"
 """The kind of a failure where the engine breaks a law, whose name is the situation."""
 
@@ -26,7 +35,7 @@ class Signature(NamedTuple):
     """The identity of a failure, which stays the same while its problem is shrunk.
 
     stage, field: of the first divergence: a `Stage`, and a column or `stage.NAME`; empty without a divergence
-    kind:         a `DifferenceClass`, or `CRASH`, `UNDECIDED` or `LAW`
+    kind:         a `DifferenceClass`, or `CRASH`, `HANG`, `DEATH`, `UNDECIDED` or `LAW`
     situation:    of its cause; the exception's type of a crash; the law's name
     """
 

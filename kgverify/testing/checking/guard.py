@@ -1,18 +1,20 @@
 """Distinguish the exceptions of the engine under test from those of kgverify."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
-from kgverify.errors import InternalError, KgverifyError
+from kgverify.errors import InternalError
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.testing.checking.watchdog import EngineCrash, find_limit, limit_time
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
@@ -24,26 +26,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class EngineCrash(KgverifyError):
-    """The engine under test raised an exception, or returned an invalid result.
-
-    situation: the exception's type
-    """
-
-    def __init__(self, message: str, situation: str) -> None:
-        self.situation = situation
-        super().__init__(message)
-
-
 def guard(make_pipeline: MakePipeline) -> MakePipeline:
     """Return the same maker; its exceptions, and those of the pipelines that it makes, become `EngineCrash`."""
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
-        made = _call(make_pipeline, run, sizes)
+        with limit_time(find_limit(run, sizes, 0, "")):
+            made = _call(make_pipeline, run, sizes)
         if not isinstance(made, Pipeline):
             raise _no_result("a pipeline", made)
         return Pipeline(
-            GuardedEngine(made.engine),
+            GuardedEngine(made.engine, partial(find_limit, run, sizes)),
             made.draw if made.draw in OWN else _guarded(made.draw, CandidateSet),
             made.rank if made.rank in OWN else _guarded(made.rank, Rankings),
         )
@@ -52,10 +44,13 @@ def guard(make_pipeline: MakePipeline) -> MakePipeline:
 
 
 class GuardedEngine:
-    """An engine whose exceptions become `EngineCrash`; it can be probed if the engine can."""
+    """An engine whose exceptions become `EngineCrash`, within a limit of time; it can be probed if the engine can.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    find_limit: returns seconds for a number of candidates and a mode
+    """
+
+    def __init__(self, engine: Engine, find_limit: Callable[[int, str], float]) -> None:
+        self._engine, self._find_limit = engine, find_limit
         if isinstance(engine, ProbedEngine):
             self.probe: Callable[[Positions], StageOutputs] = partial(_call, engine.probe)  # type: ignore[call-arg]
 
@@ -66,11 +61,16 @@ class GuardedEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Prove the candidates."""
-        return _checked_columns(_call(self._engine.prove, candidates, progress))
+        with self._limit(len(candidates.query)):
+            return _checked_columns(_call(self._engine.prove, candidates, progress))
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        return _checked_columns(_call(self._engine.step, positions))
+        with self._limit(len(positions.depth)):
+            return _checked_columns(_call(self._engine.step, positions))
+
+    def _limit(self, num_candidates: int) -> AbstractContextManager[None]:
+        return limit_time(self._find_limit(num_candidates, self.info.mode))
 
 
 class CheckBug(InternalError):

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
+
+import numpy as np
 
 from kgverify.engines.protocol import ProbedEngine, StageOutputs, positions_of, take_position
 from kgverify.errors import InternalError
@@ -14,6 +16,7 @@ from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
 from kgverify.ranking.corrupt import ALL
 from kgverify.testing.checking.check import Batch
+from kgverify.testing.problems.boundaries import count_clauses
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.problems.shapes import BULK
 from kgverify.trace.model.columns import starts_of
@@ -116,13 +119,40 @@ STEP_FEATURES: Final = (
     "a choice by score",
     "a tie for the highest score",
 )
+_LIMIT_OF_BYTE: Final = 255
+_LIMIT_OF_WORD: Final = (1 << 16) - 1
+BOUNDARY_FEATURES: Final = (
+    "one candidate",
+    "as many candidates as slots",
+    "a pool exactly full",
+    "one candidate in the last pool",
+    "a match window exactly full",
+    "a score window exactly full",
+    "one constant",
+    "the last fact used",
+    "a query p(X, Y) for a fact that begins with the last constant",
+    "more than 255 facts of a predicate",
+    "more than 65,535 facts of a predicate",
+    "more than 255 candidates",
+    "more than 255 resolvents",
+    "more than 10 steps",
+    "ids beyond 65,535",
+    "keys of facts beyond 31 bits",
+)
+"""They are counted once for a run; the others once for each problem."""
+
+ALONE_FEATURES: Final = frozenset(
+    ("no facts", "no rules", "padding", "more candidates than slots", "more clauses than the match window")
+)
+"""They are counted in runs of one problem, since a common run has facts and rules, and sizes of its own."""
+
 FEATURES_BY_TITLE: Final = {
     "program": PROGRAM_FEATURES,
     "queries and settings": QUERY_FEATURES,
     "derivations": RUN_FEATURES,
-    "steps": STEP_FEATURES,
+    "steps and runs": (*STEP_FEATURES, *BOUNDARY_FEATURES),
 }
-ALL_FEATURES: Final = (*PROGRAM_FEATURES, *QUERY_FEATURES, *RUN_FEATURES, *STEP_FEATURES)
+ALL_FEATURES: Final = tuple(chain.from_iterable(FEATURES_BY_TITLE.values()))
 
 
 def program_features(problem: Problem) -> Iterator[str]:
@@ -221,12 +251,51 @@ def step_features(outputs: StageOutputs, problem: Problem, query: object, goal: 
     return (name for name, holds in checks.items() if holds)
 
 
+def boundary_features(batch: Batch) -> Iterator[str]:
+    """Yield the features of the sizes of a run."""
+    merged, columns = batch.merged, batch.columns
+    program, sizes = merged.graph.program, merged.sizes
+    candidates, steps, resolvents = columns.candidates, columns.steps, columns.resolvents
+    num, num_constants = len(candidates.query), len(program.symbols.constants)
+    first_steps = starts_of(candidates.num_steps)[:-1][: sizes.slots]
+    of_goals = resolvents.kind[starts_of(steps.num_resolvents)[:-1]] == GoalKind.GOAL
+    predicates, first, _ = program.facts.T
+    most_facts = int(np.bincount(predicates).max(initial=0))
+    open_queries = candidates.atom[(candidates.atom[:, 1:] < 0).all(1)]
+    begin_last = predicates[first == num_constants - 1]
+    is_used = (resolvents.origin_kind == Origin.FACT) & (resolvents.origin == len(program.facts) - 1)
+    checks = {
+        "one candidate": num == 1,
+        "as many candidates as slots": num == sizes.slots,
+        "a pool exactly full": num % sizes.pool == 0,
+        "one candidate in the last pool": num % sizes.pool == 1 and num > 1,
+        "a match window exactly full": int(count_clauses(program, candidates.atom[: sizes.slots]).sum())
+        == sizes.match_window,
+        "a score window exactly full": int((steps.num_resolvents * of_goals)[first_steps].sum())
+        == max(sizes.score_window, merged.run.limits.max_resolvents),
+        "one constant": num_constants == 1,
+        "the last fact used": bool(is_used.any()),
+        "a query p(X, Y) for a fact that begins with the last constant": bool(
+            np.isin(begin_last, open_queries[:, 0]).any()
+        ),
+        "more than 255 facts of a predicate": most_facts > _LIMIT_OF_BYTE,
+        "more than 65,535 facts of a predicate": most_facts > _LIMIT_OF_WORD,
+        "more than 255 candidates": num > _LIMIT_OF_BYTE,
+        "more than 255 resolvents": int((steps.num_resolvents + steps.dropped_resolvents).max()) > _LIMIT_OF_BYTE,
+        "more than 10 steps": int(candidates.num_steps.max()) > 10,
+        "ids beyond 65,535": num_constants > _LIMIT_OF_WORD + 1,
+        "keys of facts beyond 31 bits": len(program.symbols.predicates) * num_constants**2 > 1 << 31,
+    }
+    return (name for name, holds in checks.items() if holds)
+
+
 def count_features(batches: Sequence[Batch]) -> dict[str, int]:
-    """Return the number of problems in which each feature occurs; the steps of the reference are probed for it."""
+    """Return the number of problems in which each feature occurs, of boundaries that of runs; reference steps are probed."""
     counts: Counter[str] = Counter()
     for batch in batches:
+        counts.update(boundary_features(batch))
         for features in _batch_features(batch):
-            counts.update(features)
+            counts.update(features if len(batch.indices) == 1 else features - ALONE_FEATURES)
     return {name: counts[name] for name in ALL_FEATURES}
 
 
@@ -234,7 +303,7 @@ def _batch_features(batch: Batch) -> list[set[str]]:
     """Return the features of each problem of a batch."""
     problems = batch.merged.problems
     found = [{*program_features(problem), *query_features(problem)} for problem in problems]
-    columns, rankings = batch.expected.columns, batch.expected.rankings
+    columns, rankings = batch.columns, batch.rankings
     candidates, steps = columns.candidates, columns.steps
     owner = batch.merged.owner[candidates.query].tolist()
     for index, outcome, num_steps in zip(
@@ -274,7 +343,7 @@ def _batch_features(batch: Batch) -> list[set[str]]:
 
 def _pushed_down(batch: Batch) -> set[int]:
     """Return the problems in which an unproved candidate scores above a proved one of its query and side."""
-    candidates = batch.expected.columns.candidates
+    candidates = batch.columns.candidates
     groups: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     for query, side, outcome, value in zip(
         candidates.query.tolist(),

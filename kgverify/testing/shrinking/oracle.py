@@ -9,7 +9,7 @@ from kgverify.runs.delta_debugging import minimize
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline
-from kgverify.testing.checking.failure import CRASH, Failure, Signature, fails_same_way
+from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
 from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
 
 LARGEST_RUN: Final = 20_000
@@ -135,9 +135,9 @@ class Oracle:
     def can_share(self) -> bool:
         """True if a failure can be recognized in a run with others.
 
-        An exception ends the run for all of them, and a failure that occurs only in a batch depends on the others.
+        An exception or a hang ends the run for all of them, and a failure that occurs only in a batch depends on the others.
         """
-        return self.signature.kind != CRASH and not self.needs_batch
+        return self.signature.kind not in ENDS_RUN and not self.needs_batch
 
     def find_agreeing(self, attempts: Sequence[Problem], control: Problem) -> list[int]:
         """Return the indices of the attempts that agree in a common run, and so may well agree alone."""
