@@ -113,7 +113,7 @@ class _Tried(NamedTuple):
 
 
 def _read_window(calls: dict[str, Call], stages: Stages) -> list[_Tried]:
-    """Return the clauses of a window that match or that the tick goes on with.
+    """Return the clauses of a window that match, and those that the tick keeps.
 
     `limit` is given the resolvents that the tick lets pass; an empty one remains as well.
     """

@@ -47,7 +47,7 @@ def bound_score_error(policy: PolicyInfo, precision: str) -> float:
     if policy.name == "shortest" and not policy.score_errors:
         return 0.0
     name = name_precision(precision)
-    return policy.score_errors.get(name, max(LEAST, ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[name]))
+    return max(0.0, policy.score_errors.get(name, max(LEAST, ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[name])))
 
 
 def accept_score_error(engine: EngineInfo, policy: PolicyInfo) -> float:
