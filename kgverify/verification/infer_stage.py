@@ -157,7 +157,7 @@ class StepInference:
 
         The first atom of the goal stands before an atom that nothing can prove, so that no resolvent is empty or visited.
         """
-        atom = self._goals[-1][0]
+        atom = Atom(*self._goals[-1][0])
         if self._limits.max_atoms < 2:
             return self._matching(clause)
         fresh = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
