@@ -127,9 +127,12 @@ class StepInference:
         ]
         if totals[0] == totals[1]:
             return Stage.LIMIT if missing or self._counts != self._own_counts else None
-        if not missing:
+        if not missing and totals[1] < totals[0]:
             # The difference is among the resolvents that `limit` drops.
-            missing = [clause for clause in self._left if clause not in got] if totals[1] < totals[0] else []
+            for clause in self._left:
+                if clause not in got and (stage := self._of_lost_match(clause, is_sure=True)) is not None:
+                    return stage
+            return Stage.LIMIT
         for clause in missing:
             stage = self._of_lost_match(clause)
             if stage is not None:
@@ -152,18 +155,19 @@ class StepInference:
         kinds = [[clause for clause in side if clause[0] == Origin.RULE] for side in (wanted, got)]
         return Stage.MATCH_RULES if kinds[0] != kinds[1] else Stage.MATCH_FACTS
 
-    def _of_lost_match(self, clause: Clause) -> Stage | None:
+    def _of_lost_match(self, clause: Clause, *, is_sure: bool = False) -> Stage | None:
         """Return the stage that matches a clause if the engine loses it from another goal as well.
 
         The first atom of the goal stands before an atom that nothing can prove, so that no resolvent is empty or visited.
+        is_sure: whether to return None if the limits drop the clause there
         """
         atom = Atom(*self._goals[-1][0])
         if self._limits.max_atoms < 2:
-            return self._matching(clause)
+            return None if is_sure else self._matching(clause)
         fresh = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
         other = Atom(atom.predicate, encode_variable(fresh), encode_variable(fresh))
         asked = self._ask([(atom, other)])
-        if clause in asked.expected and clause in asked.actual:
+        if clause in asked.actual or (is_sure and clause not in asked.expected):
             return None
         return self._matching(clause)
 

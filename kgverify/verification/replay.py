@@ -127,7 +127,7 @@ class Explainer:
         self._expected, self._actual = engines
         self._lockstep = lockstep
         self._reader = StepReader(expected.columns)
-        self._num_alone = 0
+        self._alone: list[str] = []
 
     def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
@@ -216,10 +216,23 @@ class Explainer:
         If the whole derivation, run without others, goes wrong at the same step, `advance` hands on a wrong state: goals
         visited, for example, which a repeated step is given anew. The first of these is put there by `recycle`.
         """
-        step, candidate = divergence.step, divergence.candidate
-        if step < 1 or self._num_alone >= ALL_ALONE:
+        step = divergence.step
+        if step < 1:
             return _of_machinery(divergence)
-        self._num_alone += 1
+        if len(self._alone) >= ALL_ALONE:
+            is_of_state = set(self._alone) == {Stage.ADVANCE.value}
+            return (
+                msgspec.structs.replace(divergence, stage=Stage.ADVANCE.value)
+                if is_of_state
+                else _of_machinery(divergence)
+            )
+        judged = self._judge_alone(divergence)
+        self._alone.append(judged.stage)
+        return judged
+
+    def _judge_alone(self, divergence: Divergence) -> Divergence:
+        """Name the stage of a step that is right when repeated, by the whole derivation without others."""
+        step, candidate = divergence.step, divergence.candidate
         alone = self._actual.prove(candidate_set(self._columns).take(np.array([candidate])))
         if int(alone.candidates.num_steps[0]) <= step:
             return _of_machinery(divergence)
