@@ -13,6 +13,7 @@ import numpy as np
 
 from kgverify.comparison.locate import canonical
 from kgverify.comparison.stage_difference import first_difference
+from kgverify.engines.adapters.stepwise import Goal as PlainGoal
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.program.atoms import Atom, Goal, encode_variable
 from kgverify.program.limits import Limits
@@ -48,8 +49,8 @@ class StepInference:
         actual: StageOutputs,
         limits: Limits,
         tolerance: float,
-        goals: Sequence[Goal],
-        ask: Callable[[Sequence[Goal]], Asked],
+        goals: Sequence[PlainGoal],
+        ask: Callable[[Sequence[PlainGoal]], Asked],
     ) -> None:
         self._expected, self._actual, self._limits, self._tolerance = expected, actual, limits, tolerance
         self._goals, self._ask = goals, ask
@@ -152,8 +153,12 @@ class StepInference:
         wanted, got = ([item[1:3] for item in side] for side in (self._wanted, self._got))
         if Counter(wanted) != Counter(got):
             return Stage.LIMIT
-        kinds = [[clause for clause in side if clause[0] == Origin.RULE] for side in (wanted, got)]
-        return Stage.MATCH_RULES if kinds[0] != kinds[1] else Stage.MATCH_FACTS
+        for kind in (Origin.RULE, Origin.FACT):
+            left, right = ([clause for clause in side if clause[0] == kind] for side in (wanted, got))
+            if left != right:
+                return self._matching((int(kind), 0))
+        # Rules and facts are in order, and not put together in order.
+        return Stage.LIMIT
 
     def _of_lost_match(self, clause: Clause, *, is_sure: bool = False) -> Stage | None:
         """Return the stage that matches a clause if the engine loses it from another goal as well.
@@ -176,7 +181,7 @@ class StepInference:
         return Stage.MATCH_RULES if clause[0] == Origin.RULE else Stage.MATCH_FACTS
 
 
-def ask_engines(engines: tuple[Engine, Engine], position: Positions, goals: Sequence[Goal]) -> Asked:
+def ask_engines(engines: tuple[Engine, Engine], position: Positions, goals: Sequence[PlainGoal]) -> Asked:
     """Take a step of both engines from goals visited, the current one last, with the query of a position."""
     asked = Positions(
         position.candidates,
