@@ -24,13 +24,10 @@ from kgverify.trace.model.stage_items import StageOutputs, read_step_outputs
 Clause: TypeAlias = tuple[int, int]
 """An `Origin` and the index of a rule or fact."""
 
-HIDDEN = STEP_STAGES[: STEP_STAGES.index(Stage.LIMIT)]
-"""The stages that the result of a step does not show."""
 
-
-def shows_stages(outputs: StageOutputs) -> bool:
-    """Return whether outputs show the stages before `limit`, so that nothing has to be inferred."""
-    return all(stage in outputs for stage in HIDDEN)
+def shows_stages(outputs: StageOutputs, until: Stage) -> bool:
+    """Return whether outputs show every stage before another one but `select`, so that nothing has to be inferred."""
+    return all(stage in outputs for stage in STEP_STAGES[: STEP_STAGES.index(until)] if stage is not Stage.SELECT)
 
 
 class Asked(NamedTuple):

@@ -169,7 +169,7 @@ class Explainer:
             probes = self._probe(position)
             stage = first_difference(*probes, self._tolerance) if probes else None
             fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
-            is_shown = probes is not None and shows_stages(probes[1])
+            is_shown = fault is not None and probes is not None and shows_stages(probes[1], fault.stage)
             if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
                 return self._name(divergence, fault)
             alone = self._actual.step(position)
@@ -203,7 +203,7 @@ class Explainer:
         _, (goals,) = read_positions(position)
         ask = partial(ask_engines, (self._expected, self._actual), position)
         inference = StepInference(
-            expected, own if shows_stages(actual) else actual, self._limits, self._tolerance, goals, ask
+            expected, own if shows_stages(actual, Stage.LIMIT) else actual, self._limits, self._tolerance, goals, ask
         )
         stage = inference.find()
         if stage is not None:
