@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kgverify.api.inputs import check_score_error
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.output_folder import check_output_folder
@@ -16,6 +17,7 @@ def compare(
     actual: str | Path | TraceFile | Trace,
     *,
     save: str | Path | None = None,
+    score_error: float | None = None,
     progress: Progress = no_progress,
 ) -> Report:
     """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
@@ -25,6 +27,7 @@ def compare(
             its `load` returned.
         actual: The trace to judge.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
+        score_error: An error of the actual trace's scores to accept, in nats, instead of the judge's bound.
         progress: A function that is called with the number of bytes compared since its last call.
 
     Returns:
@@ -43,7 +46,7 @@ def compare(
     """
     if save is not None:
         check_output_folder(Path(save))
-    recorded = compare_recorded(expected, actual, progress=progress)
+    recorded = compare_recorded(expected, actual, score_error=check_score_error(score_error), progress=progress)
     if save is not None:
         save_verification(recorded, Path(save))
     return recorded.report.with_traces(recorded)

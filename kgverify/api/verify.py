@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from kgverify.api.inputs import EngineLike, GraphLike, check_reference_workers, make_pipeline, make_run
+from kgverify.api.inputs import (
+    EngineLike,
+    GraphLike,
+    check_reference_workers,
+    check_score_error,
+    make_pipeline,
+    make_run,
+)
 from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.report.report import Report
@@ -34,6 +41,7 @@ def verify(
     faults: str | Sequence[str] = (),
     lockstep: bool = False,
     determinism: bool = True,
+    score_error: float | None = None,
     fresh_cache: bool = False,
     jobs: int = 1,
     scheduler: str | None = None,
@@ -66,6 +74,7 @@ def verify(
         faults: Faults to plant in the compiled evaluator; `kgverify faults list` lists them.
         lockstep: Start every step from the expected goal, so that independent faults are listed one by one.
         determinism: Run each engine twice. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
+        score_error: An error of the engine's scores to accept, in nats, instead of the judge's bound.
         fresh_cache: Compile into empty caches, which are deleted afterwards.
         jobs: Processes in which the reference proves.
         scheduler: Address of a dask scheduler whose workers prove for the reference.
@@ -90,6 +99,7 @@ def verify(
         ('DIVERGE', 'match_facts')
     """
     check_reference_workers(jobs, scheduler)
+    check_score_error(score_error)
     if save is not None:
         check_output_folder(Path(save))
     run = make_run(
@@ -106,7 +116,13 @@ def verify(
         actual = make_pipeline(engine, run, mode=mode, device=device, precision=precision, slots=slots, faults=faults)
         with reference_over(run, jobs=jobs, scheduler=scheduler) as expected:
             found = verify_pipelines(
-                run, expected, actual, lockstep=lockstep, check_determinism=determinism, phase=phase
+                run,
+                expected,
+                actual,
+                lockstep=lockstep,
+                check_determinism=determinism,
+                score_error=score_error,
+                phase=phase,
             )
     report = found.report.with_traces(found, command=command)
     if save is not None:

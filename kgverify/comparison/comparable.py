@@ -18,6 +18,7 @@ from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
@@ -126,10 +127,20 @@ class ComparablePair:
     not_compared:     the columns that one of them lacks
     by_digest:        whether steps are compared by stored digests, because a trace keeps no goals
     reasons:          why the two cannot decide anything together, empty if they can
+    tolerance:        of scores, with notes about errors that were declared
     score_tolerance:  the largest difference between two scores that count as equal
+
+    score_error: the error of the actual scores to accept, in nats; None: the judge's bound
     """
 
-    def __init__(self, expected: Trace, actual: Trace, numbering: Numbering | None = None) -> None:
+    def __init__(
+        self,
+        expected: Trace,
+        actual: Trace,
+        numbering: Numbering | None = None,
+        *,
+        score_error: float | None = None,
+    ) -> None:
         numbering = numbering or Numbering(expected, actual)
         self.full = numbering.convert(0, expected), numbering.convert(1, actual)
         every = column_names(expected.columns)
@@ -143,7 +154,8 @@ class ComparablePair:
             self.by_digest = not reasons
             self.expected, self.actual = self._prepare_for_digests()
         self.reasons = (*check_preconditions(expected, actual), *reasons)
-        self.score_tolerance = expected.header.engine.score_error + actual.header.engine.score_error
+        self.tolerance = judge_tolerance(expected.header, actual.header, score_error)
+        self.score_tolerance = self.tolerance.value
         self.names = Names(self.expected)
         self.actual_names = Names(self.actual)
 

@@ -67,6 +67,7 @@ class Comparer:
     kept:             the number of divergences to list; the verdict, the level and the coverage are those of all
     rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
     explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
+    score_error:      the error of the actual scores to accept, in nats; None: the judge's bound
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
@@ -89,6 +90,7 @@ class Comparer:
         kept: int | None = None,
         rebuilding: Rebuilding | None = None,
         explains: bool = False,
+        score_error: float | None = None,
         progress: Progress = lambda num_bytes: None,
     ) -> None:
         self.sources = open_source(expected), open_source(actual)
@@ -107,7 +109,8 @@ class Comparer:
         self._shells = tuple(source.shell() for source in self.sources)
         shells = [self.rebuilds.apply(side, shell) for side, shell in enumerate(self._shells)]
         self._numbering = Numbering(shells[0], shells[1])
-        self._pair = ComparablePair(shells[0], shells[1], self._numbering)
+        self.score_error = score_error
+        self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error)
         self.expected, self.actual = self._pair.expected, self._pair.actual
         self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
         self._ignored = frozenset(self._pair.not_compared)
@@ -158,7 +161,9 @@ class Comparer:
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
             self.findings = tuple(each.classify(known) for each in listed)
-        notes = [] if all(source.is_verified for source in self.sources) else [SKIPPED]
+        notes = [*self._pair.tolerance.notes]
+        if not all(source.is_verified for source in self.sources):
+            notes.append(SKIPPED)
         for num, num_listed, what in (
             (found.num, len(listed), "divergences"),
             (found.num_ties, len(found.near_ties), "near-ties"),
@@ -286,7 +291,7 @@ class Comparer:
         if expected is self._shells[0] and actual is self._shells[1]:
             return self._pair
         blocks = self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
-        return ComparablePair(*blocks, self._numbering)
+        return ComparablePair(*blocks, self._numbering, score_error=self.score_error)
 
     def _load(
         self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]

@@ -12,6 +12,7 @@ from kgverify.comparison.step_view import Names, side_name
 from kgverify.program.outcomes import Outcome
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Rankings
+from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 
 NOT_PROVED_PENALTY: Final = 100.0
@@ -26,12 +27,15 @@ def compare_rankings(
     expected: Trace,
     actual: Trace,
     ranks: tuple[RankCandidates, RankCandidates] | None = None,
+    *,
+    score_error: float | None = None,
 ) -> Comparison:
     """Add the divergences of `rank`, and raise the level if ranks or the metric differ.
 
     ranks: the ranking functions of the expected and the actual side. Each ranks the other side's candidates again, which
            separates faults of ranking from consequences of other faults. Without them only the groups whose candidates
            all agree are judged.
+    score_error: the error of the actual scores to accept, in nats; None: the judge's bound
     """
     if expected.rankings is None or actual.rankings is None:
         missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
@@ -50,7 +54,7 @@ def compare_rankings(
         touched = {(each.query, each.side) for each in comparison.divergences}
         for tie in comparison.near_ties:
             touched.add((int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate]))))
-        error = expected.header.engine.score_error + actual.header.engine.score_error
+        error = judge_tolerance(expected.header, actual.header, score_error).value
         for group in sorted({**left, **right}):
             wanted, got = left.get(group), right.get(group)
             is_touched = (group[0], side_name(group[1])) in touched

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from kgverify.engines.score_error import bound_score_errors
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
@@ -27,16 +29,16 @@ class Policy:
     name: str
     weights: Weights = field(default_factory=dict)
 
-    @property
+    @cached_property
     def info(self) -> PolicyInfo:
-        """The name and the hash of the weights, for a trace's header."""
+        """The name, the hash of the weights and the error of scores in each precision, for a trace's header."""
         if not self.weights:
             return PolicyInfo(self.name)
         digest = hashlib.sha256()
         for name in sorted(self.weights):
             tensor = np.ascontiguousarray(self.weights[name])
             digest.update(f"{name}\0{tensor.dtype.str}\0{tensor.shape}\0".encode() + tensor.tobytes())
-        return PolicyInfo(self.name, digest.hexdigest())
+        return PolicyInfo(self.name, digest.hexdigest(), bound_score_errors(self.weights))
 
     @property
     def num_blocks(self) -> int:

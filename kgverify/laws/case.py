@@ -24,6 +24,7 @@ from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.problems.merge import Merged
 from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
+from kgverify.trace.model.score_error import accept_score_error
 from kgverify.trace.model.validate import check_columns
 
 
@@ -187,8 +188,8 @@ class Case:
 
     @cached_property
     def score_error(self) -> float:
-        """The bound on a score's rounding error that the engine declares, absolute."""
-        return self.engine.info.score_error
+        """The bound on a score's rounding error, absolute: what the engine declares, up to the judge's bound."""
+        return accept_score_error(self.engine.info, self.run.policy.info)
 
     @cached_property
     def names(self) -> Names:

@@ -20,20 +20,24 @@ from kgverify.trace.model.trace import Trace
 from kgverify.verification.replay import Views
 
 
-def lockstep_comparer(run: Run, expected: Trace, actual: Pipeline, phase: Phase) -> Comparer:
+def lockstep_comparer(
+    run: Run, expected: Trace, actual: Pipeline, phase: Phase, score_error: float | None = None
+) -> Comparer:
     """Return the comparer of every step of the expected trace with the actual engine's step from the same goal."""
     positions = positions_of(expected.columns)
     with phase("one step from each expected goal", 0):
         stepped = actual.engine.step(positions)
-    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped)
+    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, score_error)
 
 
-def _compare_steps(run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns) -> Comparer:
+def _compare_steps(
+    run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, score_error: float | None
+) -> Comparer:
     """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
     fields = expected.fields - {"candidates.log_probability"}
     left = replace(build_trace(run, actual.engine, steps, None), header=expected.header, fields=fields)
     right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
-    return Comparer(left, right, lockstep=True)
+    return Comparer(left, right, lockstep=True, score_error=score_error)
 
 
 def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
@@ -98,7 +102,7 @@ def follow_near_ties(
         )
     stepped = select_candidates(stepped, np.flatnonzero(follows))
     owner = np.repeat(rows, num_steps)[follows]
-    later = _compare_steps(run, actual, comparer.expected, lock, stepped)
+    later = _compare_steps(run, actual, comparer.expected, lock, stepped, comparer.score_error)
     named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
     found, further = (named.divergences, named.near_ties) if named else ((), ())
     ties = [

@@ -4,7 +4,7 @@ The earliest stage whose output differs is at fault.
 """
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.engines.adapters.stepwise import read_positions
 from kgverify.engines.protocol import (
     Engine,
     Positions,
@@ -27,13 +28,22 @@ from kgverify.engines.protocol import (
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
-from kgverify.trace.model.stage_items import StageOutputs
+from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
 from kgverify.verification.stagewise import StageFault, find_later_faults
 
 ALL_REPLAYED: Final = 200
 """The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
 the same stage; every tenth is replayed nevertheless."""
+
+
+ALL_ALONE: Final = 20
+"""The number of derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly."""
+
+INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
+INFERRED_SHARE: Final = 0.7
+"""The confidence left to a class whose stage was inferred."""
 
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
@@ -45,12 +55,14 @@ class Replayed(NamedTuple):
     outputs: the two outputs of the stage at fault, if the replay shows them
     views:   the two steps that differ, if they are not those that were compared first
     like:    the divergence whose result it shares, if it was not replayed itself
+    is_inferred: whether the stage was inferred from the result of the step, which the engine repeated
     """
 
     divergence: Divergence
     outputs: tuple[Any, Any] | None = None
     views: tuple[StepView, StepView] | None = None
     like: "Replayed | None" = None
+    is_inferred: bool = False
 
 
 def _without_nan(view: StepView) -> StepView:
@@ -60,6 +72,17 @@ def _without_nan(view: StepView) -> StepView:
 
 def _of_machinery(divergence: Divergence) -> Divergence:
     return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True)
+
+
+def _outputs_of(view: StepView) -> StageOutputs:
+    """Return the outputs of stages that a recorded step shows."""
+    items = tuple((each.kind, each.origin_kind, each.origin, tuple(map(tuple, each.atoms))) for each in view.resolvents)
+    return {
+        Stage.LIMIT: (items, view.dropped_atoms, view.dropped_resolvents),
+        Stage.SCORE: tuple(each.score for each in view.resolvents),
+        Stage.CHOOSE: view.choice,
+        Stage.FINISH: view.outcome,
+    }
 
 
 def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
@@ -104,14 +127,15 @@ class Explainer:
         self._expected, self._actual = engines
         self._lockstep = lockstep
         self._reader = StepReader(expected.columns)
+        self._alone: list[str] = []
 
     def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
         """Name the stage of each divergence by replaying its step, or a whole derivation by itself.
 
-        If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`). If it is wrong again, but
-        not with its stages probed, it keeps the stage inferred from the traces. In lockstep a step may yield several
-        divergences: one for each stage at fault by itself, and one for the machinery if the step differs in another way in
-        its batch.
+        If a step is right when repeated alone, the batch machinery around it was wrong (`recycle`), or what the step before
+        left (`advance`). A probe counts only if it ends as the engine's own step does; for an engine without such a probe the
+        stage is inferred from its step. In lockstep a step may yield several divergences: one for each stage at fault by
+        itself, and one for the machinery if the step differs in another way in its batch.
         """
         seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
         replayed = []
@@ -144,11 +168,88 @@ class Explainer:
             position = find_position(self._columns, divergence.candidate, at)
             probes = self._probe(position)
             stage = first_difference(*probes, self._tolerance) if probes else None
-            if probes and stage:
-                return self._name(divergence, StageFault(stage, probes[0][stage], probes[1][stage]))
-            if not _agrees_alone(self._expected.step(position), self._actual.step(position), self._tolerance):
-                return Replayed(divergence)
-        return Replayed(_of_machinery(divergence))
+            fault = StageFault(stage, probes[0][stage], probes[1][stage]) if probes and stage else None
+            is_shown = fault is not None and probes is not None and shows_stages(probes[1], fault.stage)
+            if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
+                return self._name(divergence, fault)
+            alone = self._actual.step(position)
+            if _agrees_alone(self._expected.step(position), alone, self._tolerance):
+                if fault and fault.stage is Stage.ADVANCE:
+                    # A step does not show the goal that it leaves.
+                    return self._name(divergence, fault)
+                continue
+            own = read_step_outputs(alone)
+            if fault and is_shown and probes and ends_alike(probes[1], own, 2 * self._tolerance):
+                return self._name(divergence, fault)
+            return self._infer(divergence, position, probes, own)
+        return Replayed(self._judge_right_step(divergence))
+
+    def _repeats(self, outputs: StageOutputs, divergence: Divergence, step: int) -> bool:
+        """Return whether a probe ends as the actual engine's run recorded the step."""
+        views = self._views.get((divergence.candidate, step)) if step == divergence.step else None
+        return views is not None and ends_alike(outputs, _outputs_of(views[1]), 2 * self._tolerance)
+
+    def _infer(
+        self,
+        divergence: Divergence,
+        position: Positions,
+        probes: tuple[StageOutputs, StageOutputs] | None,
+        own: StageOutputs,
+    ) -> Replayed:
+        """Infer the stage from the step of an engine that does not show it."""
+        if not isinstance(self._expected, ProbedEngine):
+            return Replayed(divergence, is_inferred=True)
+        expected, actual = probes or (self._expected.probe(position), own)
+        _, (goals,) = read_positions(position)
+        ask = partial(ask_engines, (self._expected, self._actual), position)
+        inference = StepInference(
+            expected, own if shows_stages(actual, Stage.LIMIT) else actual, self._limits, self._tolerance, goals, ask
+        )
+        stage = inference.find()
+        if stage is not None:
+            divergence = msgspec.structs.replace(divergence, stage=stage.value)
+        return Replayed(divergence, is_inferred=True)
+
+    def _judge_right_step(self, divergence: Divergence) -> Divergence:
+        """Name the stage of a step that is right when repeated: the machinery around it, or what the step before left.
+
+        If the whole derivation, run without others, goes wrong at the same step, `advance` hands on a wrong state: goals
+        visited, for example, which a repeated step is given anew. The first of these is put there by `recycle`.
+        """
+        step = divergence.step
+        if step < 1:
+            return _of_machinery(divergence)
+        if len(self._alone) >= ALL_ALONE:
+            is_of_state = set(self._alone) == {Stage.ADVANCE.value}
+            return (
+                msgspec.structs.replace(divergence, stage=Stage.ADVANCE.value)
+                if is_of_state
+                else _of_machinery(divergence)
+            )
+        judged = self._judge_alone(divergence)
+        self._alone.append(judged.stage)
+        return judged
+
+    def _judge_alone(self, divergence: Divergence) -> Divergence:
+        """Name the stage of a step that is right when repeated, by the whole derivation without others."""
+        step, candidate = divergence.step, divergence.candidate
+        alone = self._actual.prove(candidate_set(self._columns).take(np.array([candidate])))
+        if int(alone.candidates.num_steps[0]) <= step:
+            return _of_machinery(divergence)
+        reader, first = StepReader(alone), self._reader.first_step[candidate]
+        expected, actual = self._reader.read(first + step), reader.read(step)
+        is_first_wrong = all(
+            locate_difference(self._reader.read(first + i), reader.read(i), self._names, i == 0, self._tolerance)
+            is None
+            for i in range(step)
+        )
+        difference = locate_difference(expected, actual, self._names, False, self._tolerance)
+        if not is_first_wrong or difference is None:
+            return _of_machinery(divergence)
+        extra = {each.atoms for each in actual.resolvents} - {each.atoms for each in expected.resolvents}
+        if self._reader.read(first).goal in extra:
+            return _of_machinery(divergence)
+        return msgspec.structs.replace(divergence, stage=Stage.ADVANCE.value, is_replayed=True)
 
     def _probe(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
         if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
@@ -217,7 +318,12 @@ class Explainer:
         expected, actual = around.expected, around.actual
         is_wrong_goal = expected is not None and actual is not None and expected.goal != actual.goal
         goals = self._all_goals if is_wrong_goal else frozenset()
-        return classify(divergence, around._replace(outputs=replayed.outputs, other_goals=goals))
+        found = classify(divergence, around._replace(outputs=replayed.outputs, other_goals=goals))
+        if not replayed.is_inferred:
+            return found
+        return found._replace(
+            evidence=f"{found.evidence}; {INFERRED}", confidence=round(INFERRED_SHARE * found.confidence, 2)
+        )
 
     @cached_property
     def _all_goals(self) -> frozenset[Goal]:

@@ -62,9 +62,10 @@ def verify(
     *,
     lockstep: bool = False,
     check_determinism: bool = True,
+    score_error: float | None = None,
     phase: Phase = silent_phase,
 ) -> Verification:
-    """Run both pipelines and compare their steps.
+    """Run both pipelines and compare their steps. score_error: of the actual side, accepted instead of the judge's bound.
 
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
@@ -77,8 +78,8 @@ def verify(
         strict=True,
     )
     determinism = Determinism(*is_deterministic)
-    comparer = Comparer(*traces)
-    stepper = lockstep_comparer(run, traces[0], actual, phase) if lockstep else None
+    comparer = Comparer(*traces, score_error=score_error)
+    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
     if stepper is not None:
         comparison, views = compare_in_lockstep(stepper, comparer)
     else:
@@ -154,6 +155,7 @@ def compare_recorded(
     actual: str | Path | TraceFile | Trace,
     *,
     verifies_content: bool | None = None,
+    score_error: float | None = None,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
@@ -167,9 +169,10 @@ def compare_recorded(
         kept=KEPT,
         rebuilding=Rebuilder,
         explains=True,
+        score_error=score_error,
         progress=progress,
     )
-    comparison = _compare_recorded_rankings(_admit_unfollowed(comparer.compare()), *comparer.sources)
+    comparison = _compare_recorded_rankings(_admit_unfollowed(comparer.compare()), *comparer.sources, score_error)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
@@ -189,7 +192,9 @@ def compare_recorded(
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
-def _compare_recorded_rankings(comparison: Comparison, expected: StepSource, actual: StepSource) -> Comparison:
+def _compare_recorded_rankings(
+    comparison: Comparison, expected: StepSource, actual: StepSource, score_error: float | None
+) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
@@ -198,7 +203,7 @@ def _compare_recorded_rankings(comparison: Comparison, expected: StepSource, act
         if any("are listed" in note for note in comparison.notes):
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-    return compare_rankings(comparison, expected.shell(has_candidates=True), actual.shell())
+    return compare_rankings(comparison, expected.shell(has_candidates=True), actual.shell(), score_error=score_error)
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:

@@ -14,6 +14,8 @@ from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import Columns, Rankings, starts_of
 from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.header import Header
+from kgverify.trace.model.score_error import UNIT_ROUNDOFF
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.record import prove_deep
 
@@ -75,7 +77,15 @@ def with_header(trace: Trace, **changes: Any) -> Trace:
     for name, change in changes.items():
         inner = msgspec.structs.replace(getattr(header, name), **change) if isinstance(change, dict) else change
         header = msgspec.structs.replace(header, **{name: inner})
+        if isinstance(change, dict) and "score_error" in change:
+            header = _bound_scores(header, change["score_error"])
     return replace(trace, header=header)
+
+
+def _bound_scores(header: Header, score_error: float) -> Header:
+    """The header with this bound of the judge for every precision."""
+    bounds = dict.fromkeys(UNIT_ROUNDOFF, score_error)
+    return msgspec.structs.replace(header, policy=msgspec.structs.replace(header.policy, score_errors=bounds))
 
 
 def with_rankings(trace: Trace, **columns: np.ndarray) -> Trace:
@@ -110,6 +120,5 @@ def first_step_with(trace: Trace, least_resolvents: int) -> int:
 
 
 def with_header_error(trace: Trace, score_error: float) -> Trace:
-    """A copy whose engine declares an error of its scores."""
-    engine = msgspec.structs.replace(trace.header.engine, score_error=score_error)
-    return replace(trace, header=msgspec.structs.replace(trace.header, engine=engine))
+    """A copy whose engine declares an error of its scores, which is also the judge's bound."""
+    return with_header(trace, engine={"score_error": score_error})

@@ -125,7 +125,7 @@ def test_without_a_probe_the_stage_is_inferred_from_the_traces(lockstep: bool):
 
 def test_near_ties_are_followed_from_the_expected_choice():
     run = countries_run()
-    verification = against_foreign(run, TieBreakingEngine(run, 1e-3))
+    verification = against_foreign(run, TieBreakingEngine(run, 1e-3), score_error=1e-3)
     report = verification.report
     assert report.verdict is Verdict.AGREE
     assert report.divergences == ()
@@ -139,7 +139,7 @@ def test_near_ties_are_followed_from_the_expected_choice():
 
 def test_a_fault_behind_a_near_tie_is_found():
     run = countries_run()
-    right = against_foreign(run, TieBreakingEngine(run, 1e-3))
+    right = against_foreign(run, TieBreakingEngine(run, 1e-3), score_error=1e-3)
     tie = next(tie for tie in right.report.near_ties if tie.compared_after)
     proved = right.expected.columns.steps.depth > tie.step
 
@@ -148,7 +148,7 @@ def test_a_fault_behind_a_near_tie_is_found():
         return columns._replace(steps=columns.steps._replace(dropped_atoms=counts.astype(np.uint32)))
 
     assert proved.any()
-    report = against_foreign(run, TieBreakingEngine(run, 1e-3, drop_at_depth)).report
+    report = against_foreign(run, TieBreakingEngine(run, 1e-3, drop_at_depth), score_error=1e-3).report
     assert report.verdict is Verdict.DIVERGE
     assert any(each.candidate == tie.candidate and each.step > tie.step for each in report.divergences)
 
@@ -168,8 +168,8 @@ def test_too_few_steps_are_an_error_of_the_engine():
             return select_candidates(super().step(positions), np.arange(1))
 
     with pytest.raises(UserError, match=r"engine foreign: returned 1 steps from \d+ positions"):
-        against_foreign(run, Short(run, 1e-3))
-    report = against_foreign(run, Short(run, 1e-3), lockstep=True).report
+        against_foreign(run, Short(run, 1e-3), score_error=1e-3)
+    report = against_foreign(run, Short(run, 1e-3), lockstep=True, score_error=1e-3).report
     assert report.verdict is Verdict.DIVERGE
     assert "recycle" in {each.stage for each in report.divergences}
 

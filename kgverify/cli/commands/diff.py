@@ -41,6 +41,10 @@ def diff(
         bool, typer.Option("--lockstep", help="Start every step from the expected goal: lists independent faults.")
     ] = False,
     determinism: Annotated[bool, typer.Option(help="Run each engine twice.")] = True,
+    score_error: Annotated[
+        float | None,
+        typer.Option(help="Error of the actual scores to accept, in nats, instead of the judge's bound."),
+    ] = None,
     fresh_cache: Annotated[
         bool, typer.Option("--fresh-cache", help="Compile into empty caches, which are deleted afterwards.")
     ] = False,
@@ -71,7 +75,7 @@ def diff(
                     fix="leave it out, or leave out the two traces",
                 )
         with show_comparison(expected, actual) as progress:
-            report = compare(expected, actual, save=save, progress=progress)
+            report = compare(expected, actual, save=save, score_error=score_error, progress=progress)
     else:
         check_reference_workers(jobs, scheduler)
         if save is not None:
@@ -81,6 +85,7 @@ def diff(
             **engine_options.arguments(),
             lockstep=lockstep,
             determinism=determinism,
+            score_error=score_error,
             fresh_cache=fresh_cache,
             jobs=jobs,
             scheduler=scheduler,

@@ -15,11 +15,11 @@ from kgverify.engines.compiled.execution.device import on_device
 from kgverify.engines.compiled.execution.host_copy import HostCopy, PendingCopy
 from kgverify.engines.compiled.execution_choice import choose_execution
 from kgverify.engines.compiled.layout import check_layout, choose_layout
-from kgverify.engines.compiled.probe import probe_layout, stage_outputs, watch_stages
-from kgverify.engines.compiled.program.tables import build_hash_keys, build_tables
+from kgverify.engines.compiled.probe import plain_goal, probe_layout, probe_step
+from kgverify.engines.compiled.program.tables import build_tables
 from kgverify.engines.compiled.stages.choose import SCORES, Parameters, build_parameters
 from kgverify.engines.compiled.stages.stage_functions import Stages, build_stages
-from kgverify.engines.compiled.state import FAILED, Layout
+from kgverify.engines.compiled.state import FAILED, GOAL, Layout
 from kgverify.engines.compiled.tick.slots import derivations_at, empty_derivations, empty_pool, empty_work
 from kgverify.engines.compiled.tick.stage_ticks import StageTicks
 from kgverify.engines.compiled.tick.step_record import (
@@ -32,16 +32,19 @@ from kgverify.engines.compiled.tick.step_record import (
     no_digests,
     no_results,
 )
-from kgverify.engines.compiled.tick.tick import Setting, tick
+from kgverify.engines.compiled.tick.tick import Setting
 from kgverify.engines.compiled.tick.tick_loop import copy_buffers_
 from kgverify.engines.compiled.tower.precision import FLOAT32, with_precision
 from kgverify.engines.policy import Policy, check_policy
 from kgverify.engines.protocol import CompilerCaches, Positions, Progress, StageOutputs, no_progress, split_positions
+from kgverify.errors import InternalError
 from kgverify.program.limits import Limits
 from kgverify.program.program import Program
+from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import CandidateSet, Columns, concatenate
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.stage_items import ends_alike, read_step_outputs
 
 if TYPE_CHECKING:
     from kgverify.engines.compiled.fused.ticks import FusedTicks
@@ -238,16 +241,28 @@ class CompiledEngine:
         return concatenate(parts or [self._empty_columns(positions.candidates)])
 
     def probe(self, position: Positions) -> StageOutputs:
-        """Take one step eagerly with the engine's own stages, recording the output of each."""
-        stages, calls = watch_stages(self._setting.stages)
-        layout = probe_layout(self._tables, self.limits, self._num_rules)
-        tables = self._tables._replace(hash_keys=build_hash_keys(layout.atoms, self._device))
+        """Take one step eagerly with the engine's own stages, paddings and windows, recording the output of each.
+
+        Compiled code and fused kernels do several stages at once. There the engine's own step is repeated as well, and the
+        eager outputs count only if they end in that step; else only the outputs that the step itself shows are returned.
+        """
+        layout = probe_layout(self.layout, self._tables, self._num_rules)
         derivations = derivations_at(position, layout, self.limits, self._device)
-        work = empty_work(layout, self._device)
         with self._on_own_device():
-            setting = Setting(stages, self.limits, layout)
-            after, _, record = tick(setting, tables, self._probe_parameters, derivations, work)
-        return stage_outputs(calls, after, record)
+            setting = self._setting._replace(layout=layout)
+            outputs = probe_step(setting, self._tables, self._probe_parameters, derivations)
+        if self._mode == "eager":
+            return outputs
+        own = self._step_outputs(position)
+        return outputs if ends_alike(outputs, own, 2 * self._score_error) else own
+
+    def _step_outputs(self, position: Positions) -> StageOutputs:
+        """Take one step by the engine's own ticks; return what the step and the state after it show."""
+        own = read_step_outputs(self.step(position))
+        goal, depth = plain_goal(self._derivations.goal[0].tolist()), int(self._derivations.depth[0])
+        limited, choice = own[Stage.LIMIT][0], own[Stage.CHOOSE]
+        kind = limited[choice][0] if 0 <= choice < len(limited) else GOAL
+        return own | {Stage.ADVANCE: (kind, goal, depth)}
 
     @contextmanager
     def _on_own_device(self) -> Iterator[None]:
@@ -314,9 +329,15 @@ class CompiledEngine:
         is_limited, log_probability = np.zeros(num, np.bool_), np.zeros(num, np.float64)
         outcome = np.zeros(num, np.int32)
         chunks: list[Chunk] = []
-        num_taken = 0
+        num_taken, tried = 0, -1
         while num_taken < num:
-            if (chunk := self._ticks.record_tick()) is not None:
+            if (chunk := self._ticks.record_tick()) is None:
+                # Nothing but the cursors can change in a tick without a step.
+                before, tried = tried, int(self._work.cursor.sum())
+                if tried == before:
+                    raise InternalError("the evaluator's ticks do not complete a step")
+            else:
+                tried = -1
                 chunks.append(chunk)
                 num_taken += len(chunk.pool_index)
                 stop = torch.as_tensor(chunk.pool_index, device=self._device)

@@ -19,7 +19,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     mode:        its execution mode: `python`, `eager`, a `torch.compile` mode; empty if it has none
     device:      `cpu`, `cuda`
     precision:   dtype of the scores
-    score_error: bound on a score's rounding error, absolute, in the scores' own unit
+    score_error: bound on a score's rounding error, absolute, in the scores' own unit; accepted up to the judge's bound
     layout:      sizes that must not change any result: slots, paddings, windows
     versions:    library name to version
     faults:      the faults planted in it; normally empty
@@ -48,10 +48,14 @@ class InputFile(msgspec.Struct, frozen=True):
 
 
 class PolicyInfo(msgspec.Struct, frozen=True):
-    """The policy that scored: its name, and the hash of its weights (empty without weights)."""
+    """The policy that scored: its name, and the hash of its weights (empty without weights).
+
+    score_errors: the judge's bound on the rounding error of scores in each precision, in nats, computed from the weights
+    """
 
     name: str
     sha256: str = ""
+    score_errors: dict[str, float] = {}
 
 
 class RunInfo(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -72,6 +73,34 @@ def _items_of(stage: Stage, given: Any) -> list[_Item]:
         given = given[0]
     with_kind = (item if len(item) == 4 else (GoalKind.GOAL, *item) for item in given)
     return [(kind, origin_kind, origin, 0.0, atoms) for kind, origin_kind, origin, atoms in with_kind]
+
+
+def read_step_outputs(columns: Columns) -> StageOutputs:
+    """Return the outputs of stages that a single step itself shows, without the stages before `limit` and `advance`."""
+    steps, resolvents = columns.steps, columns.resolvents
+    atoms, starts = resolvents.atoms.tolist(), starts_of(resolvents.num_atoms).tolist()
+    goals = (tuple(map(tuple, atoms[begin:end])) for begin, end in pairwise(starts))
+    made_by = resolvents.kind.tolist(), resolvents.origin_kind.tolist(), resolvents.origin.tolist()
+    limited = tuple(zip(*made_by, goals, strict=True))
+    return {
+        Stage.LIMIT: (limited, int(steps.dropped_atoms[0]), int(steps.dropped_resolvents[0])),
+        Stage.SCORE: tuple(resolvents.score.tolist()),
+        Stage.CHOOSE: int(steps.choice[0]),
+        Stage.FINISH: int(steps.outcome[0]),
+    }
+
+
+def ends_alike(outputs: StageOutputs, own: StageOutputs, tolerance: float) -> bool:
+    """Return whether a probe ends as a step did: what both show from `limit` on is equal, and scores within the tolerance."""
+
+    def is_same(stage: Stage) -> bool:
+        left, right = outputs[stage], own[stage]
+        if stage is not Stage.SCORE:
+            return bool(left == right)
+        return len(left) == len(right) and bool(np.allclose(left, right, rtol=0, atol=tolerance, equal_nan=True))
+
+    last = STEP_STAGES[STEP_STAGES.index(Stage.LIMIT) :]
+    return all(is_same(stage) for stage in last if stage in outputs and stage in own)
 
 
 class StageReader:

@@ -108,12 +108,18 @@ class StageTicks:
         """
         self._check(has_digests=has_digests)
         num_ended = num_waiting = 0
+        tried = -1
         waiting: list[TakenSteps] = []
         self._recycle_()
         is_open = bool((self._derivations.outcome == OPEN).any())
         while is_open:
             waiting.append(self._take_recorded_tick_())
-            num_waiting += len(waiting[-1].steps.pool_index)
+            num_taken = len(waiting[-1].steps.pool_index)
+            num_waiting += num_taken
+            # Nothing but the cursors can change in a tick without a step.
+            before, tried = tried, -1 if num_taken else int(self._work.cursor.sum())
+            if tried >= 0 and tried == before:
+                raise InternalError("the evaluator's ticks do not complete a step")
             self._recycle_()
             is_open = bool((self._derivations.outcome == OPEN).any())
             if num_waiting >= _READ_AT_ONCE or not is_open:

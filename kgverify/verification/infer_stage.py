@@ -1,0 +1,205 @@
+"""The stage at fault in a step of an engine that does not show its stages, inferred from the step's result.
+
+Fused kernels, compiled code and other people's engines do several stages at once. The expected outputs of the stages tell up to
+which stage a clause should have come; where this is not enough, the engine takes the step again from another goal, which
+separates matching from the stages after it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from kgverify.comparison.locate import canonical
+from kgverify.comparison.stage_difference import first_difference
+from kgverify.engines.adapters.stepwise import Goal as PlainGoal
+from kgverify.engines.protocol import Engine, Positions
+from kgverify.program.atoms import Atom, Goal, encode_variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.stages import STEP_STAGES, Stage
+from kgverify.trace.model.stage_items import StageOutputs, read_step_outputs
+
+Clause: TypeAlias = tuple[int, int]
+"""An `Origin` and the index of a rule or fact."""
+
+
+def shows_stages(outputs: StageOutputs, until: Stage) -> bool:
+    """Return whether outputs show every stage before another one but `select`, so that nothing has to be inferred."""
+    return all(stage in outputs for stage in STEP_STAGES[: STEP_STAGES.index(until)] if stage is not Stage.SELECT)
+
+
+class Asked(NamedTuple):
+    """The clauses of the resolvents that each engine has in a step from some goal."""
+
+    expected: frozenset[Clause]
+    actual: frozenset[Clause]
+
+
+class StepInference:
+    """The inference for one step. ask: takes a step of both engines from goals visited, the current one last."""
+
+    def __init__(
+        self,
+        expected: StageOutputs,
+        actual: StageOutputs,
+        limits: Limits,
+        tolerance: float,
+        goals: Sequence[PlainGoal],
+        ask: Callable[[Sequence[PlainGoal]], Asked],
+    ) -> None:
+        self._expected, self._actual, self._limits, self._tolerance = expected, actual, limits, tolerance
+        self._goals, self._ask = goals, ask
+        (self._wanted, *self._counts), (self._got, *self._own_counts) = expected[Stage.LIMIT], actual[Stage.LIMIT]
+        self._matched = {
+            *((int(Origin.RULE), clause) for clause in expected[Stage.MATCH_RULES]),
+            *((int(Origin.FACT), clause) for clause in expected[Stage.MATCH_FACTS]),
+        }
+        stages = (Stage.RESOLVE, Stage.PRUNE, Stage.RENAME, Stage.REVISIT)
+        self._resolved, self._pruned, self._renamed, self._left = (
+            {(kind, clause): atoms for kind, clause, atoms in expected[stage]} for stage in stages
+        )
+
+    def find(self) -> Stage | None:
+        """Return the stage at fault; None if the step is as expected."""
+        found = first_difference(self._expected, self._actual, self._tolerance)
+        if found is not Stage.LIMIT:
+            return found
+        kinds = [side[0][0] if side else GoalKind.FALSE for side in (self._wanted, self._got)]
+        if GoalKind.TRUE in kinds:
+            return self._of_proof(*kinds)
+        wanted, got = (
+            {(kind, clause): atoms for of, kind, clause, atoms in side if of == GoalKind.GOAL}
+            for side in (self._wanted, self._got)
+        )
+        return self._of_atoms(got) or self._of_extra(wanted, got) or self._of_missing(wanted, got) or self._of_order()
+
+    def _of_proof(self, wanted_kind: int, got_kind: int) -> Stage:
+        wanted, got = (side[0][1:3] if side else (0, 0) for side in (self._wanted, self._got))
+        if got_kind == GoalKind.TRUE:
+            if got not in self._matched:
+                return self._matching(got)
+            if self._pruned[got] != ():
+                return Stage.PRUNE
+            # A later proof than the first, or other resolvents beside it.
+            return Stage.CLOSE if wanted == got else self._of_lost_match(wanted) or Stage.CLOSE
+        if any(item[1:3] == wanted for item in self._got):
+            return Stage.PRUNE
+        return self._of_lost_match(wanted) or Stage.CLOSE
+
+    def _of_atoms(self, got: dict[Clause, Any]) -> Stage | None:
+        """Find a clause that made other atoms."""
+        for clause, atoms in got.items():
+            if clause not in self._renamed or atoms == self._renamed[clause]:
+                continue
+            expected, actual = _goal(self._renamed[clause]), _goal(atoms)
+            if canonical(expected) == canonical(actual):
+                return Stage.RENAME
+            resolved = _goal(self._resolved[clause])
+            shorter, longer = sorted((canonical(expected), canonical(actual)), key=len)
+            if len(shorter) != len(longer) and (_is_part(shorter, longer) or _is_part(canonical(actual), resolved)):
+                return Stage.PRUNE
+            return Stage.RESOLVE
+        return None
+
+    def _of_extra(self, wanted: dict[Clause, Any], got: dict[Clause, Any]) -> Stage | None:
+        for clause in got:
+            if clause in wanted:
+                continue
+            if clause not in self._matched:
+                return self._matching(clause)
+            if clause not in self._left:
+                return Stage.REVISIT
+            if len(self._left[clause]) > self._limits.max_atoms:
+                return Stage.LIMIT
+        if len(set(got)) > self._limits.max_resolvents:
+            return Stage.LIMIT
+        return None
+
+    def _of_missing(self, wanted: dict[Clause, Any], got: dict[Clause, Any]) -> Stage | None:
+        missing = [clause for clause in wanted if clause not in got]
+        totals = [
+            sum(item[0] == GoalKind.GOAL for item in side) + sum(counts)
+            for side, counts in ((self._wanted, self._counts), (self._got, self._own_counts))
+        ]
+        if totals[0] == totals[1]:
+            return Stage.LIMIT if missing or self._counts != self._own_counts else None
+        if not missing and totals[1] < totals[0]:
+            # The difference is among the resolvents that `limit` drops.
+            for clause in self._left:
+                if clause not in got and (stage := self._of_lost_match(clause, is_sure=True)) is not None:
+                    return stage
+            return Stage.LIMIT
+        for clause in missing:
+            stage = self._of_lost_match(clause)
+            if stage is not None:
+                return stage
+        if totals[1] > totals[0]:
+            revisited = [clause for clause in self._renamed if clause not in self._left]
+            return Stage.REVISIT if revisited else self._matching((int(Origin.FACT), 0))
+        if not missing:
+            return Stage.LIMIT
+        if not got and not any(self._own_counts):
+            # All are gone at once: none of several matches was lost, and `revisit` judges them one by one.
+            return Stage.CLOSE if len(missing) > 1 else Stage.REVISIT
+        return Stage.REVISIT
+
+    def _of_order(self) -> Stage:
+        """Name the stage of the same clauses in another order, or some of them twice."""
+        wanted, got = ([item[1:3] for item in side] for side in (self._wanted, self._got))
+        if Counter(wanted) != Counter(got):
+            return Stage.LIMIT
+        for kind in (Origin.RULE, Origin.FACT):
+            left, right = ([clause for clause in side if clause[0] == kind] for side in (wanted, got))
+            if left != right:
+                return self._matching((int(kind), 0))
+        # Rules and facts are in order, and not put together in order.
+        return Stage.LIMIT
+
+    def _of_lost_match(self, clause: Clause, *, is_sure: bool = False) -> Stage | None:
+        """Return the stage that matches a clause if the engine loses it from another goal as well.
+
+        The first atom of the goal stands before an atom that nothing can prove, so that no resolvent is empty or visited.
+        is_sure: whether to return None if the limits drop the clause there
+        """
+        atom = Atom(*self._goals[-1][0])
+        if self._limits.max_atoms < 2:
+            return None if is_sure else self._matching(clause)
+        fresh = 1 + max((-1 - term for term in atom[1:] if term < 0), default=-1)
+        other = Atom(atom.predicate, encode_variable(fresh), encode_variable(fresh))
+        asked = self._ask([(atom, other)])
+        if clause in asked.actual or (is_sure and clause not in asked.expected):
+            return None
+        return self._matching(clause)
+
+    @staticmethod
+    def _matching(clause: Clause) -> Stage:
+        return Stage.MATCH_RULES if clause[0] == Origin.RULE else Stage.MATCH_FACTS
+
+
+def ask_engines(engines: tuple[Engine, Engine], position: Positions, goals: Sequence[PlainGoal]) -> Asked:
+    """Take a step of both engines from goals visited, the current one last, with the query of a position."""
+    asked = Positions(
+        position.candidates,
+        np.array([len(goals) - 1], np.uint16),
+        np.array([len(goals)], np.uint32),
+        np.array([len(goal) for goal in goals], np.uint16),
+        np.array([atom for goal in goals for atom in goal], np.int32).reshape(-1, 3),
+    )
+    listed = (read_step_outputs(engine.step(asked))[Stage.LIMIT][0] for engine in engines)
+    return Asked(*(frozenset((int(kind), int(clause)) for _, kind, clause, _ in items) for items in listed))
+
+
+def _goal(atoms: Any) -> Goal:
+    return tuple(Atom(*atom) for atom in atoms)
+
+
+def _is_part(shorter: Goal, longer: Goal) -> bool:
+    """Return whether the atoms of one goal, without their variables' numbers, appear in the other in order."""
+    rest = iter([_shape(atom) for atom in longer])
+    return all(_shape(atom) in rest for atom in shorter)
+
+
+def _shape(atom: Atom) -> tuple[int, int, int]:
+    return atom.predicate, max(atom.first, -1), max(atom.second, -1)
