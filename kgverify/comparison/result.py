@@ -199,12 +199,24 @@ class FieldRule(msgspec.Struct, frozen=True):
     rule: str
 
 
+class SelfTest(msgspec.Struct, frozen=True):
+    """The self-test of a comparison: changes planted in each compared column, all of which it reported.
+
+    columns:       columns in which changes were planted, and the rankings
+    perturbations: changes planted
+    """
+
+    columns: int
+    perturbations: int
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result of comparing two traces.
 
     reasons:     why the verdict is INCONCLUSIVE
     level:       the most severe level; None if nothing differs, not even in bits
     divergences: divergences in the order of candidates; free-running, one for each candidate that diverges
+    self_test:   the self-test that was passed before AGREE was given; None with another verdict
     """
 
     verdict: Verdict
@@ -215,3 +227,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     equality: tuple[FieldRule, ...] = ()
     notes: tuple[str, ...] = ()
+    self_test: SelfTest | None = None
