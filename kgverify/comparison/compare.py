@@ -79,6 +79,7 @@ class Comparer:
     findings:        the class of each divergence listed, if wanted
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
+    comparison:      what it returned
     num_stored:      the rows compared of each column that was compared as it is stored
     """
 
@@ -172,7 +173,7 @@ class Comparer:
         ):
             if num_listed < num:
                 notes.append(f"{num:,} {what} were found, and the first {num_listed:,} are listed")
-        return Comparison(
+        self.comparison = Comparison(
             verdict=Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if found.num else Verdict.AGREE,
             coverage=coverage,
             divergences=tuple(each.divergence for each in listed),
@@ -182,6 +183,7 @@ class Comparer:
             equality=self._pair.equality(),
             notes=tuple(notes),
         )
+        return self.comparison
 
     def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
         """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""

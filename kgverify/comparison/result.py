@@ -89,6 +89,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     step:        step of the derivation, from 0; -1 if the difference is not in a step
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; else it was inferred from the traces
+    is_assumed:  whether it was neither replayed nor inferred, but assumed to be like others of the same field
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed
@@ -106,6 +107,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     actual: Value
     goal: str = ""
     is_replayed: bool = False
+    is_assumed: bool = False
     later_steps: int = 0
     kind: DifferenceClass = DifferenceClass.UNCLASSIFIED
     evidence: str = ""

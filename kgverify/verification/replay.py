@@ -24,6 +24,7 @@ from kgverify.engines.protocol import (
     positions_of,
     take_position,
 )
+from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
@@ -35,6 +36,8 @@ ALL_REPLAYED: Final = 200
 """The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
 the same stage; every tenth is replayed nevertheless."""
 
+ASSUMED_CONFIDENCE: Final = 0.5
+"""The most confidence in the class of a divergence that was not replayed."""
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
 
@@ -73,6 +76,29 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
             all(is_close(e.score, a.score, tolerance) for e, a in zip(left.resolvents, right.resolvents, strict=True)),
         )
     )
+
+
+def _check_evidence(divergences: tuple[Divergence, ...], replayed: list[Replayed]) -> None:
+    """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
+    found = [each.divergence for each in replayed]
+    listed = [(each.candidate, each.step) for each in found]
+    wanted = [(each.candidate, each.step) for each in divergences]
+    num_assumed = sum(each.is_assumed for each in found)
+    first = {at: number for number, at in reversed(list(enumerate(wanted)))}
+    is_sound = list(dict.fromkeys(listed)) == list(dict.fromkeys(wanted)) and num_assumed == sum(
+        each.like is not None for each in replayed
+    )
+    for each in replayed:
+        divergence, like = each.divergence, each.like
+        if like is not None:
+            own = divergences[first[divergence.candidate, divergence.step]]
+            is_sound &= first[divergence.candidate, divergence.step] >= ALL_REPLAYED
+            is_sound &= divergence.is_assumed and not divergence.is_replayed and each.outputs is None
+            is_sound &= divergence.field == own.field and divergence.stage == like.divergence.stage
+        elif divergence.is_replayed and divergence.field.startswith("stage."):
+            is_sound &= each.outputs is not None and divergence.field == f"stage.{divergence.stage}"
+    if not is_sound:
+        raise InternalError("a divergence has the evidence of another one, and does not say so")
 
 
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
@@ -120,11 +146,13 @@ class Explainer:
             alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
             if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
                 ((stage, like),) = alike.items()
-                replayed.append(Replayed(msgspec.structs.replace(divergence, stage=stage), like=like))
+                assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True)
+                replayed.append(Replayed(assumed, like=like))
                 continue
             found = self._replay(divergence)
             alike.setdefault(found[0].divergence.stage, found[0])
             replayed += found
+        _check_evidence(divergences, replayed)
         return replayed
 
     def _replay(self, divergence: Divergence) -> list[Replayed]:
@@ -205,7 +233,8 @@ class Explainer:
         """Return the class of one divergence."""
         if replayed.like is not None:
             found = self.classify(replayed.like)
-            return found._replace(evidence=f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}")
+            evidence = f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}"
+            return found._replace(evidence=evidence, confidence=min(found.confidence, ASSUMED_CONFIDENCE))
         divergence = replayed.divergence
         around = find_surroundings(
             divergence,

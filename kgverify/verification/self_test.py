@@ -6,7 +6,7 @@ report follows from the change alone. A change that is not reported is an Intern
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import IntEnum
 from functools import cache
@@ -19,7 +19,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Comparison, Divergence, SelfTest, Verdict
 from kgverify.comparison.source import FileSource, MemorySource
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
-from kgverify.trace.model.columns import Candidates, Columns, Digests, Rankings, Resolvents, Steps, select_candidates
+from kgverify.trace.model.columns import Candidates, Columns, Digests, Resolvents, Steps, select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
@@ -56,11 +56,12 @@ _MOST_ROWS: Final = 20_000
 """The most rows of the copied candidates in which all of `_DELTAS` are tried in all columns of atoms."""
 
 
-def run_self_test(comparer: Comparer, comparison: Comparison) -> SelfTest:
-    """Return the changes planted in each column, all seen. InternalError if the comparer does not report one of them.
+def run_self_test(comparer: Comparer) -> SelfTest:
+    """Return the changes planted in each column, all seen. InternalError if the comparer, which gave AGREE, does not see one.
 
-    comparison: what it returned: AGREE
+    Candidates with a near-tie are left out: their further steps are compared elsewhere.
     """
+    comparison = comparer.comparison
     columns = _compared_columns(comparer, comparison)
     _check_coverage(comparer, comparison)
     check_digests()
@@ -174,8 +175,8 @@ class _Planting:
                 self._check([change])
         elif changes:
             self._check(changes)
-        for change in changes if not self._by_digest else ():
-            self._check_alone(change)
+        if not self._by_digest:
+            self._check_alone(changes)
         return len(changes)
 
     def _draw(self) -> Iterator[_Change]:
@@ -285,19 +286,26 @@ class _Planting:
             return wanted if is_resolvent else num
         return wanted if wanted != old else num
 
-    def _apply(self, changes: Collection[_Change]) -> Trace:
-        """Return the actual copies with changes, and with the digests that follow from them."""
-        trace = self._traces[1]
+    def _change_columns(self, changes: Collection[_Change]) -> Columns:
+        """Return the columns of the actual copies with changes."""
+        group, name = self._column.split(".")
+        columns = self._traces[1].columns
+        return columns._replace(**{group: getattr(columns, group)._replace(**{name: self._changed_values(changes)})})
+
+    def _changed_values(self, changes: Collection[_Change]) -> NDArray[Any]:
         values = self._values(1).copy()
         for change in changes:
             for row, value in zip(change.rows, change.values, strict=True):
                 values[row] = value
+        return values
+
+    def _apply(self, changes: Collection[_Change]) -> Trace:
+        """Return the actual copies with changes, and with the digests that follow from them."""
+        trace = self._traces[1]
         if self._column == DIGEST:
-            return replace(trace, digests=trace.digests._replace(sequence=values))
-        group, name = self._column.split(".")
-        columns = trace.columns._replace(**{group: getattr(trace.columns, group)._replace(**{name: values})})
-        digests = trace.digests
-        if group != "candidates" and self._column not in _UNDIGESTED:
+            return replace(trace, digests=trace.digests._replace(sequence=self._changed_values(changes)))
+        columns, digests = self._change_columns(changes), trace.digests
+        if not self._column.startswith("candidates.") and self._column not in _UNDIGESTED:
             digests = compute_digests(columns) if self._has_goals else self._flip_digests(changes)
         return replace(trace, columns=columns, digests=digests)
 
@@ -309,15 +317,14 @@ class _Planting:
             sequence[int(np.searchsorted(step_of, row, side="right")) - 1] ^= np.uint64(1)
         return self._traces[1].digests._replace(sequence=sequence)
 
-    def _check_alone(self, change: _Change) -> None:
-        """InternalError if the copies with one change count as equal as a whole."""
-        expected, actual = self._traces[0], self._apply([change])
+    def _check_alone(self, changes: Collection[_Change]) -> None:
+        """InternalError if the copies count as equal as a whole with any one change."""
+        expected, actual = self._traces
         small = Comparer(expected, actual, lockstep=self._comparer.lockstep)
         rows = np.arange(len(expected.columns.candidates.query))
-        if self._column in IDENTITY:
-            return
-        is_equal, _ = small.agrees((expected.columns, actual.columns), rows, rows)
-        require(not is_equal, f"a block with another {self._column} in row {change.rows[0]} counts as equal")
+        for change in changes:
+            is_equal, _ = small.agrees((expected.columns, self._change_columns([change])), rows, rows)
+            require(not is_equal, f"a block with another {self._column} in row {change.rows[0]} counts as equal")
 
     def _check(self, changes: Collection[_Change]) -> None:
         """InternalError unless each change is reported where and as it is."""
@@ -420,37 +427,6 @@ def _copy(trace: Trace, order: NDArray[np.int64]) -> Trace:
     steps = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in order.tolist()] or [np.arange(0)])
     digests = Digests(*(words[steps] for words in trace.digests))
     return replace(trace, columns=select_candidates(trace.columns, order), digests=digests, rankings=None)
-
-
-def plant_in_rankings(judge: Callable[[Rankings], Comparison], rankings: Rankings) -> int:
-    """Return the number of changes planted in rankings, all of which were judged DIVERGE. InternalError otherwise."""
-    num = len(rankings.query)
-    planted = 0
-    for name in Rankings._fields:
-        for row in sorted({0, num // 2, num - 1} - {-1, num}):
-            values = getattr(rankings, name).copy()
-            # No error of scores leads to ranks outside the group.
-            beyond = int(rankings.num_ranked[row]) + 7
-            values[row] = beyond if name in ("optimistic", "pessimistic") else (int(values[row]) + 1) % 128
-            found = judge(rankings._replace(**{name: values}))
-            side = Side(int(rankings.side[row])).name.lower()
-            require(
-                found.verdict is Verdict.DIVERGE
-                and any(
-                    (each.field, each.query, each.side) == ("rankings", int(rankings.query[row]), side)
-                    for each in found.divergences
-                ),
-                f"{found.verdict.value} with another {name} in row {row} of the rankings",
-            )
-            planted += 1
-    return planted
-
-
-def take_rankings(rankings: Rankings) -> tuple[Rankings, NDArray[np.int64]]:
-    """Return the first, middle and last rows of rankings, and their numbers."""
-    num = len(rankings.query)
-    rows = np.array(sorted({0, num // 2, num - 1} - {-1, num}), np.int64)
-    return Rankings(*(column[rows] for column in rankings)), rows
 
 
 @cache

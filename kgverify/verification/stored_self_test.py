@@ -150,22 +150,28 @@ def plant_in_stored_columns(comparer: Comparer) -> Counter[str]:
     }
     planted = {name: values for name, values in planted.items() if values}
     for name in [*IDENTITY, *COUNTS]:
-        for row, value in list(planted.get(name, {}).items()):
-            columns = _open(stored, {name: {row: value}})
+        if name in planted:
+            columns = _open(stored, {name: planted[name]})
             is_same = columns.has_same_candidates() if name in IDENTITY else columns.has_same_shape()
-            require(not is_same, f"traces with another {name} in row {row} have the same candidates and counts")
+            require(not is_same, f"traces with another {name} have the same candidates and counts")
+            _require_found(columns, name, planted[name])
     rest = {name: values for name, values in planted.items() if name not in (*IDENTITY, *COUNTS)}
     columns = _open(stored, rest)
     suspects = columns.find_suspects()
     for name, values in rest.items():
-        found = columns.found.get(name, [])
-        for row in values:
-            is_found = any(begin <= row < end for begin, end in found)
-            if name.startswith("candidates/"):
-                is_found = is_found and any(begin <= row < end for begin, end in suspects)
-            require(is_found, f"another {name} in row {row} is not seen")
+        _require_found(columns, name, values)
+        for row in values if name.startswith("candidates/") else ():
+            is_suspect = any(begin <= row < end for begin, end in suspects)
+            require(is_suspect, f"candidate {row} has another {name} and is not compared")
     _check_whole(stored)
     return Counter({name.replace("/", "."): len(values) for name, values in planted.items()})
+
+
+def _require_found(columns: StoredColumns, name: str, values: Values) -> None:
+    """InternalError unless the changed rows of a column may differ."""
+    for row in values:
+        is_found = any(begin <= row < end for begin, end in columns.found.get(name, ()))
+        require(is_found, f"another {name} in row {row} is not seen")
 
 
 def _open(stored: _Stored, changes: Mapping[str, Values]) -> StoredColumns:
