@@ -185,6 +185,10 @@ class Comparer:
         )
         return self.comparison
 
+    def like(self, expected: Trace, actual: Trace) -> "Comparer":
+        """Return a comparer of other traces with the same options."""
+        return Comparer(expected, actual, lockstep=self.lockstep, explains=self.explains)
+
     def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
         """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""
         other = copy(self)

@@ -200,7 +200,7 @@ def _plant_in_lockstep(stepper: Comparer, free: Comparer) -> int:
         (stepped_a, other_end, ("candidates.outcome", last, -1)),
     )
     for stepped, ran, wanted in planted:
-        found, _ = compare_in_lockstep(Comparer(stepped_e, stepped, lockstep=True), Comparer(e, ran))
+        found, _ = compare_in_lockstep(stepper.like(stepped_e, stepped), free.like(e, ran))
         _require_found(found, wanted, "in lockstep")
     return len(planted)
 

@@ -92,8 +92,10 @@ def _compared_columns(comparer: Comparer, comparison: Comparison) -> list[str]:
 
 
 def _check_coverage(comparer: Comparer, comparison: Comparison) -> None:
-    """InternalError unless every candidate, step and resolvent, and every row of each stored column, was compared."""
+    """InternalError unless everything was compared, row by row where columns are stored, within the errors declared."""
     covered = comparison.coverage
+    declared = sum(source.header.engine.score_error for source in comparer.sources)
+    require(comparer.score_tolerance <= declared, f"the tolerance is {comparer.score_tolerance}, declared {declared}")
     for source in comparer.sources:
         num = source.num_candidates
         require(covered.candidates == num, f"{covered.candidates} of {num} candidates were compared")
@@ -150,7 +152,7 @@ class _Planting:
 
     def __init__(self, comparer: Comparer, expected: Trace, actual: Trace, column: str, by_digest: bool) -> None:
         self._comparer, self._column, self._by_digest = comparer, column, by_digest
-        self._tolerance = sum(trace.header.engine.score_error for trace in (expected, actual))
+        self._tolerance = comparer.score_tolerance
         self._is_count = column in _COUNTS
         order = self._arrange(expected)
         self._traces = _copy(expected, order), _copy(actual, order)
@@ -320,7 +322,7 @@ class _Planting:
     def _check_alone(self, changes: Collection[_Change]) -> None:
         """InternalError if the copies count as equal as a whole with any one change."""
         expected, actual = self._traces
-        small = Comparer(expected, actual, lockstep=self._comparer.lockstep)
+        small = self._comparer.like(expected, actual)
         rows = np.arange(len(expected.columns.candidates.query))
         for change in changes:
             is_equal, _ = small.agrees((expected.columns, self._change_columns([change])), rows, rows)
@@ -329,8 +331,7 @@ class _Planting:
     def _check(self, changes: Collection[_Change]) -> None:
         """InternalError unless each change is reported where and as it is."""
         actual = self._apply(changes)
-        lockstep, explains = self._comparer.lockstep, self._comparer.explains
-        found = Comparer(self._traces[0], actual, lockstep=lockstep, explains=explains).compare()
+        found = self._comparer.like(self._traces[0], actual).compare()
         # Digests without goals do not show what an error of scores excuses.
         verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if self._by_digest and self._tolerance else [])}
         require(found.verdict in verdicts, f"{found.verdict.value} with another {self._column}")

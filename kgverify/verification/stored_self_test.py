@@ -65,7 +65,7 @@ class _Stored:
     def __init__(self, comparer: Comparer, expected: FileSource, actual: FileSource) -> None:
         self.comparer = comparer
         self.expected, self.actual = _verified(expected, expected.trace), actual
-        self.tolerance = sum(source.header.engine.score_error for source in (expected, actual))
+        self.tolerance = comparer.score_tolerance
 
     def rows(self, name: str) -> list[int]:
         """Return rows to change: the first and last, those at the ends of pieces and files, and the last candidate's first."""
