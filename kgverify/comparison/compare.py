@@ -80,6 +80,7 @@ class Comparer:
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     comparison:      what it returned
+    is_in_order:     whether both traces have the same candidates in the same order, on disk
     num_stored:      the rows compared of each column that was compared as it is stored
     """
 
@@ -133,6 +134,7 @@ class Comparer:
         self._alignment: Alignment | None = None
         faults = [fault for source in self.sources for fault in source.faults]
         num_pairs, blocks, alignment = self._find_suspects()
+        self.is_in_order = alignment is None
         if alignment is not None and not faults:
             self._judge_unpaired(alignment)
         for rows, others in blocks:
@@ -196,11 +198,16 @@ class Comparer:
         other._progress = lambda num_bytes: None
         return other
 
+    def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows in the actual trace of some candidates of the expected one, after `compare`."""
+        if self._alignment is None:
+            return rows
+        counterparts: NDArray[np.int64] = self._alignment.actual[np.searchsorted(self._alignment.expected, rows)]
+        return counterparts
+
     def load_pairs(self, rows: NDArray[np.int64]) -> tuple[Trace, Trace]:
         """Return some candidates of the expected trace and their counterparts as traces in memory, after `compare`."""
-        others = rows
-        if self._alignment is not None:
-            others = self._alignment.actual[np.searchsorted(self._alignment.expected, rows)]
+        others = self.counterparts(rows)
         columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
         expected, actual = self._load(columns, rows, others)
         return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)

@@ -27,7 +27,7 @@ _AHEAD: Final = 8
 _MARGIN: Final = 16
 """The rows on both sides of one that are compared with it."""
 
-IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
+_IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
 _LEVELS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
 Position = tuple[DataFile, int]
@@ -76,7 +76,7 @@ class StoredColumns:
         """Return whether both traces have the same candidates in the same order."""
         if self._expected.num_candidates != self._actual.num_candidates:
             return False
-        return not any(self._find_differing(name) for name in IDENTITY)
+        return not any(self._find_differing(name) for name in _IDENTITY)
 
     def has_same_shape(self) -> bool:
         """Return whether all counts are the same, so that a row of any column is of the same element in both."""

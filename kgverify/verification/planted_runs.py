@@ -1,7 +1,6 @@
 """The self-test of a verification: changes planted in lockstep, behind near-ties, in ranks and in the split of the loss."""
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +24,8 @@ from kgverify.comparison.source import MemorySource
 from kgverify.engines.protocol import Engine, Positions
 from kgverify.program.outcomes import Outcome, Side
 from kgverify.program.stages import Stage
+from kgverify.ranking.metric import MRR
+from kgverify.report.content import Metrics, Outcomes
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, empty_columns
@@ -329,10 +330,60 @@ def check_attribution(attribution: Attribution, expected: Trace, actual: Trace) 
             require(abs(own - value) < 1e-9, f"the {role} MRR is {own}, and the loss is split from {value}")
 
 
-def check_consistency(comparison: Comparison) -> None:
-    """InternalError unless the verdict follows from what was found."""
+def plant_in_repetition(is_same: Callable[[Columns, Columns], bool], columns: Columns) -> None:
+    """InternalError unless two results of an engine that differ in one value of a column count as different."""
+    for group, level in zip(columns._fields, columns, strict=True):
+        for name, values in level._asdict().items():
+            if not len(values):
+                continue
+            for row in (0, -1):
+                other = values.copy()
+                other[row] = other[row] == 0
+                changed = columns._replace(**{group: level._replace(**{name: other})})
+                require(not is_same(columns, changed), f"two runs with another {group}.{name} count as the same")
+
+
+def check_consistency(
+    comparison: Comparison,
+    causes: tuple[Cause, ...],
+    is_deterministic: Collection[bool | None] = (),
+    *,
+    has_engines: bool,
+) -> None:
+    """InternalError unless the verdict and the causes follow from what was found.
+
+    has_engines: whether the steps behind near-ties could be compared
+    """
     verdict, num = comparison.verdict, len(comparison.divergences)
-    wanted = Verdict.INCONCLUSIVE if comparison.reasons else Verdict.DIVERGE if num else Verdict.AGREE
+    is_open = False in is_deterministic or (comparison.near_ties and not has_engines and not num)
+    wanted = Verdict.DIVERGE if num else Verdict.AGREE
+    wanted = Verdict.INCONCLUSIVE if comparison.reasons or is_open else wanted
     require(verdict is wanted, f"{verdict.value} with {num} divergences and {len(comparison.reasons)} reasons")
-    counted = Counter(each.cause for each in comparison.divergences)
-    require(-1 not in counted, "a divergence has no cause")
+    members: dict[int, list[Divergence]] = {number: [] for number in range(len(causes))}
+    for each in comparison.divergences:
+        require(each.cause in members, "a divergence has no cause")
+        members[each.cause].append(each)
+    for number, cause in enumerate(causes):
+        of_cause = members[number]
+        counted = (
+            len(of_cause),
+            len({each.candidate for each in of_cause}),
+            len({each.query for each in of_cause}),
+            sum(each.later_steps for each in of_cause),
+        )
+        listed = cause.num_divergences, cause.num_candidates, cause.num_queries, cause.num_later
+        require(counted == listed, f"a cause counts {listed}, and its divergences {counted}")
+        is_one = {(each.stage, each.kind) for each in of_cause} == {(cause.stage, cause.kind)}
+        require(is_one and comparison.divergences[cause.first] is of_cause[0], "a cause is not that of its divergences")
+
+
+def check_numbers(outcomes: Outcomes, metrics: Metrics, candidates: Sequence[NDArray[np.int8]], rankings: Any) -> None:
+    """InternalError unless the counts of outcomes and the mean reciprocal ranks are those of the traces."""
+    for counts, codes in zip((outcomes.expected, outcomes.actual), candidates, strict=True):
+        own = {outcome.name: int((codes == outcome).sum()) for outcome in Outcome}
+        listed = {outcome.name: counts.get(outcome.name, 0) for outcome in Outcome}
+        require(listed == own, f"outcomes are counted as {listed}, and are {own}")
+    for metric, ranks in zip((metrics.expected, metrics.actual), rankings, strict=True):
+        if ranks is not None and len(ranks.query):
+            own_mean = _mean_reciprocal(ranks)
+            require(abs(metric[MRR] - own_mean) < 1e-9, f"the MRR is reported as {metric[MRR]}, and is {own_mean}")

@@ -78,27 +78,18 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
     )
 
 
-def _check_evidence(divergences: tuple[Divergence, ...], replayed: list[Replayed]) -> None:
+def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]]) -> None:
     """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
-    found = [each.divergence for each in replayed]
-    listed = [(each.candidate, each.step) for each in found]
-    wanted = [(each.candidate, each.step) for each in divergences]
-    num_assumed = sum(each.is_assumed for each in found)
-    first = {at: number for number, at in reversed(list(enumerate(wanted)))}
-    is_sound = list(dict.fromkeys(listed)) == list(dict.fromkeys(wanted)) and num_assumed == sum(
-        each.like is not None for each in replayed
-    )
-    for each in replayed:
-        divergence, like = each.divergence, each.like
-        if like is not None:
-            own = divergences[first[divergence.candidate, divergence.step]]
-            is_sound &= first[divergence.candidate, divergence.step] >= ALL_REPLAYED
-            is_sound &= divergence.is_assumed and not divergence.is_replayed and each.outputs is None
-            is_sound &= divergence.field == own.field and divergence.stage == like.divergence.stage
-        elif divergence.is_replayed and divergence.field.startswith("stage."):
-            is_sound &= each.outputs is not None and divergence.field == f"stage.{divergence.stage}"
-    if not is_sound:
-        raise InternalError("a divergence has the evidence of another one, and does not say so")
+    for number, (divergence, group) in enumerate(zip(divergences, groups, strict=True)):
+        for found, outputs, _, like in group:
+            is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
+            if like is not None:
+                is_sound &= number >= ALL_REPLAYED and found.field == divergence.field and outputs is None
+                is_sound &= found.is_assumed and not found.is_replayed and found.stage == like.divergence.stage
+            elif found.is_replayed and found.field.startswith("stage."):
+                is_sound &= outputs is not None and found.field == f"stage.{found.stage}" and not found.is_assumed
+            if not is_sound:
+                raise InternalError(f"divergence {number} has the evidence of another one, and does not say so")
 
 
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
@@ -140,20 +131,20 @@ class Explainer:
         its batch.
         """
         seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
-        replayed = []
+        groups = []
         for i, divergence in enumerate(divergences):
             has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
             alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
             if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
                 ((stage, like),) = alike.items()
                 assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True)
-                replayed.append(Replayed(assumed, like=like))
+                groups.append([Replayed(assumed, like=like)])
                 continue
             found = self._replay(divergence)
             alike.setdefault(found[0].divergence.stage, found[0])
-            replayed += found
-        _check_evidence(divergences, replayed)
-        return replayed
+            groups.append(found)
+        _check_evidence(divergences, groups)
+        return [each for group in groups for each in group]
 
     def _replay(self, divergence: Divergence) -> list[Replayed]:
         if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):

@@ -96,6 +96,7 @@ def _check_coverage(comparer: Comparer, comparison: Comparison) -> None:
     covered = comparison.coverage
     declared = sum(source.header.engine.score_error for source in comparer.sources)
     require(comparer.score_tolerance <= declared, f"the tolerance is {comparer.score_tolerance}, declared {declared}")
+    _check_pairs(comparer)
     for source in comparer.sources:
         num = source.num_candidates
         require(covered.candidates == num, f"{covered.candidates} of {num} candidates were compared")
@@ -109,6 +110,18 @@ def _check_coverage(comparer: Comparer, comparison: Comparison) -> None:
         for name, num in comparer.num_stored.items() if isinstance(source, FileSource) else ():
             rows = sum(file.stored[name].shape[0] for file in source.trace.files)
             require(num == rows, f"{num} of {rows} rows of {name} were compared")
+
+
+def _check_pairs(comparer: Comparer) -> None:
+    """InternalError unless every candidate of one trace is paired with the same candidate of the other."""
+    expected, actual = comparer.sources
+    rows = np.arange(expected.num_candidates)
+    others = comparer.counterparts(rows)
+    is_once = len(others) == actual.num_candidates and bool((np.bincount(others, minlength=len(others)) == 1).all())
+    require(is_once, "a candidate of the actual trace was compared twice, or not at all")
+    for name in ("query", "side", *(["atom"] if comparer.has_same_numbering else [])):
+        is_same = np.array_equal(expected.gather_column(name, rows), actual.gather_column(name, others))
+        require(is_same, f"candidates with different values of {name} were compared")
 
 
 def _count_resolvents(source: Any) -> int:

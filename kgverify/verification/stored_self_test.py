@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import DIGEST, Verdict
 from kgverify.comparison.source import FileSource
-from kgverify.comparison.stored_columns import IDENTITY, PIECE_BYTES, RowsOf, StoredColumns
+from kgverify.comparison.stored_columns import PIECE_BYTES, RowsOf, StoredColumns
 from kgverify.errors import InternalError
 from kgverify.trace.model.columns import COUNTS
 from kgverify.trace.model.digests import compute_digests
@@ -19,6 +19,7 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 
+_IDENTITY: Final = ("candidates/query", "candidates/side", "candidates/atom")
 _LEVELS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
 Values = Mapping[int, Any]
@@ -139,7 +140,7 @@ def plant_in_stored_columns(comparer: Comparer) -> Counter[str]:
     InternalError if a change is not seen. Nothing is planted unless the comparison read whole columns from disk.
     """
     expected, actual = comparer.sources
-    if not comparer.num_stored or not isinstance(expected, FileSource) or not isinstance(actual, FileSource):
+    if not comparer.is_in_order or not isinstance(expected, FileSource) or not isinstance(actual, FileSource):
         return Counter()
     stored = _Stored(comparer, expected, actual)
     names = [name for name in sorted(expected.stored & actual.stored) if name.startswith(_LEVELS)]
@@ -149,13 +150,13 @@ def plant_in_stored_columns(comparer: Comparer) -> Counter[str]:
         name: {row: stored.other(name, row, number) for number, row in enumerate(stored.rows(name))} for name in names
     }
     planted = {name: values for name, values in planted.items() if values}
-    for name in [*IDENTITY, *COUNTS]:
+    for name in [*_IDENTITY, *COUNTS]:
         if name in planted:
             columns = _open(stored, {name: planted[name]})
-            is_same = columns.has_same_candidates() if name in IDENTITY else columns.has_same_shape()
+            is_same = columns.has_same_candidates() if name in _IDENTITY else columns.has_same_shape()
             require(not is_same, f"traces with another {name} have the same candidates and counts")
             _require_found(columns, name, planted[name])
-    rest = {name: values for name, values in planted.items() if name not in (*IDENTITY, *COUNTS)}
+    rest = {name: values for name, values in planted.items() if name not in (*_IDENTITY, *COUNTS)}
     columns = _open(stored, rest)
     suspects = columns.find_suspects()
     for name, values in rest.items():

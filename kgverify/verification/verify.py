@@ -35,7 +35,9 @@ from kgverify.verification.planted_runs import (
     RememberingEngine,
     check_attribution,
     check_consistency,
+    check_numbers,
     plant_in_recorded,
+    plant_in_repetition,
     plant_in_verification,
 )
 from kgverify.verification.rebuild import Rebuilder
@@ -106,8 +108,10 @@ def verify(
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
-    check_consistency(comparison)
+    check_consistency(comparison, causes, is_deterministic, has_engines=True)
     if comparison.verdict is Verdict.AGREE and tests_itself:
+        if check_determinism:
+            plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank
         self_test = plant_in_verification(run, comparer, stepper, actual, remembered, ranks)
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
@@ -116,12 +120,14 @@ def verify(
         with phase("splitting the loss over the causes", 0):
             attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
         check_attribution(attribution, traces[0], traces[1])
-    outcomes = Outcomes(*(_count(trace.columns.candidates.outcome) for trace in traces))
+    codes = [trace.columns.candidates.outcome for trace in traces]
+    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
+    check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
     report = build_report(
         _note_proofs(comparison, outcomes),
         traces[0].header,
         describe_environment(*traces),
-        _metrics(*traces),
+        metrics,
         determinism,
         lockstep=lockstep,
         causes=causes,
@@ -194,18 +200,18 @@ def compare_recorded(
     findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    check_consistency(comparison)
+    check_consistency(comparison, causes, has_engines=False)
     if comparison.verdict is Verdict.AGREE:
         self_test = plant_in_recorded(comparer, _compare_recorded_rankings)
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
-    outcomes = Outcomes(
-        *(_count(source.gather_column("outcome", np.arange(source.num_candidates))) for source in comparer.sources)
-    )
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
+    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*comparer.sources)
+    check_numbers(outcomes, metrics, codes, [source.rankings for source in comparer.sources])
     report = build_report(
         _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
         describe_environment(*comparer.sources),
-        _metrics(*comparer.sources),
+        metrics,
         Determinism(),
         causes=causes,
         outcomes=outcomes,
