@@ -172,6 +172,8 @@ class _Planting:
         self._starts = _element_starts(self._traces[1].columns, column)
         self._first_steps = _starts(self._traces[1].columns.candidates.num_steps)
         self._has_goals = has_goals(actual.header.level)
+        # Where both sides recorded the outputs of stages, these name the difference.
+        self._has_stages = comparer.explains and all(len(trace.columns.stages.told) for trace in self._traces)
 
     def _arrange(self, expected: Trace) -> NDArray[np.int64]:
         """Return the candidates to copy, in order: each with rows in the column twice, and further ones for all deltas."""
@@ -361,7 +363,8 @@ class _Planting:
         for candidate, step in owners.items():
             each = listed[candidate]
             require(
-                (not allowed or each.field in allowed) and step in (None, each.step),
+                (not allowed or each.field in allowed or (self._has_stages and each.field.startswith("stage.")))
+                and step in (None, each.step),
                 f"another {self._column} in step {step} of candidate {candidate} is reported as another {each.field}"
                 f" in step {each.step}",
             )
