@@ -346,14 +346,20 @@ def plant_in_repetition(is_same: Callable[[Columns, Columns], bool], columns: Co
 def check_consistency(
     comparison: Comparison,
     causes: tuple[Cause, ...],
+    parts: Sequence[Comparison],
     is_deterministic: Collection[bool | None] = (),
     *,
     has_engines: bool,
 ) -> None:
     """InternalError unless the verdict and the causes follow from what was found.
 
+    parts:       the comparisons that it was made from
     has_engines: whether the steps behind near-ties could be compared
     """
+    for part in parts:
+        require(set(part.reasons) <= set(comparison.reasons), "a reason for INCONCLUSIVE was lost")
+        is_lost = comparison.verdict is Verdict.AGREE and part.verdict is not Verdict.AGREE
+        require(not is_lost, f"a part of the comparison is {part.verdict.value}, and the whole is AGREE")
     verdict, num = comparison.verdict, len(comparison.divergences)
     is_open = False in is_deterministic or (comparison.near_ties and not has_engines and not num)
     wanted = Verdict.DIVERGE if num else Verdict.AGREE

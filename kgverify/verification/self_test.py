@@ -133,7 +133,7 @@ def _count_resolvents(source: Any) -> int:
 
 
 def _load_base(comparer: Comparer, comparison: Comparison) -> tuple[Trace, Trace] | None:
-    """Return the first and last candidates, and those at a boundary, on both sides; None if there are none to change."""
+    """Return the first and last candidates, and those at a boundary, on both sides; None without candidates to change."""
     source = comparer.sources[0]
     num = source.num_candidates
     tied = {tie.candidate for tie in comparison.near_ties}
@@ -292,7 +292,7 @@ class _Planting:
         return (old + 1) % num if num > 1 else None
 
     def _other_choice(self, step: int, old: int, copy: int) -> int:
-        """Return a choice that is no resolvent, or one whose score no tolerance excuses."""
+        """Return a choice without a resolvent, or one whose score is outside every tolerance."""
         steps, scores = self._traces[0].columns.steps, self._traces[0].columns.resolvents.score
         first, num = int(_starts(steps.num_resolvents)[step]), int(steps.num_resolvents[step])
         wanted = ((old + 1) % max(1, num), num, old + 256, old + 65_536)[copy % 4]

@@ -108,7 +108,8 @@ def verify(
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
-    check_consistency(comparison, causes, is_deterministic, has_engines=True)
+    parts = [each.comparison for each in (comparer, stepper) if each is not None]
+    check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
@@ -200,7 +201,7 @@ def compare_recorded(
     findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
-    check_consistency(comparison, causes, has_engines=False)
+    check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     if comparison.verdict is Verdict.AGREE:
         self_test = plant_in_recorded(comparer, _compare_recorded_rankings)
         comparison = msgspec.structs.replace(comparison, self_test=self_test)

@@ -6,7 +6,6 @@ Usage: judged_runs.py [--untested]. With `--untested`, the comparison does not t
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ TESTS = Path(__file__).parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "comparison")]
 
 from comparison_traces import with_header_error  # noqa: E402
-from run_engines import ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline  # noqa: E402
+from run_engines import FlakyEngine, ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline  # noqa: E402
 from stream_pairs import CHANGES, base_trace, rename_constants, shuffle, store  # noqa: E402
 
 from kgverify.engines.protocol import Positions  # noqa: E402
 from kgverify.errors import InternalError, UserError  # noqa: E402
-from kgverify.report.content import Metrics  # noqa: E402
 from kgverify.runs.run import reference_pipeline  # noqa: E402
 from kgverify.trace.model.columns import Columns  # noqa: E402
 from kgverify.verification import self_test, stored_self_test, verify  # noqa: E402
@@ -93,7 +91,9 @@ def agreeing() -> Iterator[tuple[str, Any]]:
     trace = base_trace()
     random = np.random.default_rng(1)
     for level in LEVELS:
-        stored = [store(trace, folder / f"{level}-{i}", level=level, shard_steps=s) for i, s in enumerate((1 << 40, 60))]
+        stored = [
+            store(trace, folder / f"{level}-{i}", level=level, shard_steps=s) for i, s in enumerate((1 << 40, 60))
+        ]
         yield level, compare_recorded(stored[0], stored[1]).report
         yield f"{level} in memory", compare_recorded(stored[0], trace).report
     error = with_header_error(trace, 1e-4)
@@ -114,6 +114,9 @@ def diverging() -> Iterator[tuple[str, Any]]:
     wrong = foreign_pipeline(run, WrongAtDepth(run))
     for lockstep in (False, True):
         yield f"wrong {lockstep}", verify.verify(run, reference, wrong, lockstep=lockstep).report
+    flaky = foreign_pipeline(run, FlakyEngine(run))
+    yield "flaky", verify.verify(run, reference, flaky).report
+    yield "flaky steps", verify.verify(run, reference, flaky, lockstep=True).report
     ties = foreign_pipeline(run, WrongBehindTies(run, 1e-3))
     yield "ties", verify.verify(run, reference, ties, check_determinism=False, **accepted(1e-3)).report
     folder = Path(tempfile.mkdtemp())
