@@ -98,7 +98,7 @@ class Comparer:
     ) -> None:
         self.sources = open_source(expected), open_source(actual)
         self.lockstep = lockstep
-        self.explains = explains
+        self._explains = explains
         self._kept = kept
         self._progress = progress
         self._rows_of: RowsOf | None = None
@@ -163,7 +163,7 @@ class Comparer:
             )
         level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
         listed = found.listed()
-        if self.explains:
+        if self._explains:
             around = [each.surroundings for each in listed]
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
@@ -188,8 +188,8 @@ class Comparer:
         return self.comparison
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
-        """Return a comparer of other traces with the same options."""
-        return Comparer(expected, actual, lockstep=self.lockstep, explains=self.explains)
+        """Return a comparer of other traces that judges alike, and explains nothing."""
+        return Comparer(expected, actual, lockstep=self.lockstep)
 
     def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
         """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""
@@ -281,7 +281,7 @@ class Comparer:
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
             around = Surroundings(None, None, None, (), frozenset(), 0.0, draw)
-            self._found.add_unpaired(each, classify(each, around) if self.explains else None)
+            self._found.add_unpaired(each, classify(each, around) if self._explains else None)
 
     def _split(self, alignment: Alignment | None, ranges: list[Range]) -> Iterator["_Rows"]:
         """Yield the rows of pairs on both sides, in blocks of a bounded number of steps or of a single pair."""
@@ -316,7 +316,7 @@ class Comparer:
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
         self._has_other_bits |= block.has_other_bits
-        self._found.add(block, rows, explains=self.explains)
+        self._found.add(block, rows, explains=self._explains)
         if not self._files:
             self.views = {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
 

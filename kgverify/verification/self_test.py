@@ -172,15 +172,15 @@ class _Planting:
         self._starts = _element_starts(self._traces[1].columns, column)
         self._first_steps = _starts(self._traces[1].columns.candidates.num_steps)
         self._has_goals = has_goals(actual.header.level)
-        # Where both sides recorded the outputs of stages, these name the difference.
-        self._has_stages = comparer.explains and all(len(trace.columns.stages.told) for trace in self._traces)
 
     def _arrange(self, expected: Trace) -> NDArray[np.int64]:
         """Return the candidates to copy, in order: each with rows in the column twice, and further ones for all deltas."""
         lengths = np.diff(_element_starts(expected.columns, self._column))
         filled = np.flatnonzero(lengths)
         num_rows = len(expected.columns.resolvents.kind) + len(expected.columns.steps.depth)
-        copies = 2 if self._is_count or num_rows * len(_DELTAS) > _MOST_ROWS else 4
+        if self._is_count:
+            return filled
+        copies = 2 if num_rows * len(_DELTAS) > _MOST_ROWS else 4
         return np.repeat(filled, copies if self._column in (*IDENTITY, *_ATOMS, "resolvents.origin") else 2)
 
     def test(self) -> int:
@@ -363,8 +363,7 @@ class _Planting:
         for candidate, step in owners.items():
             each = listed[candidate]
             require(
-                (not allowed or each.field in allowed or (self._has_stages and each.field.startswith("stage.")))
-                and step in (None, each.step),
+                (not allowed or each.field in allowed) and step in (None, each.step),
                 f"another {self._column} in step {step} of candidate {candidate} is reported as another {each.field}"
                 f" in step {each.step}",
             )
