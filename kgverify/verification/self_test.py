@@ -69,10 +69,12 @@ def run_self_test(comparer: Comparer) -> SelfTest:
     base = _load_base(comparer, comparison)
     if base is not None:
         by_digest = not all(has_goals(trace.header.level) for trace in base)
+        if not by_digest and comparer.score_tolerance and "resolvents.score" in columns:
+            seen["steps.choice"] += _plant_beside_tie(comparer, *base)
         if by_digest:
             columns = [*columns, DIGEST if not has_goals(base[1].header.level) else "steps.goal_atoms"]
         for column in columns:
-            seen[column] = _Planting(comparer, *base, column, by_digest).test()
+            seen[column] += _Planting(comparer, *base, column, by_digest).test()
     seen += plant_in_stored_columns(comparer)
     return SelfTest(sum(num > 0 for num in seen.values()), seen.total())
 
@@ -225,7 +227,8 @@ class _Planting:
         step_of = _element_starts(self._traces[1].columns, self._column, by_step=True)
         step = int(np.searchsorted(step_of, row, side="right")) - 1
         if self._comparer.lockstep:
-            return candidate, int(self._traces[0].columns.steps.depth[step])
+            depth = None if self._column == "steps.depth" else int(self._traces[0].columns.steps.depth[step])
+            return candidate, depth
         return candidate, step - int(steps[candidate])
 
     def _move_count(self, row: int) -> _Change | None:
@@ -344,14 +347,20 @@ class _Planting:
             require(not is_equal, f"a block with another {self._column} in row {change.rows[0]} counts as equal")
 
     def _check(self, changes: Collection[_Change]) -> None:
-        """InternalError unless each change is reported where and as it is."""
-        actual = self._apply(changes)
-        found = self._comparer.like(self._traces[0], actual).compare()
+        """InternalError unless each change is reported where and as it is, whichever side it is on."""
+        changed = self._apply(changes)
+        self._check_sides(changes, self._traces[0], changed)
+        if self._comparer.has_same_numbering and not self._by_digest:
+            other_way = [each._replace(numbers=each.numbers and each.numbers[::-1]) for each in changes]
+            self._check_sides(other_way, changed, self._traces[0])
+
+    def _check_sides(self, changes: Collection[_Change], expected: Trace, actual: Trace) -> None:
+        found = self._comparer.like(expected, actual).compare()
         # Digests without goals do not show what an error of scores excuses.
         verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if self._by_digest and self._tolerance else [])}
         require(found.verdict in verdicts, f"{found.verdict.value} with another {self._column}")
         if self._column in IDENTITY:
-            self._check_unpaired(actual, found.divergences)
+            self._check_unpaired(expected, actual, found.divergences)
             return
         owners = {candidate: step for change in changes for candidate, step in change.owners.items()}
         listed = {each.candidate: each for each in found.divergences}
@@ -382,9 +391,9 @@ class _Planting:
         allowed = _FIELDS.get(self._column, (self._column,))
         return (*allowed, DIGEST) if self._by_digest else allowed
 
-    def _check_unpaired(self, actual: Trace, divergences: tuple[Divergence, ...]) -> None:
+    def _check_unpaired(self, expected: Trace, actual: Trace, divergences: tuple[Divergence, ...]) -> None:
         """InternalError unless the candidates that only one side has are reported as such."""
-        sides = [_identities(trace) for trace in (self._traces[0], actual)]
+        sides = [_identities(trace) for trace in (expected, actual)]
         for wanted, listed in (
             (sides[0] - sides[1], [each for each in divergences if each.actual == NO_CANDIDATE]),
             (sides[1] - sides[0], [each for each in divergences if each.expected == NO_CANDIDATE]),
@@ -397,6 +406,32 @@ class _Planting:
                 found == counted and all(each.field == "candidates.atom" for each in listed),
                 f"{wanted.total()} candidates have another {self._column}, and {found.total()} are reported",
             )
+
+
+def _plant_beside_tie(comparer: Comparer, expected: Trace, actual: Trace) -> int:
+    """Plant a choice that the error of scores excuses, together with another outcome, which nothing excuses."""
+    steps, scores = actual.columns.steps, actual.columns.resolvents.score.copy()
+    own = expected.columns.resolvents.score.astype(np.float64)
+    first = _starts(steps.num_resolvents)
+    tolerance = comparer.score_tolerance
+    for step in range(len(steps.choice)):
+        begin, end, old = int(first[step]), int(first[step + 1]), int(steps.choice[step])
+        others = [i for i in range(end - begin) if i != old and 0 <= old < end - begin]
+        other = next((i for i in others if abs(own[begin + i] - own[begin + old]) < tolerance / 4), None)
+        if other is None:
+            continue
+        scores[begin:end] = own[begin:end]
+        scores[begin + other] = own[begin:end].max() + tolerance / 2
+        if scores[begin:end].argmax() != other:
+            continue
+        choice, outcome = steps.choice.copy(), steps.outcome.copy()
+        choice[step], outcome[step] = other, (outcome[step] + 1) % len(Outcome)
+        resolvents = actual.columns.resolvents._replace(score=scores)
+        columns = actual.columns._replace(steps=steps._replace(choice=choice, outcome=outcome), resolvents=resolvents)
+        found = comparer.like(expected, replace(actual, columns=columns, digests=compute_digests(columns))).compare()
+        require(found.verdict is Verdict.DIVERGE, f"{found.verdict.value} with another outcome of a choice that ties")
+        return 1
+    return 0
 
 
 def _identities(trace: Trace) -> Counter[tuple[int, int, tuple[str, ...]]]:

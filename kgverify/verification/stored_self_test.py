@@ -142,6 +142,8 @@ def plant_in_stored_columns(comparer: Comparer) -> Counter[str]:
     expected, actual = comparer.sources
     if not comparer.is_in_order or not isinstance(expected, FileSource) or not isinstance(actual, FileSource):
         return Counter()
+    by_digest = DIGEST in comparer.comparison.coverage.fields
+    require(not by_digest or "digests/sequence" in comparer.num_stored, "digests stand for goals and were not compared")
     stored = _Stored(comparer, expected, actual)
     names = [name for name in sorted(expected.stored & actual.stored) if name.startswith(_LEVELS)]
     if not comparer.has_like_digests:
