@@ -93,10 +93,10 @@ def plant_in_verification(
 def plant_in_recorded(comparer: Comparer, compare_ranks: CompareRankings) -> SelfTest:
     """Return the changes planted in all that a comparison of recorded traces compares. InternalError if one is not seen."""
     tested = run_self_test(comparer)
-    rankings = [source.rankings for source in comparer.sources]
-    if rankings[0] is None or rankings[1] is None:
+    left, right = (source.rankings for source in comparer.sources)
+    if left is None or right is None:
         return tested
-    few = [_few_groups(each, rankings[1]) for each in rankings]
+    few = [_few_groups(each, right) for each in (left, right)]
     traces = comparer.load_pairs(np.array([0]))
 
     def judge(side: int, changed: Rankings) -> Comparison:
@@ -114,7 +114,8 @@ def _few_groups(rankings: Rankings, like: Rankings) -> Rankings:
     wanted = sorted({0, num // 2, num - 1} - {-1, num})
     keys = like.query[wanted].astype(np.int64) * 4 + like.side[wanted]
     rows = np.isin(rankings.query.astype(np.int64) * 4 + rankings.side, keys)
-    return Rankings(*(column[rows] for column in rankings))
+    every: Any = rankings
+    return Rankings(*(column[rows] for column in every))
 
 
 def plant_in_rankings(judge: Callable[[Rankings], Comparison], rankings: Rankings) -> int:
@@ -145,10 +146,11 @@ def _plant_in_ranks(comparer: Comparer, ranks: tuple[RankCandidates, RankCandida
     if traces[0].rankings is None or traces[1].rankings is None:
         return 0
     given = [traces[0].rankings, traces[1].rankings, ranks[0](candidates[1]), ranks[1](candidates[0])]
-    few = [_few_groups(each, traces[1].rankings) for each in given]
+    like = traces[1].rankings
+    few = [_few_groups(each, like) for each in given]
 
     def judge(which: int, changed: Rankings) -> Comparison:
-        left, right, again_left, again_right = [*few[:which], changed, *few[which + 1 :]]
+        left, right, again_left, again_right = (changed if i == which else few[i] for i in range(4))
         sides = replace(traces[0], rankings=left), replace(traces[1], rankings=right)
         # Only the candidates that are ranked tell the two calls apart.
         return compare_rankings(
@@ -249,7 +251,8 @@ def _plant_losses(source: Any, rank: RankCandidates) -> int:
         return 0
     keys = candidates.query.astype(np.int64) * 4 + candidates.side
     few: NDArray[np.int64] = np.flatnonzero(np.isin(keys, (keys[0], keys[-1])))
-    own = Candidates(*(column[few] for column in candidates))
+    every: Any = candidates
+    own = Candidates(*(column[few] for column in every))
     planted = [0, len(few) - 1]
     # The first loses by all that its group can lose; the last wins.
     sums = own.log_probability.copy()
@@ -332,7 +335,8 @@ def check_attribution(attribution: Attribution, expected: Trace, actual: Trace) 
 
 def plant_in_repetition(is_same: Callable[[Columns, Columns], bool], columns: Columns) -> None:
     """InternalError unless two results of an engine that differ in one value of a column count as different."""
-    for group, level in zip(columns._fields, columns, strict=True):
+    levels: Any = columns
+    for group, level in zip(columns._fields, levels, strict=True):
         for name, values in level._asdict().items():
             if not len(values):
                 continue

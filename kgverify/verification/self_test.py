@@ -109,7 +109,9 @@ def _check_coverage(comparer: Comparer, comparison: Comparison) -> None:
         if "steps.num_resolvents" in covered.fields:
             num = covered.resolvents
             require(num == num_resolvents, f"{num} of {num_resolvents} resolvents were compared")
-        for name, num in comparer.num_stored.items() if isinstance(source, FileSource) else ():
+        if not isinstance(source, FileSource):
+            continue
+        for name, num in comparer.num_stored.items():
             rows = sum(file.stored[name].shape[0] for file in source.trace.files)
             require(num == rows, f"{num} of {rows} rows of {name} were compared")
 
@@ -281,7 +283,8 @@ class _Planting:
             tolerance = 2 * tolerance * num_steps + 1e-9 * max(1.0, abs(expected))
         end = dtype(np.inf if copy % 2 else -np.inf)
         value = dtype(expected + (1.25 if copy % 2 else -1.25) * tolerance)
-        return np.nextafter(np.nextafter(value, end), end)
+        beyond: np.floating = np.nextafter(np.nextafter(value, end), end)
+        return beyond
 
     def _other_symbol(self, old: int, copy: int) -> int | None:
         if self._comparer.has_same_numbering:
@@ -513,10 +516,8 @@ def check_digests() -> None:
         np.array([each["depth"] for each, _, _ in variants], np.uint16),
         np.array([len(atoms) for _, atoms, _ in variants], np.uint16),
         np.array([len(made) for _, _, made in variants], np.uint32),
-        *(
-            np.array([each[name] for each, _, _ in variants], np.uint32)
-            for name in ("dropped_atoms", "dropped_resolvents")
-        ),
+        np.array([each["dropped_atoms"] for each, _, _ in variants], np.uint32),
+        np.array([each["dropped_resolvents"] for each, _, _ in variants], np.uint32),
         np.array([each["choice"] for each, _, _ in variants], np.int32),
         np.array([each["outcome"] for each, _, _ in variants], np.int8),
         np.array([atom for _, atoms, _ in variants for atom in atoms], np.int32).reshape(-1, 3),

@@ -239,6 +239,6 @@ def _digest(trace: TraceFile, name: str, step: int) -> np.uint64:
     for file in trace.files:
         if step < file.num_steps:
             words: NDArray[np.uint64] = getattr(compute_digests(file.read_steps(step, step + 1)), name.split("/")[1])
-            return words[0]
+            return np.uint64(words[0])
         step -= file.num_steps
     raise IndexError(step)
