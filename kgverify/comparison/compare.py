@@ -1,8 +1,10 @@
 """The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,7 +29,7 @@ from kgverify.comparison.result import (
 from kgverify.comparison.source import FileSource, Range, open_source, wants_content
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
-from kgverify.comparison.stored_columns import StoredColumns
+from kgverify.comparison.stored_columns import RowsOf, StoredColumns
 from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Columns
 from kgverify.trace.model.levels import has_goals
@@ -78,6 +80,9 @@ class Comparer:
     findings:        the class of each divergence listed, if wanted
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
+    comparison:      what it returned
+    is_in_order:     whether both traces have the same candidates in the same order, on disk
+    num_stored:      the rows compared of each column that was compared as it is stored
     """
 
     def __init__(
@@ -95,9 +100,10 @@ class Comparer:
     ) -> None:
         self.sources = open_source(expected), open_source(actual)
         self.lockstep = lockstep
-        self._kept = kept
         self._explains = explains
+        self._kept = kept
         self._progress = progress
+        self._rows_of: RowsOf | None = None
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if isinstance(source, FileSource)]
         for source, is_wanted in zip(self.sources, wants_content(self.sources, verifies_content), strict=True):
@@ -116,7 +122,8 @@ class Comparer:
         self._ignored = frozenset(self._pair.not_compared)
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
-        self._has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
+        self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
+        self.has_same_numbering = self._numbering.is_same
 
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
@@ -126,8 +133,11 @@ class Comparer:
         self.findings: tuple[Finding, ...] = ()
         self.draws: dict[tuple[int, str], str] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        self.num_stored: Counter[str] = Counter()
+        self._alignment: Alignment | None = None
         faults = [fault for source in self.sources for fault in source.faults]
         num_pairs, blocks, alignment = self._find_suspects()
+        self.is_in_order = alignment is None
         if alignment is not None and not faults:
             self._judge_unpaired(alignment)
         for rows, others in blocks:
@@ -170,7 +180,7 @@ class Comparer:
         ):
             if num_listed < num:
                 notes.append(f"{num:,} {what} were found, and the first {num_listed:,} are listed")
-        return Comparison(
+        self.comparison = Comparison(
             verdict=Verdict.INCONCLUSIVE if reasons else Verdict.DIVERGE if found.num else Verdict.AGREE,
             coverage=coverage,
             divergences=tuple(each.divergence for each in listed),
@@ -180,6 +190,32 @@ class Comparer:
             equality=self._pair.equality(),
             notes=tuple(notes),
         )
+        return self.comparison
+
+    def like(self, expected: Trace, actual: Trace) -> "Comparer":
+        """Return a comparer of other traces that judges alike, and explains nothing."""
+        return Comparer(expected, actual, lockstep=self.lockstep, score_error=self.score_error)
+
+    def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
+        """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""
+        other = copy(self)
+        other.sources, other._files, other._rows_of = (expected, actual), [expected, actual], rows_of
+        other._progress = lambda num_bytes: None
+        return other
+
+    def counterparts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows in the actual trace of some candidates of the expected one, after `compare`."""
+        if self._alignment is None:
+            return rows
+        counterparts: NDArray[np.int64] = self._alignment.actual[np.searchsorted(self._alignment.expected, rows)]
+        return counterparts
+
+    def load_pairs(self, rows: NDArray[np.int64]) -> tuple[Trace, Trace]:
+        """Return some candidates of the expected trace and their counterparts as traces in memory, after `compare`."""
+        others = self.counterparts(rows)
+        columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
+        expected, actual = self._load(columns, rows, others)
+        return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
         """Return the number of pairs, blocks of those that may differ, and the alignment if it is not one to one."""
@@ -190,9 +226,11 @@ class Comparer:
                 expected,
                 actual,
                 score_tolerance=self.score_tolerance,
-                has_digests=self._has_like_digests,
+                has_digests=self.has_like_digests,
                 progress=self._progress,
+                rows_of=self._rows_of,
             )
+            self.num_stored = columns.num_compared
             verified = columns.verified
             if columns.has_same_candidates():
                 num = expected.num_candidates
@@ -207,7 +245,7 @@ class Comparer:
                 return num, self._split(None, ranges), None
         for source in self._files:
             source.verify_rest(verified)
-        alignment = align_candidates(*self._candidates())
+        self._alignment = alignment = align_candidates(*self._candidates())
         num = len(alignment.expected)
         return num, self._split(alignment, [(0, num)]), alignment
 
@@ -219,7 +257,7 @@ class Comparer:
         if not self._numbering.is_same:
             return False
         has_digests = all("digests/sequence" in source.stored for source in self._files)
-        return self._has_goals or (self._has_like_digests and has_digests)
+        return self._has_goals or (self.has_like_digests and has_digests)
 
     def _count_agreeing(self, expected: FileSource, suspects: list[Range]) -> None:
         """Count the steps of all candidates but the suspects, which are compared one by one."""
@@ -273,7 +311,7 @@ class Comparer:
         self._progress(sum(column.nbytes for side in columns for level in side for column in level))
         blocks = None if self._has_goals else self._load(columns, rows, others)
         is_equal, has_other_bits = (
-            self._agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)
+            self.agrees(columns, rows, others) if blocks is None else self._agrees_by_digest(columns, blocks)
         )
         if is_equal:
             self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
@@ -298,7 +336,7 @@ class Comparer:
     ) -> tuple[Trace, Trace]:
         return self.sources[0].load(columns[0], rows), self.sources[1].load(columns[1], others)
 
-    def _agrees(
+    def agrees(
         self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
     ) -> tuple[bool, bool]:
         """Return whether two blocks with goals agree in every column, and whether their scores then differ in bits."""
@@ -310,7 +348,7 @@ class Comparer:
             left, right = (self._numbering.convert_columns(side, each) for side, each in enumerate(columns))
             columns = left, right
         found = has_equal_columns(*columns, self._ignored, self.score_tolerance)
-        if found[0] and self._has_like_digests:
+        if found[0] and self.has_like_digests:
             stored = expected.stored_digests(rows), actual.stored_digests(others)
             if not all(
                 has_same_bytes(stored[0][name], stored[1][name]) for name in stored[0].keys() & stored[1].keys()
@@ -320,8 +358,8 @@ class Comparer:
         return found
 
     def _agrees_by_digest(self, columns: tuple[Columns, Columns], blocks: tuple[Trace, Trace]) -> tuple[bool, bool]:
-        """Return the same as `_agrees` if a trace has no goals: for the columns that both have, and the digests."""
-        if not self._has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
+        """Return the same as `agrees` if a trace has no goals: for the columns that both have, and the digests."""
+        if not self.has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
             return False, False
         return has_equal_columns(*columns, self._lacking, self.score_tolerance)
 

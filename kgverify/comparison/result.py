@@ -89,6 +89,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     step:        step of the derivation, from 0; -1 if the difference is not in a step
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; else it was inferred from the traces
+    is_assumed:  whether it was neither replayed nor inferred, but assumed to be like others of the same field
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed
@@ -106,6 +107,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     actual: Value
     goal: str = ""
     is_replayed: bool = False
+    is_assumed: bool = False
     later_steps: int = 0
     kind: DifferenceClass = DifferenceClass.UNCLASSIFIED
     evidence: str = ""
@@ -199,12 +201,24 @@ class FieldRule(msgspec.Struct, frozen=True):
     rule: str
 
 
+class SelfTest(msgspec.Struct, frozen=True):
+    """The self-test of a comparison: changes planted in each compared column, all of which it reported.
+
+    columns:       columns in which changes were planted, and the rankings
+    perturbations: changes planted
+    """
+
+    columns: int
+    perturbations: int
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result of comparing two traces.
 
     reasons:     why the verdict is INCONCLUSIVE
     level:       the most severe level; None if nothing differs, not even in bits
     divergences: divergences in the order of candidates; free-running, one for each candidate that diverges
+    self_test:   the self-test that was passed before AGREE was given; None with another verdict
     """
 
     verdict: Verdict
@@ -215,3 +229,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     equality: tuple[FieldRule, ...] = ()
     notes: tuple[str, ...] = ()
+    self_test: SelfTest | None = None

@@ -13,7 +13,8 @@ from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_re
 from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
 from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
 from kgverify.report.evaluation import CheckedRankings, SpotCheck, Strength
-from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.runs.run import Pipeline, Run, reference_pipelinefrom kgverify.trace.model.score_error import accept_score_error
+
 
 
 def check_evaluation(
@@ -44,7 +45,7 @@ def check_evaluation(
     sample = choose_rankings(run, results, key, num - len(single.sample_query), keys if is_closed else None)
     missing = find_missing_candidates(run, results, model)
     atoms = np.concatenate((single.sample_atom, missing.atom, *(each.atoms for each in sample.rankings)))
-    endings = derive_endings(run, reference, atoms, pipeline.engine.info.score_error, progress)
+    endings = derive_endings(run, reference, atoms, accept_score_error(pipeline.engine.info, run.policy.info), progress)
 
     judge = Judge(run, results, reference, endings, rank_only=rank_only)
     candidates = judge.compare_single(single)

@@ -12,6 +12,7 @@ from kgverify.comparison.result import (
     FieldRule,
     Level,
     NearTie,
+    SelfTest,
     Verdict,
 )
 from kgverify.engines.protocol import CompilerCaches
@@ -103,6 +104,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     command: str = ""
     reasons_of_actual: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
+    self_test: SelfTest | None = None
 
     @property
     def first_divergence(self) -> Divergence | None:

@@ -23,6 +23,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     lockstep:    whether every step was compared separately, from the expected goal
     command:     the command that made the report, without its output options; empty if no command did
     reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
+    self_test:   the changes planted before AGREE was given, all of which the comparison saw; None with another verdict
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
 
     Example:

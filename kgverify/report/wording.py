@@ -91,6 +91,12 @@ def describe_coverage(report: ReportContent) -> str:
     )
 
 
+def describe_self_test(report: ReportContent) -> str:
+    """Describe the self-test: `21 columns: 84 perturbations, all seen`; empty without one."""
+    tested = report.self_test
+    return f"{tested.columns} columns: {tested.perturbations:,} perturbations, all seen" if tested is not None else ""
+
+
 def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`."""
     run = report.run
@@ -183,6 +189,8 @@ def diff_command(report: ReportContent) -> str:
 
 def describe_finding(divergence: Divergence) -> str:
     """Describe the method by which the stage of a divergence was found."""
+    if divergence.is_assumed:
+        return "assumed: others in the same field were replayed, and all have this stage"
     if divergence.is_replayed:
         return "found by replaying the step stage by stage"
     if divergence.field.startswith("stage."):

@@ -25,6 +25,7 @@ from kgverify.engines.protocol import (
     positions_of,
     take_position,
 )
+from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
@@ -37,6 +38,8 @@ ALL_REPLAYED: Final = 200
 """The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
 the same stage; every tenth is replayed nevertheless."""
 
+ASSUMED_CONFIDENCE: Final = 0.5
+"""The most confidence in the class of a divergence that was not replayed."""
 
 ALL_ALONE: Final = 20
 """The number of derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly."""
@@ -98,6 +101,20 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
     )
 
 
+def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]]) -> None:
+    """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
+    for number, (divergence, group) in enumerate(zip(divergences, groups, strict=True)):
+        for found, outputs, _, like in group:
+            is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
+            if like is not None:
+                is_sound &= number >= ALL_REPLAYED and found.field == divergence.field and outputs is None
+                is_sound &= found.is_assumed and not found.is_replayed and found.stage == like.divergence.stage
+            elif found.is_replayed and found.field.startswith("stage."):
+                is_sound &= outputs is not None and found.field == f"stage.{found.stage}" and not found.is_assumed
+            if not is_sound:
+                raise InternalError(f"divergence {number} has the evidence of another one, and does not say so")
+
+
 def find_position(columns: Columns, candidate: int, step: int) -> Positions:
     """Return the position before a step of a candidate."""
     return take_position(positions_of(select_candidates(columns, np.array([candidate]))), step)
@@ -138,18 +155,20 @@ class Explainer:
         itself, and one for the machinery if the step differs in another way in its batch.
         """
         seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
-        replayed = []
+        groups = []
         for i, divergence in enumerate(divergences):
             has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
             alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
             if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
                 ((stage, like),) = alike.items()
-                replayed.append(Replayed(msgspec.structs.replace(divergence, stage=stage), like=like))
+                assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True)
+                groups.append([Replayed(assumed, like=like)])
                 continue
             found = self._replay(divergence)
             alike.setdefault(found[0].divergence.stage, found[0])
-            replayed += found
-        return replayed
+            groups.append(found)
+        _check_evidence(divergences, groups)
+        return [each for group in groups for each in group]
 
     def _replay(self, divergence: Divergence) -> list[Replayed]:
         if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):
@@ -306,7 +325,8 @@ class Explainer:
         """Return the class of one divergence."""
         if replayed.like is not None:
             found = self.classify(replayed.like)
-            return found._replace(evidence=f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}")
+            evidence = f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}"
+            return found._replace(evidence=evidence, confidence=min(found.confidence, ASSUMED_CONFIDENCE))
         divergence = replayed.divergence
         around = find_surroundings(
             divergence,

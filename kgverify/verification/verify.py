@@ -32,6 +32,15 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
+from kgverify.verification.planted_runs import (
+    RememberingEngine,
+    check_attribution,
+    check_consistency,
+    check_numbers,
+    plant_in_recorded,
+    plant_in_repetition,
+    plant_in_verification,
+)
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.version import __version__
@@ -63,12 +72,16 @@ def verify(
     lockstep: bool = False,
     check_determinism: bool = True,
     score_error: float | None = None,
+    tests_itself: bool = True,
     phase: Phase = silent_phase,
 ) -> Verification:
     """Run both pipelines and compare their steps. score_error: of the actual side, accepted instead of the judge's bound.
 
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
+
+    Before AGREE is given, the comparison must see changes planted in all that it compared, unless it `tests_itself` not;
+    InternalError if it does not see one.
     """
     traces, is_deterministic = zip(
         *(
@@ -80,10 +93,13 @@ def verify(
     determinism = Determinism(*is_deterministic)
     comparer = Comparer(*traces, score_error=score_error)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
+    remembered = RememberingEngine(actual.engine)
     if stepper is not None:
         comparison, views = compare_in_lockstep(stepper, comparer)
     else:
-        comparison, views = follow_near_ties(comparer, comparer.compare(), run, actual, phase)
+        comparison, views = follow_near_ties(
+            comparer, comparer.compare(), run, actual._replace(engine=remembered), phase
+        )
 
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
     explainer = Explainer(traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep)
@@ -94,16 +110,27 @@ def verify(
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
+    parts = [each.comparison for each in (comparer, stepper) if each is not None]
+    check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
+    if comparison.verdict is Verdict.AGREE and tests_itself:
+        if check_determinism:
+            plant_in_repetition(_is_same, traces[1].columns)
+        ranks = expected_rank, actual_rank
+        self_test = plant_in_verification(run, comparer, stepper, actual, remembered, ranks)
+        comparison = msgspec.structs.replace(comparison, self_test=self_test)
     attribution = None
     if causes and not lockstep and all(trace.rankings is not None for trace in traces):
         with phase("splitting the loss over the causes", 0):
             attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
-    outcomes = Outcomes(*(_count(trace.columns.candidates.outcome) for trace in traces))
+        check_attribution(attribution, traces[0], traces[1])
+    codes = [trace.columns.candidates.outcome for trace in traces]
+    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
+    check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
     report = build_report(
         _note_proofs(comparison, outcomes),
         traces[0].header,
         describe_environment(*traces),
-        _metrics(*traces),
+        metrics,
         determinism,
         lockstep=lockstep,
         causes=causes,
@@ -177,14 +204,19 @@ def compare_recorded(
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
-    outcomes = Outcomes(
-        *(_count(source.gather_column("outcome", np.arange(source.num_candidates))) for source in comparer.sources)
-    )
+    comparison = msgspec.structs.replace(comparison, divergences=divergences)
+    check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
+    if comparison.verdict is Verdict.AGREE:
+        self_test = plant_in_recorded(comparer, _compare_recorded_rankings)
+        comparison = msgspec.structs.replace(comparison, self_test=self_test)
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
+    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*comparer.sources)
+    check_numbers(outcomes, metrics, codes, [source.rankings for source in comparer.sources])
     report = build_report(
-        _note_proofs(msgspec.structs.replace(comparison, divergences=divergences), outcomes),
+        _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
         describe_environment(*comparer.sources),
-        _metrics(*comparer.sources),
+        metrics,
         Determinism(),
         causes=causes,
         outcomes=outcomes,

@@ -23,6 +23,7 @@ from kgverify.report.wording import (
     describe_location,
     describe_loss,
     describe_run,
+    describe_self_test,
     diff_command,
     make_visible,
     metric_rows,
@@ -66,6 +67,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_location,
     describe_loss,
     describe_run,
+    describe_self_test,
     value_lines,
 )
 
@@ -101,6 +103,7 @@ def summarize(report: ReportContent) -> dict[str, Any]:
         "level": report.level,
         "run": report.run,
         "coverage": report.coverage,
+        "self_test": report.self_test,
         "metrics": report.metrics,
         "num_divergences": len(report.divergences),
         "num_near_ties": len(report.near_ties),

@@ -23,6 +23,7 @@ from kgverify.report.wording import (
     describe_engine,
     describe_finding,
     describe_location,
+    describe_self_test,
     make_visible,
     value_lines,
 )
@@ -114,6 +115,8 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     lines += [Text(f"  note: {note}") for note in report.notes]
     if report.level is not None:
         lines.append(Text(f"  level: {report.level.value}"))
+    if report.self_test is not None:
+        lines.append(Text(f"  self-test: {describe_self_test(report)}"))
     return Group(*lines)
 
 

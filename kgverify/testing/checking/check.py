@@ -25,6 +25,7 @@ from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
+from kgverify.verification.self_test import run_self_test
 from kgverify.verification.verify import Verification, verify
 
 MOST_CONFIRMED: Final = 10
@@ -169,7 +170,7 @@ def verify_problems(
 
 def _verify(merged: Merged, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
-    return verify(merged.run, merged.expected, actual, lockstep=lockstep, check_determinism=False)
+    return verify(merged.run, merged.expected, actual, lockstep=lockstep, check_determinism=False, tests_itself=False)
 
 
 def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
@@ -229,6 +230,9 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
         expected, actual = batch.expected, replace(actual, rankings=rankings)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
+        if comparison.verdict is Verdict.AGREE and 0 in batch.indices:
+            # Once in a campaign: the code is the same for all batches.
+            run_self_test(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
         found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())

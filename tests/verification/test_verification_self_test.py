@@ -1,0 +1,256 @@
+"""Before AGREE is given, the comparison proves that it can still see, and a comparison that cannot gives no verdict."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from run_engines import ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline
+
+from kgverify.comparison import block, compare, equal_columns, locate, rankings, stored_columns
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.errors import InternalError
+from kgverify.report.render.terminal import report_text
+from kgverify.report.report import Report, encode_report
+from kgverify.runs.run import Run, build_trace, reference_pipeline
+from kgverify.trace.model import digests
+from kgverify.trace.model.columns import select_candidates
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.trace import Trace
+from kgverify.trace.write.encode import Clauses
+from kgverify.trace.write.writer import Storage, TraceWriter
+from kgverify.verification import lockstep
+from kgverify.verification.planted_runs import check_attribution, check_consistency, plant_in_repetition
+from kgverify.verification.self_test import check_digests
+from kgverify.verification.verify import compare_recorded, verify
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return countries_run()
+
+
+@pytest.fixture(scope="module")
+def trace(run: Run) -> Trace:
+    pipeline = reference_pipeline(run)
+    columns = pipeline.engine.prove(pipeline.draw_for(run))
+    return build_trace(run, pipeline.engine, columns, pipeline.rank_finite(run, columns.candidates))
+
+
+def verified(run: Run, **options: Any) -> Report:
+    pipeline = reference_pipeline(run)
+    return verify(run, pipeline, pipeline, check_determinism=False, **options).report
+
+
+def store(trace: Trace, path: Path, level: TraceLevel, shard_steps: int = 1 << 40) -> Path:
+    clauses, storage = Clauses(trace.facts, trace.fact_lines, trace.rules), Storage(level, shard_steps=shard_steps)
+    with TraceWriter(path, trace.header, trace.symbols, clauses=clauses, storage=storage) as writer:
+        for rows in np.array_split(np.arange(len(trace.columns.candidates.query)), 4):
+            writer.append(select_candidates(trace.columns, rows))
+        if trace.rankings is not None:
+            writer.set_rankings(trace.rankings)
+    return path
+
+
+@pytest.mark.parametrize("lockstep_", [False, True], ids=["free", "lockstep"])
+def test_agree_names_the_changes_that_were_seen(run: Run, lockstep_: bool):
+    report = verified(run, lockstep=lockstep_)
+    tested = report.self_test
+    assert report.verdict is Verdict.AGREE
+    assert tested is not None
+    assert tested.columns == 22
+    assert tested.perturbations > 4 * tested.columns
+    text = f"22 columns: {tested.perturbations:,} perturbations, all seen"
+    assert text in report_text(report)
+    assert msgspec.json.decode(encode_report(report))["self_test"] == msgspec.to_builtins(tested)
+
+
+def test_the_page_names_them_as_well(run: Run, tmp_path: Path):
+    pipeline = reference_pipeline(run)
+    verification = verify(run, pipeline, pipeline, check_determinism=False)
+    page = verification.report.with_traces(verification).to_html(tmp_path / "report.html").read_text()
+    assert "22 columns: " in page
+    assert "perturbations, all seen" in page
+
+
+@pytest.mark.parametrize("level", [TraceLevel.DIGESTS, TraceLevel.COMPACT, TraceLevel.STEPS])
+def test_traces_on_disk_are_tested_as_they_are_stored(trace: Trace, tmp_path: Path, level: TraceLevel):
+    first = store(trace, tmp_path / "a", level)
+    tested = [
+        compare_recorded(first, each).report.self_test
+        for each in (store(trace, tmp_path / "b", level), store(trace, tmp_path / "c", level, 60), trace)
+    ]
+    assert all(each is not None and each.columns > 6 for each in tested)
+    # The ends of files are places to change as well.
+    assert tested[1].perturbations > tested[0].perturbations
+
+
+def test_no_other_verdict_is_tested(run: Run):
+    def spoil(columns: Any) -> Any:
+        return columns._replace(steps=columns.steps._replace(choice=columns.steps.choice + 1))
+
+    report = verify(run, reference_pipeline(run), foreign_pipeline(run, ForeignEngine(run, spoil))).report
+    assert report.verdict is Verdict.DIVERGE
+    assert report.self_test is None
+
+
+class _Blind:
+    """Returns what a wrong edit returns in place of a function."""
+
+    @staticmethod
+    def to_the_last_value(x: np.ndarray, y: np.ndarray) -> bool:
+        return x.dtype == y.dtype and x[:-1].tobytes() == y[:-1].tobytes()
+
+    @staticmethod
+    def to_clauses(expected: Any, actual: Any, *rest: Any) -> Any:
+        return _locate(expected, actual._replace(resolvents=expected.resolvents), *rest)
+
+    @staticmethod
+    def to_scores(expected: np.ndarray, actual: np.ndarray, tolerance: float) -> tuple[bool, bool]:
+        return True, False
+
+    @staticmethod
+    def to_high_bits(values: np.ndarray) -> np.ndarray:
+        return _words(np.asarray(values).astype(np.int64) & 0xFF)
+
+    @staticmethod
+    def to_ends(self: Any, candidate: int) -> None:
+        return None
+
+    @staticmethod
+    def to_ranks(found: Any) -> Any:
+        return {}
+
+
+_locate, _words = locate.locate_difference, digests.words_of
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (equal_columns, "has_same_bytes", _Blind.to_the_last_value),
+        (equal_columns, "has_equal_scores", _Blind.to_scores),
+        (block, "locate_difference", _Blind.to_clauses),
+        (block.BlockComparer, "_compare_whole", _Blind.to_ends),
+        (digests, "words_of", _Blind.to_high_bits),
+        (rankings, "_by_group", _Blind.to_ranks),
+    ],
+)
+def test_a_comparison_that_does_not_see_gives_no_verdict(
+    run: Run, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any]
+):
+    check_digests.cache_clear()
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises(InternalError, match="self-test, so there is no verdict"):
+        verified(run)
+
+
+def test_what_lies_behind_near_ties_must_count(run: Run, monkeypatch: pytest.MonkeyPatch):
+    error = {"score_error": 1e-3} if "score_error" in (verify.__kwdefaults__ or {}) else {}
+    ties = foreign_pipeline(run, TieBreakingEngine(run, 1e-3))
+    right = verify(run, reference_pipeline(run), ties, check_determinism=False, **error).report
+    assert right.near_ties
+    assert right.self_test is not None
+    monkeypatch.setattr(lockstep, "_add", lambda comparison, found, **changes: comparison)
+    with pytest.raises(InternalError, match="behind a near-tie"):
+        verify(run, reference_pipeline(run), ties, check_determinism=False, **error)
+
+
+def test_rows_that_were_not_compared_are_missed(trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    paths = [store(trace, tmp_path / name, TraceLevel.STEPS) for name in "ab"]
+    pieces = stored_columns._split_column
+    monkeypatch.setattr(stored_columns, "PIECE_BYTES", 64)
+    monkeypatch.setattr(stored_columns, "_split_column", lambda *given: list(pieces(*given))[:-1])
+    with pytest.raises(InternalError, match="self-test"):
+        compare_recorded(*paths)
+
+
+def test_candidates_that_were_not_compared_are_missed(trace: Trace, monkeypatch: pytest.MonkeyPatch):
+    split = compare.Comparer._split
+    monkeypatch.setattr(
+        compare.Comparer,
+        "_split",
+        lambda self, *given: ((rows[:-1], others[:-1]) for rows, others in split(self, *given)),
+    )
+    with pytest.raises(InternalError, match="steps were compared"):
+        compare_recorded(trace, trace)
+
+
+def test_numbers_that_do_not_follow_are_refused(run: Run, trace: Trace):
+    def spoil(columns: Any) -> Any:
+        sums = columns.candidates.log_probability.copy()
+        sums[0] -= 300.0
+        return columns._replace(candidates=columns.candidates._replace(log_probability=sums))
+
+    verification = verify(run, reference_pipeline(run), foreign_pipeline(run, ForeignEngine(run, spoil)))
+    report = verification.report
+    assert report.attribution is not None
+    more = msgspec.structs.replace(report.attribution, actual=report.attribution.actual - 0.1)
+    with pytest.raises(InternalError, match="the shares of the loss"):
+        check_attribution(more, verification.expected, verification.actual)
+    fields = {name: getattr(report, name) for name in Comparison.__struct_fields__}
+    for changes, message in (
+        ({"verdict": Verdict.AGREE}, "AGREE with"),
+        ({"divergences": report.divergences * 2}, "a cause counts"),
+    ):
+        with pytest.raises(InternalError, match=message):
+            check_consistency(Comparison(**{**fields, **changes}), report.causes, [], has_engines=True)
+    with pytest.raises(InternalError, match="count as the same"):
+        plant_in_repetition(lambda first, second: True, trace.columns)
+
+
+def test_a_trace_that_declares_no_error_is_compared_without_one(trace: Trace, monkeypatch: pytest.MonkeyPatch):
+    comparer = compare.Comparer(trace, replace(trace))
+    comparer.score_tolerance = 1e-3
+    monkeypatch.setattr(compare, "Comparer", compare.Comparer)
+    from kgverify.verification.self_test import run_self_test
+
+    comparer.compare()
+    with pytest.raises(InternalError, match="the tolerance is"):
+        run_self_test(comparer)
+
+
+MUTANTS = tomllib.loads((ROOT / "tests/mutants/semantic/judge.toml").read_text())["mutant"]
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("judge")
+    for name in ("kgverify", "reference", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def judged(folder: Path, *options: str) -> int:
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'reference'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "tests/verification/judged_runs.py", *options]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("options", [(), ("--diverging",)], ids=["agreeing", "diverging"])
+def test_a_right_judge_passes_all_comparisons(copied: Path, options: tuple[str, ...]):
+    assert judged(copied, *options) == 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["what"])
+def test_a_mistake_in_the_judge_is_noticed(copied: Path, mutant: dict[str, str]):
+    path = copied / mutant["file"]
+    text = path.read_text()
+    assert text.count(mutant["old"]) == 1
+    path.write_text(text.replace(mutant["old"], mutant["new"]))
+    try:
+        assert judged(copied) or judged(copied, "--diverging")
+    finally:
+        path.write_text(text)
