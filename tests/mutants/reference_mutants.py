@@ -1,7 +1,7 @@
 """Wrong edits of the reference (semantic/reference.toml), tried on the judges of tests/reference/judges alone.
 
-Run it as a script to try all of them: `python tests/mutants/reference_mutants.py --jobs 2`. It prints the first judge that finds each,
-and exits with 1 if an edit passes. No mutant is ever run beside the compiled engine: kgverify is not even on the path of the processes.
+Run it as a script to try all of them: `python tests/mutants/reference_mutants.py --jobs 2`. It prints the first judge that finds
+each, and exits with 1 if an edit passes. No mutant runs beside the compiled engine: kgverify is not on the path of the processes.
 """
 
 import argparse

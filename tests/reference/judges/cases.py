@@ -183,7 +183,10 @@ def _recursive(rng: random.Random) -> Case:
 
 
 def _hub(rng: random.Random) -> Case:
-    """As many resolvents as the limit, or one more; those that are TRUE often lie beyond it."""
+    """As many resolvents as the limit, or one more; those that are TRUE often lie beyond it.
+
+    Sometimes other facts come first, so that ids exceed 255; sometimes all arguments are swapped.
+    """
     hub, goal, other = rng.sample(range(50), 3)
     limits = (
         None if rng.random() < 0.15 else (rng.randint(1, 5), rng.randint(1, 3), rng.randint(1, 9), rng.random() < 0.8)
@@ -203,7 +206,16 @@ def _hub(rng: random.Random) -> Case:
         rules.append(((other, "x", "y"), [(goal, "y", "x")] * rng.randint(1, 4)))
     queries: list[NamedAtom] = [(goal, centre, target), (goal, centre, "y"), (hub, centre, "y")]
     rng.shuffle(facts)
+    if limits is None and rng.random() < 0.5:
+        facts = [(other, 1000 + i, 1001 + i) for i in range(260)] + facts
+    if rng.random() < 0.4:
+        facts, queries = [_swap(atom) for atom in facts], [_swap(atom) for atom in queries]
+        rules = [(_swap(head), [_swap(atom) for atom in body]) for head, body in rules]
     return Case(facts, rules, queries, [], limits, [])
+
+
+def _swap(atom: NamedAtom) -> NamedAtom:
+    return atom[0], atom[2], atom[1]
 
 
 def _long(rng: random.Random) -> Case:

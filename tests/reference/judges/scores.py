@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 TOLERANCE: Final = 1e-9
 """The most that two computations in float64 differ, in proportion to the lengths of the vectors multiplied."""
-NUM_SYMBOLS: Final = 160
+NUM_SYMBOLS: Final = 500
 """Rows of each embedding, more than any generated program has symbols."""
 
 
