@@ -93,14 +93,15 @@ def main() -> int:
     parser.add_argument("--num", type=int, default=NUM_PROGRAMS, help="number of generated programs")
     arguments = parser.parse_args()
     mutants = read_mutants()
+    num_caught = 0
     with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(arguments.jobs) as pool:
-        trials = list(pool.map(lambda mutant: judge_reference(mutant, Path(kept), arguments.num), mutants))
-    for mutant, trial in zip(mutants, trials, strict=True):
-        by = "time" if trial.timed_out else ", ".join(trial.found) or "NOT FOUND"
-        print(f"{by}: {Path(mutant.file).name}: {mutant.what}")
-    num_caught = sum(trial.is_caught for trial in trials)
-    print(f"{num_caught} of {len(trials)} caught")
-    return 0 if num_caught == len(trials) else 1
+        trials = pool.map(lambda mutant: judge_reference(mutant, Path(kept), arguments.num), mutants)
+        for mutant, trial in zip(mutants, trials, strict=True):
+            num_caught += trial.is_caught
+            by = "time" if trial.timed_out else ", ".join(trial.found) or "NOT FOUND"
+            print(f"{by}: {Path(mutant.file).name}: {mutant.what}", flush=True)
+    print(f"{num_caught} of {len(mutants)} caught")
+    return 0 if num_caught == len(mutants) else 1
 
 
 if __name__ == "__main__":
