@@ -83,13 +83,15 @@ class _Symbols(NamedTuple):
         found = []
         for _ in range(rng.randint(0, 2)):
             goal = [self.atom(rng, VARIABLES[:3], 0.6) for _ in range(rng.choice((1, 1, 2, 2, 3, 4)))]
+            if rng.random() < 0.3:
+                goal = [(rng.choice(self.predicates), "x", "y"), (rng.choice(self.predicates), "y", rng.choice("xz"))]
             visited = [[self.atom(rng, VARIABLES[:2], 0.6)] for _ in range(rng.randint(0, 3))]
             visited += [goal[1:]] * (len(goal) > 1 and rng.random() < 0.5) + [goal[::-1]] * (rng.random() < 0.3)
             found.append(Position(rng.randrange(num_queries), goal, visited, rng.randrange(max_depth)))
         return found
 
 
-def _draw_rule(rng: random.Random, symbols: _Symbols) -> NamedRule:
+def _draw_rule(rng: random.Random, symbols: _Symbols, facts: list[NamedAtom]) -> NamedRule:
     p, q, r = (rng.choice(symbols.predicates) for _ in range(3))
     x, y, z = VARIABLES[:3]
     shape = rng.randrange(12)
@@ -105,6 +107,8 @@ def _draw_rule(rng: random.Random, symbols: _Symbols) -> NamedRule:
         return (p, x, x), [(q, x, y)]
     if shape == 6:
         return (p, x, y), [symbols.fact(rng), (q, y, x)]
+    if shape == 7 and facts:
+        return (p, x, y), [rng.choice(facts)]
     names = VARIABLES[: rng.randint(1, 5)]
     head = symbols.atom(rng, names[:2], 0.15)
     return head, [symbols.atom(rng, names, 0.15) for _ in range(rng.choice((1, 1, 2, 2, 3, 3, 4, 5)))]
@@ -129,9 +133,9 @@ def _draw_queries(
 
 def _random(rng: random.Random) -> Case:
     """Any facts and rules over few symbols."""
-    symbols = _Symbols.draw(rng, rng.choice((1, 2, 2, 3, 4, 5, 7)))
+    symbols = _Symbols.draw(rng, rng.choice((1, 2, 2, 3, 4, 5, 7, 18)))
     facts = [symbols.fact(rng) for _ in range(rng.choice((0, 1, 2, 4, 6, 9, 14)))]
-    rules = [_draw_rule(rng, symbols) for _ in range(rng.choice((0, 1, 2, 3, 4, 5, 7)))]
+    rules = [_draw_rule(rng, symbols, facts) for _ in range(rng.choice((0, 1, 2, 3, 4, 5, 7)))]
     queries = _draw_queries(rng, symbols, facts, rules)
     if facts and rng.random() < 0.3:
         facts.append(rng.choice(facts))
@@ -189,23 +193,25 @@ def _hub(rng: random.Random) -> Case:
     """
     hub, goal, other = rng.sample(range(50), 3)
     limits = (
-        None if rng.random() < 0.15 else (rng.randint(1, 5), rng.randint(1, 3), rng.randint(1, 9), rng.random() < 0.8)
+        None if rng.random() < 0.25 else (rng.randint(1, 5), rng.randint(1, 3), rng.randint(1, 9), rng.random() < 0.8)
     )
     most = (limits or DEFAULTS)[2]
-    num = most + rng.choice((-1, 0, 1, 1, 2))
+    num = max(1, most + rng.choice((-1, 0, 1, 1, 2)))
     constants = rng.sample(range(50, 50 + num + 20), num + 3)
     centre, target, *leaves = constants
     facts: list[NamedAtom] = [(hub, centre, leaf) for leaf in leaves[:num]]
-    facts += [(other, leaf, target) for leaf in leaves[: num - 1 : -1] + leaves[num - 1 : num] * rng.randint(0, 1)]
-    facts += [(other, leaves[0], target)] * (rng.random() < 0.2) + [(other, rng.choice(leaves), target)] * (
-        rng.random() < 0.5
+    facts += [(other, leaf, target) for leaf in leaves[num:]]  # which lead nowhere
+    proofs = rng.choice(
+        ([], leaves[num - 1 : num], leaves[num - 1 : num], leaves[num - 2 : num], rng.sample(leaves[:num], 1))
     )
+    facts += [(other, leaf, target) for leaf in proofs]
     rules: list[NamedRule] = [((goal, "x", "y"), [(hub, "x", "z"), (other, "z", "y")])]
     rules += [((hub, "x", "y"), [(goal, "x", "y"), (goal, "y", "x")] * rng.randint(1, 2))] * rng.randint(0, 2)
     if rng.random() < 0.5:
         rules.append(((other, "x", "y"), [(goal, "y", "x")] * rng.randint(1, 4)))
     queries: list[NamedAtom] = [(goal, centre, target), (goal, centre, "y"), (hub, centre, "y")]
-    rng.shuffle(facts)
+    if rng.random() < 0.5:
+        rng.shuffle(facts)  # else the last leaf, which alone may be TRUE, has the highest id
     if limits is None and rng.random() < 0.5:
         facts = [(other, 1000 + i, 1001 + i) for i in range(260)] + facts
     if rng.random() < 0.4:
