@@ -49,7 +49,7 @@ class Trial(NamedTuple):
 
     @property
     def is_caught(self) -> bool:
-        """Whether anything was noticed."""
+        """True if anything was noticed."""
         return bool(self.found) or self.timed_out
 
 

@@ -27,7 +27,7 @@ from kgverify.program.atoms import Variable
 from kgverify.testing.problems.decode import draw_problems
 
 NUM_PROGRAMS = int(os.environ.get("KGVERIFY_JUDGED", "1000"))
-"""Programs that each judge gets; the figures of docs/fuzzing.md are of 10,000."""
+"""Programs that each judge gets."""
 
 ANSWERS = Path(__file__).parent / "provability.pl"
 MOST_INFERENCES = 1_000_000

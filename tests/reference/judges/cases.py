@@ -187,7 +187,7 @@ def _recursive(rng: random.Random) -> Case:
 
 
 def _hub(rng: random.Random) -> Case:
-    """As many resolvents as the limit, or one more; those that are TRUE often lie beyond it.
+    """Draw a hub: it gives as many resolvents as the limit, or one more, and those that are TRUE often lie beyond it.
 
     Sometimes other facts come first, so that ids exceed 255; sometimes all arguments are swapped.
     """

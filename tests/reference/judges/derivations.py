@@ -41,7 +41,7 @@ FIELDS: Final = (
     "depth",
     "outcome",
 )
-"""What Prolog answers for each step, in its order."""
+"""The parts of Prolog's answer for each step, in its order."""
 
 Answer = Any
 """Parsed JSON."""
