@@ -11,7 +11,7 @@ import kgreference
 
 Labels = tuple[int, int, int]
 
-MOST_ROWS: Final = 1 << 15
+MOST_ROWS: Final = 1 << 13
 
 
 def has_clingo() -> bool:
