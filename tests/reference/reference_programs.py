@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kgreference import Atom, Corrupter, Goal, Program, Rule, Variable, canonical, variable
+from kgreference import Atom, Corrupter, Program, Rule, Variable, canonical, variable
 
 ATOM = re.compile(r"\s*(\w+)\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
 
@@ -77,12 +77,6 @@ def random_program(rng: random.Random) -> Program:
         facts,
         rules,
     )
-
-
-def random_goal(rng: random.Random, program: Program) -> Goal:
-    terms = list(range(len(program.constants))) * 2 + [variable(number) for number in range(3)]
-    num_atoms = rng.randint(1, 4)
-    return canonical(tuple(random_atom(rng, len(program.predicates), terms) for _ in range(num_atoms)))
 
 
 class Dataset(NamedTuple):

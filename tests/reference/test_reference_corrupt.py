@@ -2,13 +2,19 @@
 
 import itertools
 from collections import Counter
+from itertools import islice
 
 import pytest
+from judges import draws
 from reference_programs import program_of
 
 from kgreference import HEAD, TAIL, Atom, Corrupter, Program, mix
 
 NAMES = [f"c{number}" for number in range(30)]
+
+
+SPLITMIX64 = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+"""The published sequence for the seed 1234567."""
 
 
 @pytest.fixture
@@ -17,18 +23,21 @@ def program():
 
 
 def test_the_mixer_is_splitmix64():
-    # The published sequence of splitmix64 for the seed 1234567.
     gamma = 0x9E3779B97F4A7C15
-    expected = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-    assert [mix(1234567 + n * gamma) for n in range(5)] == expected
+    states = [(1234567 + n * gamma) % 2**64 for n in range(5)]
+    assert [mix(state) for state in states] == [draws.mix(state) for state in states] == SPLITMIX64
     assert mix(0) == 0xE220A8397B1DCDAF
     assert mix(2**64) == mix(0)
+
+
+@pytest.mark.parametrize(
+    "num", [50, pytest.param(1000, marks=pytest.mark.deep), pytest.param(10_000, marks=pytest.mark.exhaustive)]
+)
+def test_every_draw_is_the_one_that_the_definition_gives_in_plain_integers(num):
+    seen = Counter()
+    assert draws.judge_draws(list(islice(draws.draw_cases(1), num)), seen) == []
+    assert seen["draws"] > 5 * num
+    assert not [name for name, count in seen.items() if count < num // 50], seen
 
 
 def test_the_drawn_entities_have_the_least_priorities(program):

@@ -1,9 +1,14 @@
 """Ranks and metrics, by hand and against PyKEEN's own."""
 
+import math
 import random
 import warnings
+from collections import Counter
+from fractions import Fraction
+from itertools import islice
 
 import pytest
+from judges import ranks as judge
 
 from kgreference import Outcome, Ranks, metrics, rank, ranking_score
 
@@ -36,6 +41,17 @@ def test_a_nan_score_is_refused(scores):
 def test_a_negative_tolerance_is_refused():
     with pytest.raises(ValueError, match="tolerance"):
         rank(0.0, [], tolerance=-1.0)
+
+
+@pytest.mark.parametrize(
+    "num", [300, pytest.param(10_000, marks=pytest.mark.deep), pytest.param(100_000, marks=pytest.mark.exhaustive)]
+)
+def test_ranks_and_metrics_are_those_of_exact_fractions(num):
+    seen = Counter()
+    assert judge.judge_ranks(list(islice(judge.draw_rankings(1), num)), seen) == []
+    assert seen["ranks"] == num
+    assert seen.pop("refused") == 4
+    assert not [name for name, count in seen.items() if count < num // 500], seen
 
 
 def test_metrics_are_means_over_head_tail_and_both():
@@ -105,3 +121,27 @@ def test_metric_keys_are_known_to_pykeen():
     for key, (side, rank_type, metric) in parsed.items():
         assert key.startswith(f"{side}.{rank_type}.")
         assert metric.startswith("hits_at_" if "hits" in key else "inverse_harmonic_mean_rank")
+
+
+@pytest.mark.deep
+def test_ranks_at_the_edge_of_the_tolerance_are_those_of_pykeen_where_what_is_within_it_is_made_equal():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("pykeen")
+        import torch
+        from pykeen.evaluation.ranks import Ranks as PyKEENRanks
+
+        num_tied = 0
+        for ranking in islice(judge.draw_rankings(2), 2000):
+            true_score, tolerance = Fraction(ranking.true_score), Fraction(ranking.tolerance)
+            snapped = [
+                ranking.true_score if abs(Fraction(score) - true_score) < tolerance else score
+                for score in ranking.scores
+            ]
+            scores = torch.tensor([[ranking.true_score, *snapped]], dtype=torch.float64)
+            theirs = PyKEENRanks.from_scores(true_score=scores[:, :1], all_scores=scores)
+            expected = tuple(Fraction(float(getattr(theirs, rank_type))) for rank_type in Ranks._fields)
+            assert rank(*ranking) == tuple(map(float, expected))
+            assert judge.rank(ranking) == expected
+            num_tied += not math.isclose(expected[0], expected[2])
+    assert num_tied > 200

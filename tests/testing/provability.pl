@@ -1,19 +1,27 @@
-% What `resolvents.pl` answers, and whether a goal can be proved within so many steps:
+% Whether a goal can be proved within so many steps, by any choice:
 %
-%   index.                                       -> the number of clauses; what is loaded is made ready for `prove`
+%   load(Clauses).                               Clauses: a list of c(Head, Body)    -> the number of clauses
 %   prove(Query, Excluded, Depth, Inferences).   -> 1: it can, 0: it cannot, -1: not decided within so many inferences
 %
-% A step resolves the first atom with a clause. A ground atom that is a fact, and not excluded, is proved without a step, unless
-% it is the query.
-
-:- discontiguous(answer/2).
-:- include('../reference/resolvents.pl').
+% An atom is [Predicate, First, Second]. A step resolves the first atom with a clause. A ground atom that is a fact, and not excluded,
+% is proved without a step, unless it is the query.
 
 :- dynamic(clause_of/4).
 
-answer(index, Count) :-
+main :-
+    prompt(_, ''),
+    repeat,
+    read(Request),
+    (   Request == end_of_file
+    ->  !
+    ;   answer(Request, Answer),
+        print(Answer), nl, flush_output,
+        fail
+    ).
+
+answer(load(Clauses), Count) :-
     retractall(clause_of(_, _, _, _)),
-    forall(clause_of([P, A, B], Body), assertz(clause_of(P, A, B, Body))),
+    forall(member(c([P, A, B], Body), Clauses), assertz(clause_of(P, A, B, Body))),
     aggregate_all(count, clause_of(_, _, _, _), Count).
 answer(prove(Query, Excluded, Depth, Inferences), Decided) :-
     call_with_inference_limit(provable(Query, Excluded, Depth), Inferences, Result),

@@ -1,0 +1,108 @@
+"""Wrong edits of the reference (semantic/reference.toml), tried on the judges of tests/reference/judges alone.
+
+Run it as a script to try all of them: `python tests/mutants/reference_mutants.py --jobs 2`. It prints the first judge that finds
+each, and exits with 1 if an edit passes. No mutant runs beside the compiled engine: kgverify is not on the path of the processes.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LIST: Final = Path(__file__).with_name("semantic") / "reference.toml"
+NUM_PROGRAMS: Final = 1200
+"""Generated programs on which a mutant is tried."""
+MOST_SECONDS: Final = 300
+
+
+class ReferenceMutant(NamedTuple):
+    """An edit of one file: ``old`` occurs in it once."""
+
+    file: str
+    old: str
+    new: str
+    what: str
+
+    def apply(self, root: Path) -> None:
+        """Edit the file below a folder."""
+        path = root / self.file
+        source = path.read_text()
+        num = source.count(self.old)
+        if num != 1:
+            raise ValueError(f"{self.file} must hold {self.old!r} once, found {num} times")
+        path.write_text(source.replace(self.old, self.new))
+
+
+class Trial(NamedTuple):
+    """The judge that found a mutant, with its first finding; ``timed_out`` where they did not end."""
+
+    found: dict[str, str]
+    timed_out: bool = False
+
+    @property
+    def is_caught(self) -> bool:
+        """True if anything was noticed."""
+        return bool(self.found) or self.timed_out
+
+
+def read_mutants() -> list[ReferenceMutant]:
+    """Read the list."""
+    entries = tomllib.loads(LIST.read_text())["mutant"]
+    return [ReferenceMutant(each["file"], each["old"], each["new"], each["what"]) for each in entries]
+
+
+def judge_reference(mutant: ReferenceMutant | None, kept: Path, num: int = NUM_PROGRAMS) -> Trial:
+    """Run the judges on a copy of the reference with an edit (None: as it is); Prolog's answers are kept in a folder."""
+    with tempfile.TemporaryDirectory(prefix="kgreference-") as name:
+        copy = Path(name)
+        shutil.copytree(ROOT / "reference", copy / "reference", ignore=shutil.ignore_patterns("__pycache__"))
+        if mutant is not None:
+            mutant.apply(copy)
+        path = [str(copy / "reference"), str(ROOT / "tests" / "reference")]
+        command = [sys.executable, "-m", "judges", "--num", str(num), "--kept", str(kept), "--stop"]
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=copy,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                timeout=MOST_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Trial({}, timed_out=True)
+    if ended.returncode not in (0, 1) or "Traceback" in ended.stderr:
+        raise RuntimeError(f"the judges broke: {ended.stderr}")
+    results = [json.loads(line) for line in ended.stdout.splitlines()]
+    return Trial({result["judge"]: result["first"] for result in results if result["wrong"]})
+
+
+def main() -> int:
+    """Try all mutants."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--num", type=int, default=NUM_PROGRAMS, help="number of generated programs")
+    arguments = parser.parse_args()
+    mutants = read_mutants()
+    num_caught = 0
+    with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(arguments.jobs) as pool:
+        trials = pool.map(lambda mutant: judge_reference(mutant, Path(kept), arguments.num), mutants)
+        for mutant, trial in zip(mutants, trials, strict=True):
+            num_caught += trial.is_caught
+            by = "time" if trial.timed_out else ", ".join(trial.found) or "NOT FOUND"
+            print(f"{by}: {Path(mutant.file).name}: {mutant.what}", flush=True)
+    print(f"{num_caught} of {len(mutants)} caught")
+    return 0 if num_caught == len(mutants) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Every wrong edit of the reference is found by a judge that is not the compiled engine."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from reference_mutants import ROOT, ReferenceMutant, judge_reference, read_mutants
+
+MUTANTS = read_mutants()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Prolog's answers, which are the same for every mutant."""
+    pytest.importorskip("clingo")
+    if shutil.which("swipl") is None:
+        if os.environ.get("CI"):
+            pytest.fail("swipl is not installed")
+        pytest.skip("swipl is not installed")
+    return tmp_path_factory.mktemp("answers")
+
+
+def test_every_edit_applies_once_and_none_is_listed_twice() -> None:
+    for mutant in MUTANTS:
+        source = (ROOT / mutant.file).read_text()
+        assert source.count(mutant.old) == 1, mutant
+        assert mutant.old != mutant.new
+        compile(source.replace(mutant.old, mutant.new), mutant.file, "exec")
+    assert len({mutant[:3] for mutant in MUTANTS}) == len({mutant.what for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.deep
+def test_the_reference_as_it_is_passes_every_judge(kept: Path) -> None:
+    assert not judge_reference(None, kept).is_caught
+
+
+@pytest.mark.sample(1, deep=10)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{Path(mutant.file).stem}: {mutant.what}")
+def test_a_judge_finds_the_edit(mutant: ReferenceMutant, kept: Path) -> None:
+    assert judge_reference(mutant, kept).is_caught
