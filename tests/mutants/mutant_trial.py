@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final
@@ -127,7 +128,7 @@ def _prepare_process(folder: str) -> None:
         pages = int(file.read().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE_MEMORY,) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = folder
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def _start_clock(more: float = 0.0) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import types
@@ -250,7 +251,7 @@ def _enter_copy(mutant: SemanticMutant | None, folder: Path, *, has_tests: bool 
     own = (str(ROOT), str(ROOT / "reference"), str(Path(__file__).parent))
     sys.path[:] = [str(root), str(root / "reference"), *(path for path in sys.path if path not in own)]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
-    os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+    os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(folder)
     # Workers that a command starts would run the script that started this process.
     sys.modules["__main__"] = types.ModuleType("__main__")
     importlib.invalidate_caches()
