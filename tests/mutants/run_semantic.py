@@ -110,9 +110,14 @@ def _original(
         task = Task(partial(run_commands, None, chosen, {}), lambda answer, code, seconds: found.extend(answer or ()))
         run_tasks([task], 1)
         is_sound = {command.name: command.is_sound for command in chosen}
+        for each in found:
+            print(
+                f"original {each.seconds:6.1f} s  {each.command}: {each.code} {each.verdict} {' '.join(each.stages)}",
+                flush=True,
+            )
         wrong = [each for each in found if each.code != (0 if is_sound.get(each.command) else 1)]
         if wrong or len(found) < len(chosen):
-            raise SystemExit(f"the original: {wrong or 'a command did not run'}")
+            raise SystemExit(f"wrong on the original: {wrong or 'a command did not run'}")
         result = SemanticResult(
             digest=digest, mutant="original", list="", file="", status=SILENT, outcomes=tuple(found)
         )
