@@ -12,8 +12,8 @@ from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates, join_candidates
 from kgverify.trace.model.digests import candidate_keys
-from kgverify.trace.read.data_file import DataFile
-from kgverify.trace.read.trace_file import check_alike, check_root, open_journal_file, open_shard, read_trace
+from kgverify.trace.read.data_file import DataFile, open_journal_file, open_shard
+from kgverify.trace.read.trace_file import check_alike, check_root, read_trace
 
 WHOLE, UNFINISHED, DAMAGED = "whole", "unfinished", "damaged"
 

@@ -30,8 +30,8 @@ from kgverify.trace.maintain.check import UNFINISHED, WHOLE, check_trace
 from kgverify.trace.maintain.salvage import Salvage, salvage
 from kgverify.trace.model.levels import Packing, level_of, packing_of
 from kgverify.trace.model.schema import Arrays
-from kgverify.trace.read.data_file import DataFile
-from kgverify.trace.read.trace_file import SHARED, check_root, check_same_run, open_shard, read_trace
+from kgverify.trace.read.data_file import DataFile, open_shard
+from kgverify.trace.read.trace_file import SHARED, check_root, check_same_run, read_trace
 from kgverify.trace.write.shards import write_shard
 
 

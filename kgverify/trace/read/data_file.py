@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
+from kgverify.trace.files.journal import journal_name, load_journal
+from kgverify.trace.files.manifest import Shard, ShardError, find_shard
 from kgverify.trace.hdf5.reading import describe_arrays, load_arrays, load_unknown, locate_arrays
 from kgverify.trace.hdf5.stored_array import ChunkCache, StoredArray, open_again, read_chunk, read_rows, take_rows
 from kgverify.trace.model.columns import (
@@ -377,6 +379,38 @@ class DataFile:
                     where=f"{self.path}:{group}",
                     fix="write one row for each in every column",
                 )
+
+
+def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None = None) -> DataFile:
+    """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
+    path = find_shard(folder, shard)
+    file = DataFile(path, cache)
+    stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
+    if stored != [index]:
+        raise ShardError(
+            f"found {stored}, expected [{index}]",
+            name=shard.name,
+            reason="misplaced",
+            where=f"{path}:shard/index",
+            fix="put every shard in its place",
+            index=stored[0] if stored else None,
+        )
+    if (size := path.stat().st_size) != shard.size:
+        raise UserError(f"takes {size} bytes, expected {shard.size}", where=str(path), fix=RECORD_AGAIN)
+    found, expected = (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)
+    if found != expected:
+        raise UserError(
+            f"candidates and steps are {found}, expected {expected} from the manifest",
+            where=str(path),
+            fix=RECORD_AGAIN,
+        )
+    return file
+
+
+def open_journal_file(folder: Path, index: int) -> DataFile | None:
+    """Open the batches that an unfinished recording appended since its last shard, in memory; None without batches."""
+    arrays = load_journal(folder, index)
+    return None if arrays is None else DataFile(folder / journal_name(index), arrays=arrays)
 
 
 class LazySequence(Sequence[_Item]):

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.files.journal import journal_name, load_journal
-from kgverify.trace.files.manifest import Shard, ShardError, check_shard, find_shard, read_manifest, render_hash
+from kgverify.trace.files.manifest import Shard, ShardError, check_shard, read_manifest, render_hash
 from kgverify.trace.files.output_path import partial_of
 from kgverify.trace.hdf5.stored_array import ChunkCache
 from kgverify.trace.model.columns import (
@@ -29,7 +28,14 @@ from kgverify.trace.model.header import Header
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.schema import RECORD_AGAIN, Arrays
 from kgverify.trace.model.trace import Trace, join_unknown
-from kgverify.trace.read.data_file import DataFile, LazySequence, StoredDigests, lazy_names
+from kgverify.trace.read.data_file import (
+    DataFile,
+    LazySequence,
+    StoredDigests,
+    lazy_names,
+    open_journal_file,
+    open_shard,
+)
 
 SHARED: Final = ("header", "symbols/", "program/")
 """The datasets that every shard repeats."""
@@ -377,38 +383,6 @@ class TraceFile:
         self.files, self.shards = [file for file, _ in opened], tuple(shard for _, shard in opened)
         for number, file in enumerate(self.files, 1):
             check_alike(self.files[0], file, is_last=number == len(self.files))
-
-
-def open_shard(folder: Path, index: int, shard: Shard, cache: ChunkCache | None = None) -> DataFile:
-    """Open a shard of a folder. ShardError if it is missing or misplaced; UserError if it contradicts the manifest."""
-    path = find_shard(folder, shard)
-    file = DataFile(path, cache)
-    stored = file.small("shard/index").tolist() if "shard/index" in file.stored else None
-    if stored != [index]:
-        raise ShardError(
-            f"found {stored}, expected [{index}]",
-            name=shard.name,
-            reason="misplaced",
-            where=f"{path}:shard/index",
-            fix="put every shard in its place",
-            index=stored[0] if stored else None,
-        )
-    if (size := path.stat().st_size) != shard.size:
-        raise UserError(f"takes {size} bytes, expected {shard.size}", where=str(path), fix=RECORD_AGAIN)
-    found, expected = (file.num_candidates, file.num_steps), (shard.num_candidates, shard.num_steps)
-    if found != expected:
-        raise UserError(
-            f"candidates and steps are {found}, expected {expected} from the manifest",
-            where=str(path),
-            fix=RECORD_AGAIN,
-        )
-    return file
-
-
-def open_journal_file(folder: Path, index: int) -> DataFile | None:
-    """Open the batches that an unfinished recording appended since its last shard, in memory; None without batches."""
-    arrays = load_journal(folder, index)
-    return None if arrays is None else DataFile(folder / journal_name(index), arrays=arrays)
 
 
 def check_same_run(first: DataFile, file: DataFile) -> None:
