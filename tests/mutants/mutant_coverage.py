@@ -71,6 +71,8 @@ class LineRecorder:
             sys.monitoring.use_tool_id(tool, "mutants")
             sys.monitoring.register_callback(tool, sys.monitoring.events.LINE, self._note)
             sys.monitoring.set_events(tool, sys.monitoring.events.LINE)
+            # Lines that an earlier recorder noted are disabled until then.
+            sys.monitoring.restart_events()
         else:
             tracers = {path: _tracer(lines) for path, lines in self._lines.items()}
 
