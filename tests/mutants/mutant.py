@@ -2,9 +2,10 @@
 
 import ast
 import hashlib
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -12,44 +13,31 @@ from mutant_edits import Edit, constant_edits, find_edits
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PARTS: Final = {
-    "reference": (
-        "reference/kgreference/corrupt.py",
-        "reference/kgreference/derivation.py",
-        "reference/kgreference/metric.py",
-        "reference/kgreference/model.py",
-        "reference/kgreference/policy.py",
-        "reference/kgreference/program.py",
-        "reference/kgreference/rank.py",
-        "reference/kgreference/step.py",
-        "reference/kgreference/terms.py",
-        "reference/kgreference/two_tower.py",
+    "reference": ("reference/kgreference",),
+    "compiled": ("kgverify/engines/compiled",),
+    "adapters": ("kgverify/engines/adapters", "kgverify/engines/reference"),
+    "comparison": ("kgverify/comparison",),
+    "verification": ("kgverify/verification",),
+    "evaluation": ("kgverify/evaluation", "kgverify/ranking"),
+    "trace": ("kgverify/trace/model", "kgverify/trace/read", "kgverify/trace/write", "kgverify/trace/hdf5"),
+    "testing": (
+        "kgverify/testing/checking",
+        "kgverify/testing/problems",
+        "kgverify/testing/shrinking",
+        "kgverify/testing/campaigns",
     ),
-    "compiled": (
-        "kgverify/engines/compiled/layout.py",
-        "kgverify/engines/compiled/program/tables.py",
-        "kgverify/engines/compiled/stages/choose.py",
-        "kgverify/engines/compiled/stages/match.py",
-        "kgverify/engines/compiled/stages/recycle.py",
-        "kgverify/engines/compiled/stages/resolve.py",
-        "kgverify/engines/compiled/state.py",
-        "kgverify/engines/compiled/tick/slots.py",
-        "kgverify/engines/compiled/tick/step_record.py",
-        "kgverify/engines/compiled/tick/tick.py",
+    "report": (
+        "kgverify/report/content.py",
+        "kgverify/report/derivations.py",
+        "kgverify/report/evaluation.py",
+        "kgverify/report/report.py",
+        "kgverify/report/steps.py",
     ),
-    "differ": (
-        "kgverify/comparison/align.py",
-        "kgverify/comparison/block.py",
-        "kgverify/comparison/classify.py",
-        "kgverify/comparison/comparable.py",
-        "kgverify/comparison/compare.py",
-        "kgverify/comparison/equal_columns.py",
-        "kgverify/comparison/locate.py",
-        "kgverify/comparison/rankings.py",
-        "kgverify/comparison/result.py",
-        "kgverify/comparison/step_view.py",
-    ),
+    "runs": ("kgverify/runs",),
 }
-"""The modules of each part."""
+"""The files and folders of each part: everything that a verdict or a reported number rests on."""
+UNPLANTABLE: Final = frozenset({"gluon.jit"})
+"""Decorators of functions that only one kind of GPU runs."""
 MOST_OF_A_FUNCTION: Final = 4
 MODULE: Final = "(module)"
 """The function name under which a constant of the module is filed."""
@@ -65,6 +53,7 @@ class Mutant:
     before:   edited lines, without indentation
     after:    the same lines with the edit made
     edit:     the edit and its position in the file
+    lines:    first and last line of the innermost statement that contains the edit, without the statements inside of it
     """
 
     path: str
@@ -73,6 +62,7 @@ class Mutant:
     before: str
     after: str
     edit: Edit
+    lines: tuple[int, int] = field(compare=False, default=(0, 0))
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -95,7 +85,16 @@ class Mutant:
 @cache
 def generate(part: str) -> tuple[Mutant, ...]:
     """Return every mutant of a part; of edits that read alike in one function, only the first."""
-    return tuple(mutant for path in PARTS[part] for mutant in _mutants_of_file(path))
+    return tuple(mutant for path in files_of(part) for mutant in _mutants_of_file(path))
+
+
+def files_of(part: str) -> list[str]:
+    """Return the modules of a part."""
+    files: list[Path] = []
+    for name in PARTS[part]:
+        path = ROOT / name
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return [str(file.relative_to(ROOT)) for file in files]
 
 
 def select(mutants: Sequence[Mutant]) -> list[Mutant]:
@@ -115,31 +114,65 @@ def sample(mutants: Sequence[Mutant], num: int) -> list[Mutant]:
 
 def _mutants_of_file(path: str) -> Iterator[Mutant]:
     source = _read(path)
-    original = compile(source, path, "exec", dont_inherit=True, optimize=0)
     seen = set()
-    for function, edit in _edits(ast.parse(source), source):
-        mutant = Mutant(path, function, edit.operator, *_lines(source, edit), edit)
-        if mutant.key in seen:
-            continue
-        seen.add(mutant.key)
-        try:
-            changed = compile(_apply(source, edit), path, "exec", dont_inherit=True, optimize=0)
-        except SyntaxError:
-            continue
-        if changed.co_consts != original.co_consts or changed.co_code != original.co_code:
+    for function, node, edit in _edits(ast.parse(source), source):
+        mutant = Mutant(path, function, edit.operator, *_lines(source, edit), edit, _statement(source, node, edit))
+        if mutant.key not in seen and _is_change(source, node, edit):
             yield mutant
+        seen.add(mutant.key)
 
 
-def _edits(tree: ast.Module, source: bytes) -> Iterator[tuple[str, Edit]]:
+def _edits(tree: ast.Module, source: bytes) -> Iterator[tuple[str, ast.stmt, Edit]]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            yield from ((node.name, edit) for edit in find_edits(source, node))
+            yield from ((node.name, node, edit) for edit in _edits_of(source, node))
         elif isinstance(node, ast.ClassDef):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef):
-                    yield from ((f"{node.name}.{method.name}", edit) for edit in find_edits(source, method))
+                    name = f"{node.name}.{method.name}"
+                    yield from ((name, method, edit) for edit in _edits_of(source, method))
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            yield from ((MODULE, edit) for edit in constant_edits(source, node.value))
+            yield from ((MODULE, node, edit) for edit in constant_edits(source, node.value))
+
+
+def _edits_of(source: bytes, node: ast.FunctionDef) -> Iterator[Edit]:
+    if not UNPLANTABLE & {ast.unparse(each) for each in node.decorator_list}:
+        yield from find_edits(source, node)
+
+
+def _is_change(source: bytes, node: ast.stmt, edit: Edit) -> bool:
+    """Return whether an edit of a function or constant can be compiled, and changes its code."""
+    assert node.end_lineno is not None
+    lines = source.splitlines(keepends=True)
+    begin, end = (sum(map(len, lines[:number])) for number in (node.lineno - 1, node.end_lineno))
+    changed = source[begin : edit.begin] + edit.text.encode() + source[edit.end : end]
+    prefix = b"if True:\n" if node.col_offset else b""
+    try:
+        return _constants(prefix + changed) != _constants(prefix + source[begin:end])
+    except SyntaxError:
+        return False
+
+
+@lru_cache(maxsize=2)
+def _constants(text: bytes) -> tuple[object, bytes]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        code = compile(text, "", "exec", dont_inherit=True)
+    return code.co_consts, code.co_code
+
+
+def _statement(source: bytes, node: ast.stmt, edit: Edit) -> tuple[int, int]:
+    line = source.count(b"\n", 0, edit.begin) + 1
+    spans = []
+    for each in ast.walk(node):
+        if isinstance(each, ast.stmt) and each.end_lineno is not None:
+            inner = getattr(each, "body", None) or getattr(each, "cases", None)
+            first = (
+                getattr(inner[0], "lineno", getattr(getattr(inner[0], "pattern", None), "lineno", 0)) if inner else 0
+            )
+            spans.append((each.lineno, max(each.lineno, first - 1) if first else each.end_lineno))
+    fitting = [span for span in spans if span[0] <= line <= span[1]]
+    return min(fitting, key=lambda span: (span[1] - span[0], span), default=(line, line))
 
 
 @cache

@@ -1,5 +1,6 @@
 """Planting a mutant in the running process: its code replaces that of the function, for everyone who refers to it."""
 
+import linecache
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -21,6 +22,9 @@ def plant(mutant: Mutant) -> None:
         return
     found = [each for each in _code_objects(code) if each.co_qualname == mutant.function]
     _find_function(vars(module), mutant.function).__code__ = found[-1]
+    # Triton's interpreter reads the source of kernels. An entry without a time is not compared with the file.
+    name, lines = str(ROOT / mutant.path), mutant.source().splitlines(keepends=True)
+    linecache.cache[name] = (len(lines), None, lines, name)
 
 
 def module_name(path: str) -> str:
@@ -44,6 +48,9 @@ def _find_function(namespace: dict[str, Any], qualified_name: str) -> FunctionTy
         found = found.fget
     elif isinstance(found, cached_property):
         found = found.func
+    elif hasattr(found, "rewritten_fn"):
+        found.rewritten_fn.pop(found.fn, None)
+        found = found.fn
     found = getattr(found, "__func__", found)
     found = getattr(found, "__wrapped__", found)
     assert isinstance(found, FunctionType), (qualified_name, found)

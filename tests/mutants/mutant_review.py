@@ -9,7 +9,7 @@ import msgspec
 from mutant import Mutant
 
 LIST: Final = Path(__file__).parent / "survivors.toml"
-REASONS: Final = ("equivalent: ", "unobservable: ")
+REASONS: Final = ("equivalent: ", "unobservable: ", "known hole: ")
 
 
 class Survivor(msgspec.Struct, frozen=True, kw_only=True):

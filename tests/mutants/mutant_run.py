@@ -1,41 +1,56 @@
-"""The trials of a part's mutants: one process collects tests and generates problems, and forks for each mutant."""
+"""The trials of mutants: one process collects the tests and generates problems, and forks for each test and mutant."""
 
 import contextlib
 import gc
+import importlib
 import io
 import os
-import signal
 import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import pytest
 from mutant import ROOT, Mutant
-from mutant_judges import DESELECTED, NUM_PROBLEMS, TESTS, NamedRound, make_rounds
-from mutant_trial import SURVIVED, Result, status_of, try_mutant
+from mutant_coverage import Coverage, RecordedTest, every_file, read_runs, source_hash
+from mutant_judges import NUM_PROBLEMS, NamedRound, make_rounds
+from mutant_plant import module_name
+from mutant_pool import Task, run_tasks
+from mutant_trial import KILLED, Result, TimedTest, record_test, status_of, try_mutant
 
-LONGEST: Final = 600.0
-"""Seconds of wall-clock time after which the trial of a mutant is ended."""
+MOST_KILLERS: Final = 3
+"""Tests that are tried first: those that killed most mutants of the function, and of the file."""
 
-DEFAULT_TIER: Final = "not deep and not exhaustive"
-DEEP_TIER: Final = "not exhaustive"
-"""Markers of the tests that judge."""
+TIERS: Final = {"default": "not deep and not exhaustive", "deep": "not exhaustive"}
+"""The markers of the tests that judge."""
 
 OnResult = Callable[[Result], None]
 """Called with each result."""
 
 
-class _Running(NamedTuple):
-    mutant: Mutant | None
-    process: ForkProcess
-    answer: "Connection[Any, Any]"
-    begun: float
+@dataclass(frozen=True)
+class Plan:
+    """The options of a run.
+
+    jobs:         processes at a time
+    tier:         a name of `TIERS`
+    tests:        the files and folders of the tests that judge, below `tests`; all of them if empty
+    coverage:     the file of recorded lines
+    num_problems: generated problems for each mutant of a prover; 0 where tests alone are to judge
+    test_seconds: tests of a mutant are tried until their times on the original add up to this
+    deadline:     nothing begins after this time (`time.monotonic`)
+    """
+
+    jobs: int
+    tier: str = "default"
+    tests: Sequence[str] = ()
+    coverage: Path = Path("mutants-coverage.jsonl")
+    num_problems: int = NUM_PROBLEMS
+    test_seconds: float = 60.0
+    deadline: float = float("inf")
 
 
 def read_results(path: Path) -> dict[str, Result]:
@@ -48,21 +63,14 @@ def read_results(path: Path) -> dict[str, Result]:
     return results
 
 
-def run_part(
-    part: str,
-    mutants: Iterable[Mutant],
-    num_jobs: int,
-    on_result: OnResult,
-    *,
-    num_problems: int = NUM_PROBLEMS,
-    markers: str = DEEP_TIER,
-    with_original: bool = True,
-) -> None:
-    """Try mutants of a part, `num_jobs` at a time.
+def run_mutants(mutants: dict[str, list[Mutant]], plan: Plan, on_result: OnResult, note: Callable[[str], None]) -> None:
+    """Try the mutants of some parts, `plan.jobs` at a time; first record the lines of tests that were not recorded.
 
-    The original is tried first: RuntimeError if it does not pass. `num_problems` is 0 where tests alone are to judge.
+    RuntimeError if no test passes, or generated problems detect the original.
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch reads it
+    # Kernels are judged in Triton's interpreter, whatever device there is.
+    os.environ["TRITON_INTERPRET"], os.environ["CUDA_VISIBLE_DEVICES"] = "1", ""
     import torch
     from hypothesis import HealthCheck, Phase, settings
 
@@ -76,95 +84,162 @@ def run_part(
         suppress_health_check=list(HealthCheck),
     )
     settings.load_profile("mutants")
-    tried = [*([None] if with_original else []), *mutants]
-    plugin = _Trials(part, tried, num_jobs, on_result, num_problems)
-    tests = [str(ROOT / "tests" / path) for path in TESTS[part]]
-    arguments = ["-o", "addopts=", "-p", "pytester", "-m", markers, "-s"]
-    arguments += ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    plugin = _Trials(mutants, plan, on_result, note)
+    arguments = [f"--rootdir={ROOT}", "-o", "addopts=", "-p", "pytester", "-m", TIERS[plan.tier], "-s"]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:benchmark", f"--ignore={ROOT / 'tests/mutants'}"]
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-    arguments += [f"--deselect=tests/{name}" for name in DESELECTED]
+    tests = [str(ROOT / "tests" / path) for path in plan.tests or [""]]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        code = pytest.main([f"--rootdir={ROOT}", *arguments, *tests], plugins=[plugin])
-    if plugin.failure:
-        raise RuntimeError(f"the original does not pass: {plugin.failure}")
-    if code != pytest.ExitCode.OK:
-        raise RuntimeError(f"the tests could not be collected:\n{output.getvalue()}")
+        pytest.main([*arguments, *tests], plugins=[plugin])
+    if plugin.failure or not plugin.has_run:
+        raise RuntimeError(plugin.failure or f"the tests could not be collected:\n{output.getvalue()}")
 
 
 class _Trials:
     """A plugin that replaces pytest's loop over the tests."""
 
     def __init__(
-        self, part: str, mutants: Sequence[Mutant | None], num_jobs: int, on_result: OnResult, num_problems: int
+        self, mutants: dict[str, list[Mutant]], plan: Plan, on_result: OnResult, note: Callable[[str], None]
     ) -> None:
-        self.part = part
-        self.mutants = mutants
-        self.num_jobs = num_jobs
-        self.on_result = on_result
-        self.num_problems = num_problems
+        self.mutants, self.plan, self.on_result, self.note = mutants, plan, on_result, note
         self.failure = ""
+        self.has_run = False
+
+    @pytest.hookimpl
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.note(f"not collected, and judges nothing: {report.nodeid}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        rounds = make_rounds(self.part, self.num_problems)
+        self.has_run = True
+        for path in every_file():
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module_name(path))
         gc.collect()
         gc.freeze()
-        waiting = list(reversed(self.mutants))
-        running: list[_Running] = []
-        while (waiting or running) and not self.failure:
-            while waiting and len(running) < self.num_jobs:
-                running.append(_start(waiting.pop(), rounds, session))
-            wait([each.process.sentinel for each in running], timeout=1.0)
-            for each in [each for each in running if _has_ended(each)]:
-                running.remove(each)
-                self._note(each)
-        for each in running:
-            _kill(each)
+        runs = _record(session.items, self.plan, self.note)
+        if not any(item.nodeid in runs for item in session.items):
+            self.failure = "no test was recorded"
+            return True
+        coverage = Coverage(runs[item.nodeid] for item in session.items if item.nodeid in runs)
+        items = {item.nodeid: item for item in session.items}
+        for part, mutants in self.mutants.items():
+            if not mutants or time.monotonic() > self.plan.deadline:
+                continue
+            rounds = make_rounds(part, self.plan.num_problems)
+            judging = _Judging(part, rounds, items, coverage, self.plan, self.on_result)
+            judging.try_original()
+            if judging.failure:
+                self.failure = f"the original does not pass: {judging.failure}"
+                return True
+            run_tasks(judging.tasks(mutants), self.plan.jobs, self.plan.deadline)
         return True
 
-    def _note(self, ended: _Running) -> None:
-        judge = None
-        if ended.answer.poll():
-            with contextlib.suppress(EOFError):
-                judge = ended.answer.recv()
-        ended.process.join()
-        status, judge = status_of(judge, ended.process.exitcode)
-        seconds = round(time.monotonic() - ended.begun, 2)
-        if ended.mutant is not None:
-            mutant = ended.mutant
-            self.on_result(
+
+def _record(items: Sequence[pytest.Item], plan: Plan, note: Callable[[str], None]) -> dict[str, RecordedTest]:
+    """Return the runs of tests, after those that are not in the file were run and added."""
+    runs = read_runs(plan.coverage, source_hash())
+    left = [item for item in items if item.nodeid not in runs]
+    num_done = 0
+
+    def end(item: pytest.Item, answer: Any, code: int | None, seconds: float) -> None:
+        nonlocal num_done
+        num_done += 1
+        status, lines = answer or (f"ended with {code}", {})
+        run = RecordedTest(test=item.nodeid, status=status, seconds=round(seconds, 3), lines=lines)
+        runs[run.test] = run
+        with plan.coverage.open("ab") as file:
+            file.write(msgspec.json.encode(run) + b"\n")
+        if num_done % 100 == 0 or num_done == len(left):
+            note(f"recorded {num_done}/{len(left)} tests")
+
+    def task(item: pytest.Item) -> Task:
+        return Task(
+            lambda folder, answer: record_test(item, folder, answer),
+            lambda answer, code, seconds: end(item, answer, code, seconds),
+        )
+
+    run_tasks(map(task, left), plan.jobs, plan.deadline)
+    counts = Counter(runs[item.nodeid].status for item in items if item.nodeid in runs)
+    note("tests: " + ", ".join(f"{num} {status}" for status, num in counts.most_common()))
+    for item in items:
+        if item.nodeid in runs and runs[item.nodeid].status not in ("passed", "passed, skipped"):
+            note(f"{runs[item.nodeid].status}, and judges nothing: {item.nodeid}")
+    return runs
+
+
+class _Judging:
+    """The trials of the mutants of one part. Tests that killed other mutants of a function are tried first."""
+
+    def __init__(
+        self,
+        part: str,
+        rounds: list[NamedRound],
+        items: dict[str, pytest.Item],
+        coverage: Coverage,
+        plan: Plan,
+        on_result: OnResult,
+    ) -> None:
+        self._part, self._rounds, self._items, self._coverage = part, rounds, items, coverage
+        self._plan, self._on_result = plan, on_result
+        self._killers: dict[tuple[str, ...], Counter[str]] = {}
+        self.failure = ""
+
+    def try_original(self) -> None:
+        """Set `failure` if the generated problems detect the original."""
+
+        def end(answer: Any, code: int | None, seconds: float) -> None:
+            status, judge = status_of(answer, code)
+            if status == KILLED:
+                self.failure = judge
+
+        if self._rounds:
+            run_tasks([Task(lambda folder, answer: try_mutant(None, self._rounds, [], folder, answer), end)], 1)
+
+    def tasks(self, mutants: Sequence[Mutant]) -> Iterator[Task]:
+        """Yield the trial of each mutant; what earlier trials found chooses the order of its tests."""
+        for mutant in mutants:
+            covering = self._coverage.tests_of(mutant)
+            yield self._task(mutant, self.order(mutant, covering), len(covering))
+
+    def order(self, mutant: Mutant, covering: Sequence[str]) -> list[TimedTest]:
+        """Return the tests to try: killers of mutants of the function and of the file, then from the fastest on."""
+        seconds = self._coverage.seconds
+        left = set(covering)
+        chosen: list[str] = []
+        for name in ((mutant.path, mutant.function), (mutant.path,)):
+            killers = [test for test, _ in self._killers.get(name, Counter()).most_common() if test in left]
+            chosen += killers[:MOST_KILLERS]
+            left -= set(chosen)
+        chosen += sorted(left, key=lambda test: (seconds[test], test))
+        tests, total = [], 0.0
+        for test in chosen:
+            total += seconds[test]
+            if total > self._plan.test_seconds and tests:
+                break
+            tests.append(TimedTest(self._items[test], seconds[test]))
+        return tests
+
+    def _task(self, mutant: Mutant, tests: list[TimedTest], num_covering: int) -> Task:
+        def end(answer: Any, code: int | None, seconds: float) -> None:
+            status, judge = status_of(answer, code)
+            if judge in self._items:
+                for name in ((mutant.path, mutant.function), (mutant.path,)):
+                    self._killers.setdefault(name, Counter())[judge] += 1
+            self._on_result(
                 Result(
                     digest=mutant.digest,
                     mutant=str(mutant),
-                    part=self.part,
+                    part=self._part,
+                    line=mutant.lines[0],
                     status=status,
                     judge=judge,
-                    seconds=seconds,
+                    seconds=round(seconds, 2),
+                    num_covering=num_covering,
+                    num_tried=len(tests),
                 )
             )
-        elif status != SURVIVED:
-            self.failure = f"{status} by {judge}"
 
-
-def _start(mutant: Mutant | None, rounds: list[NamedRound], session: pytest.Session) -> _Running:
-    context = get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=try_mutant, args=(mutant, rounds, session, send))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where a library keeps threads
-        process.start()
-    send.close()
-    return _Running(mutant, process, receive, time.monotonic())
-
-
-def _has_ended(running: _Running) -> bool:
-    if time.monotonic() - running.begun > LONGEST:
-        _kill(running)
-    return not running.process.is_alive()
-
-
-def _kill(running: _Running) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(running.process.pid or 0, signal.SIGKILL)
-    running.process.join()
+        return Task(lambda folder, answer: try_mutant(mutant, self._rounds, tests, folder, answer), end)

@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 import pytest
 from mutant import Mutant
+from mutant_coverage import PASSED, LineRecorder, every_file
 from mutant_judges import Crash, NamedRound
 from mutant_plant import plant
 
-MOST_SECONDS: Final = 20
-"""CPU seconds for one round of problems or one test; a mutant that takes longer has timed out."""
-NUM_QUICK: Final = 3
+MOST_SECONDS: Final = 20.0
+"""CPU seconds for one round of problems, and for one test beside ten times its own time; beyond, a mutant has timed out."""
+NUM_QUICK: Final = 1
 """Rounds of problems tried before the tests, since they kill most; the others come after the tests."""
 MORE_MEMORY: Final = 4 << 30
 """Bytes that a mutant may allocate beyond those of the process at its start."""
@@ -30,39 +31,80 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a trial.
 
     digest, mutant: identity and description of the mutant
+    part, line:     the part, and the first line of the statement
     status:         `KILLED`, `TIMED_OUT` or `SURVIVED`
     judge:          the test that killed it, or the number of generated problems tried, or its crash
     seconds:        wall-clock time
+    num_covering:   tests that execute its statement
+    num_tried:      those of them that fitted into the time of a mutant
     """
 
     digest: str
     mutant: str
     part: str
+    line: int = 0
     status: str
     judge: str
     seconds: float
+    num_covering: int = 0
+    num_tried: int = 0
 
 
-class _Failures:
-    """A plugin that records the first test to fail."""
+class TimedTest(msgspec.Struct, frozen=True):
+    """A test, and its time on the original."""
+
+    item: pytest.Item
+    seconds: float = 0.0
+
+
+class _Reports:
+    """A plugin that records the first test to fail, and the outcomes of all."""
 
     def __init__(self) -> None:
         self.first = ""
+        self.outcomes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.outcomes.append(report.outcome)
         if report.failed and not self.first:
             self.first = report.nodeid
 
 
 def try_mutant(
-    mutant: Mutant | None, rounds: Sequence[NamedRound], session: pytest.Session, answer: "Connection[Any, Any]"
+    mutant: Mutant | None,
+    rounds: Sequence[NamedRound],
+    tests: Sequence[TimedTest],
+    folder: str,
+    answer: "Connection[Any, Any]",
 ) -> None:
     """Plant a mutant in this process (nothing, for None) and send the judge that killed it; "" if it survives."""
-    _prepare_process()
+    _prepare_process(folder)
     if mutant is not None:
-        plant(mutant)
+        try:
+            plant(mutant)
+        except Exception as error:
+            # The module of a mutant with another constant cannot be imported.
+            answer.send(f"planting: {type(error).__name__}: {error}")
+            os._exit(0)
     few, many = rounds[:NUM_QUICK], rounds[NUM_QUICK:]
-    answer.send(_judge(few) or _run_tests(session) or _judge(many))
+    answer.send(_judge(few) or _run_tests(tests) or _judge(many))
+    answer.close()
+    os._exit(0)
+
+
+def record_test(item: pytest.Item, folder: str, answer: "Connection[Any, Any]") -> None:
+    """Run a test of the original; send its status and the lines that it executes."""
+    _prepare_process(folder)
+    reports = _Reports()
+    item.session.config.pluginmanager.register(reports)
+    recorder = LineRecorder(every_file())
+    recorder.start()
+    try:
+        item.session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+    finally:
+        lines = recorder.stop()
+    is_passed = set(reports.outcomes) == {PASSED}
+    answer.send((PASSED if is_passed else ", ".join(sorted({*reports.outcomes})), lines))
     answer.close()
     os._exit(0)
 
@@ -76,7 +118,8 @@ def status_of(judge: str | None, exit_code: int | None) -> tuple[str, str]:
     return KILLED, f"the process ended with {exit_code}"
 
 
-def _prepare_process() -> None:
+def _prepare_process(folder: str) -> None:
+    """Give this process a session, a temporary folder, limits of its own, and no input or output."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -85,12 +128,12 @@ def _prepare_process() -> None:
         pages = int(file.read().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE_MEMORY,) * 2)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
-def _start_clock() -> None:
+def _start_clock(more: float = 0.0) -> None:
     """Have the process killed unless this is called again in time."""
-    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS + more)
 
 
 def _judge(rounds: Sequence[NamedRound]) -> str:
@@ -105,15 +148,19 @@ def _judge(rounds: Sequence[NamedRound]) -> str:
     return ""
 
 
-def _run_tests(session: pytest.Session) -> str:
-    failures = _Failures()
-    session.config.pluginmanager.register(failures)
-    for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-        _start_clock()
+def _run_tests(tests: Sequence[TimedTest]) -> str:
+    if not tests:
+        return ""
+    reports = _Reports()
+    config = tests[0].item.config
+    config.pluginmanager.register(reports)
+    following = [each.item for each in tests[1:]]
+    for test, after in zip(tests, [*following, None], strict=True):
+        _start_clock(10 * test.seconds)
         try:
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            config.hook.pytest_runtest_protocol(item=test.item, nextitem=after)
         except BaseException as error:
-            return f"{item.nodeid}: {type(error).__name__}"
-        if failures.first:
-            return failures.first
+            return f"{test.item.nodeid}: {type(error).__name__}"
+        if reports.first:
+            return reports.first
     return ""

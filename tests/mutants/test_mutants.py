@@ -1,23 +1,33 @@
 """Mutants of our own checkers are killed or reviewed; a sample of them is tried here."""
 
 import ast
+import importlib
 import os
 import re
 import subprocess
 import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import mutant_trial
 import pytest
 from mutant import MODULE, PARTS, ROOT, Mutant, generate, select
-from mutant_edits import find_edits
+from mutant_coverage import PASSED, Coverage, LineRecorder, RecordedTest, read_runs
+from mutant_edits import Edit, find_edits
 from mutant_judges import NamedRound
 from mutant_plant import module_name, plant
+from mutant_pool import Task, run_tasks
 from mutant_review import LIST, Survivor, check_review, read_review
 from mutant_run import read_results
 from mutant_trial import KILLED, SURVIVED, TIMED_OUT, Result, status_of
+from semantic_mutant import check_lists, plant_copy, read_lists
+from semantic_trial import NOTICED, SILENT, WRONG, Command, Outcome, judge
+
+from kgverify.program.stages import Stage
 
 SOURCE = '''
 def clip(values: list[int], least: int = 0) -> list[int]:
@@ -89,7 +99,7 @@ def test_every_part_has_mutants_enough_each_with_a_name_of_its_own(mutants: dict
         assert len({each.digest for each in every}) == len(every)
         chosen = select(every)
         assert chosen == select(every[::-1])
-        assert len(chosen) >= 150, part
+        assert len(chosen) >= 100, part
         assert len({each.operator for each in chosen}) >= 10
         assert {each.path for each in chosen} == {each.path for each in every}
         assert all(each.before != each.after for each in every)
@@ -140,7 +150,7 @@ def outcome_of(mutant: Mutant, expression: str) -> object:
             ("a", "b"),
         ),
         (
-            "differ",
+            "comparison",
             "StepView.chosen",
             "return self.resolvents[self.choice].content if 0 <= self.choice < len(self.resolvents) else None",
             "return self.resolvents[self.choice].content if False else None",
@@ -172,7 +182,7 @@ def test_a_process_that_says_nothing_was_killed_by_the_mutant_or_by_the_clock():
     assert status_of(None, -11)[0] == KILLED
 
 
-def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch):
+def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(mutant_trial, "MOST_SECONDS", 0.2)
 
     def turn() -> bool:
@@ -181,7 +191,9 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
 
     context = get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=mutant_trial.try_mutant, args=(None, [NamedRound(16, turn)], None, send))
+    process = context.Process(
+        target=mutant_trial.try_mutant, args=(None, [NamedRound(16, turn)], [], str(tmp_path), send)
+    )
     process.start()
     process.join(timeout=120)
     assert not receive.poll()
@@ -189,7 +201,7 @@ def test_what_does_not_end_is_ended_by_the_clock(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_resumes_after_an_incomplete_line(tmp_path: Path):
-    result = Result(digest="ab", mutant="m", part="differ", status=KILLED, judge="t", seconds=1.0)
+    result = Result(digest="ab", mutant="m", part="comparison", status=KILLED, judge="t", seconds=1.0)
     path = tmp_path / "mutants.jsonl"
     assert read_results(path) == {}
     path.write_bytes(msgspec.json.encode(result) + b'\n{"digest": "cd", "mut')
@@ -198,7 +210,7 @@ def test_a_run_resumes_after_an_incomplete_line(tmp_path: Path):
 
 @pytest.mark.deep
 def test_a_list_is_checked_both_ways(mutants: dict[str, tuple[Mutant, ...]]):
-    first, second = mutants["differ"][:2]
+    first, second = mutants["comparison"][:2]
     entry = Survivor(**dict(zip(Survivor.__struct_fields__, (*first.key, "equivalent: so it is"), strict=True)))
     assert check_review([entry], [first], [first, second]) == []
     assert check_review([entry], [first, second], [first, second]) == [f"survived and is not explained: {second}"]
@@ -215,18 +227,139 @@ def test_every_entry_of_the_list_names_a_mutant_that_exists(mutants: dict[str, t
     assert check_review(entries, [], [each for every in mutants.values() for each in every]) == []
 
 
+def test_a_mutant_is_judged_by_the_tests_that_execute_its_statement():
+    runs = [
+        RecordedTest(test="quick", status=PASSED, seconds=0.1, lines={"a.py": f"{1 << 4 | 1 << 70:x}"}),
+        RecordedTest(test="slow", status=PASSED, seconds=9.0, lines={"a.py": f"{1 << 4:x}", "b.py": f"{1 << 5:x}"}),
+        RecordedTest(test="broken", status="failed", seconds=0.1, lines={"a.py": f"{1 << 4:x}"}),
+    ]
+    coverage = Coverage(runs)
+    mutant = Mutant("a.py", "f", "number", "x", "y", Edit("number", 0, 1, "y"), (4, 6))
+    assert coverage.tests_of(mutant) == ["quick", "slow"]
+    assert coverage.tests_of_lines([("a.py", 70)]) == ["quick"]
+    assert coverage.tests_of_lines([("b.py", 5), ("c.py", 1)]) == ["slow"]
+
+
+def test_the_statement_of_a_mutant_has_no_inner_statements():
+    mutants = generate("evaluation")
+    in_metric = [each for each in mutants if each.path == "kgverify/ranking/metric.py"]
+    assert in_metric
+    for mutant in in_metric:
+        first, last = mutant.lines
+        assert 0 < first <= last <= first + 6, mutant
+
+
+def test_lines_are_recorded_in_all_threads_until_the_recorder_stops():
+    path = "kgverify/runs/progress.py"
+    module = importlib.import_module(module_name(path))
+    first = module.silent_phase.__code__.co_firstlineno
+    recorder = LineRecorder([path])
+    recorder.start()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: module.silent_phase("", 1).__enter__()).result()
+    lines = recorder.stop()
+    assert int(lines[path], 16) >> first
+    recorder = LineRecorder([path])
+    recorder.start()
+    assert recorder.stop() == {}
+
+
+def test_lines_of_another_state_of_the_source_are_not_read(tmp_path: Path):
+    run = RecordedTest(test="t", status=PASSED, seconds=1.0, lines={})
+    path = tmp_path / "lines.jsonl"
+    assert read_runs(path, "before") == {}
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(run) + b'\n{"test": "u", "sta')
+    assert read_runs(path, "before") == {"t": run}
+    assert read_runs(path, "after") == {}
+
+
+def test_a_process_answers_crashes_or_is_not_begun_after_the_deadline():
+    ends: list[tuple[Any, int | None]] = []
+
+    def end(answer: Any, code: int | None, seconds: float) -> None:
+        ends.append((answer, code))
+
+    def answer(folder: str, pipe: Any) -> None:
+        # More than a pipe holds.
+        pipe.send("x" * (1 << 20) + str(Path(folder).is_dir()))
+
+    run_tasks([Task(answer, end), Task(lambda folder, pipe: os._exit(3), end)], 1)
+    assert [(text and text[-4:], code) for text, code in ends] == [("True", 0), (None, 3)]
+    run_tasks([Task(answer, end)], 1, deadline=0.0)
+    assert len(ends) == 2
+
+
+def test_every_semantic_mutant_applies_once_and_says_what_it_does():
+    found = read_lists()
+    assert check_lists(found, [stage.value for stage in Stage]) == []
+    assert sum(each.list == "recorder" for each in found) >= 40
+    page = (ROOT / "docs" / "mutants.md").read_text(encoding="utf-8")
+    (example,) = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["mutant"]
+    assert example["old"] in {each.old for each in found}
+
+
+def test_a_list_that_does_not_fit_the_source_is_refused():
+    found = read_lists()[0]
+    stale = msgspec.structs.replace(found, old="no such text anywhere")
+    empty = msgspec.structs.replace(found, new=found.old, what="a")
+    problems = check_lists([found, found, stale, empty, msgspec.structs.replace(found, stage="odd")], ["close"])
+    for text in ("listed twice", "found 0 times", "changes nothing", "lacks a description", "unknown stage 'odd'"):
+        assert any(text in problem for problem in problems), text
+
+
+def test_a_copy_differs_in_the_mutated_file_alone(tmp_path: Path):
+    mutant = read_lists()[0]
+    plant_copy(mutant, tmp_path / "tree")
+    changed = [
+        path.relative_to(tmp_path / "tree")
+        for path in (tmp_path / "tree").rglob("*.py")
+        if not path.samefile(ROOT / path.relative_to(tmp_path / "tree"))
+        and path.read_bytes() != (ROOT / path.relative_to(tmp_path / "tree")).read_bytes()
+    ]
+    assert changed == [Path(mutant.file)]
+    assert (ROOT / mutant.file).read_text().count(mutant.old) == 1
+
+
+def test_a_wrong_result_counts_as_noticed_only_if_the_exit_code_tells():
+    chosen = [Command("diff", ("diff",)), Command("fact-cap", ("diff --fault",), is_sound=False)]
+    sound = Outcome(command="diff", code=0, seconds=1.0, verdict="AGREE", numbers="{}")
+    faulty = Outcome(command="fact-cap", code=1, seconds=1.0, verdict="DIVERGE", stages=("match_facts",))
+    expected = {each.command: each for each in (sound, faulty)}
+    mutant = msgspec.structs.replace(read_lists()[0], stage="close")
+
+    def status(*outcomes: Outcome) -> tuple[str, str, str]:
+        found = judge(mutant, outcomes, chosen, expected, 1.0)
+        return found.status, found.by, found.named
+
+    replace = msgspec.structs.replace
+    assert status(sound, faulty) == (SILENT, "", "")
+    assert status(replace(sound, code=1, stages=("close",))) == (NOTICED, "diff", "close")
+    assert status(replace(sound, code=-9)) == (NOTICED, "diff", "")
+    assert status(replace(sound, numbers='{"mrr": 1}'), faulty) == (WRONG, "diff", "")
+    assert status(sound, replace(faulty, code=0, verdict="AGREE", stages=())) == (WRONG, "fact-cap", "")
+    assert status(sound, replace(faulty, stages=("prune",))) == (WRONG, "fact-cap", "prune")
+    assert status(sound, replace(faulty, code=70)) == (NOTICED, "fact-cap", "match_facts")
+    assert status(Outcome(command="import", code=70, seconds=0.0)) == (NOTICED, "import", "")
+
+
 @pytest.mark.exhaustive
-def test_a_sample_of_the_mutants_is_killed(tmp_path: Path):
-    command = [sys.executable, str(Path(__file__).parent / "run_mutants.py"), "--sample", "4", "--problems", "112"]
+@pytest.mark.parametrize(
+    ("script", "arguments", "last"),
+    [
+        ("run_mutants.py", ["--part", "evaluation", "--only", "ranking/metric.py", "--tests", "ranking"], "all"),
+        ("run_semantic.py", ["recorder", "--only", "one hash", "--fuzz-seconds", "2"], "recorder"),
+    ],
+)
+def test_a_few_mutants_are_tried(script: str, arguments: list[str], last: str, tmp_path: Path):
+    command = [sys.executable, str(Path(__file__).parent / script), *arguments, "--jobs", "2"]
     done = subprocess.run(
-        [*command, "--jobs", "2", "--results", str(tmp_path / "mutants.jsonl")],
-        cwd=ROOT,
+        [*command, "--results", str(tmp_path / "results.jsonl")],
+        cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^(\w+) +(\d+) +(\d+) +(\d+) +(\d+)$", done.stdout, re.MULTILINE)
-    assert [row[0] for row in rows] == list(PARTS)
-    assert all((int(row[1]), int(row[4])) == (4, 0) for row in rows)
+    assert re.search(rf"^{last} +[1-9]", done.stdout, re.MULTILINE), done.stdout

@@ -1,0 +1,160 @@
+"""The lines of the modules under trial that each test executes: recorded once, then read by every trial."""
+
+import hashlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import msgspec
+from mutant import MODULE, PARTS, ROOT, Mutant, files_of
+
+PASSED: Final = "passed"
+_WORD: Final = re.compile(r"\w+")
+
+
+class RecordedTest(msgspec.Struct, frozen=True, kw_only=True):
+    """A test, run alone in a forked process.
+
+    status:  `PASSED`, or what it was instead
+    seconds: wall-clock time, fixtures included
+    lines:   the lines executed in each file, as the hexadecimal digits of a number whose bit N stands for line N
+    """
+
+    test: str
+    status: str
+    seconds: float
+    lines: dict[str, str]
+
+
+class Coverage:
+    """The tests that judge, their times, and the lines that they execute."""
+
+    def __init__(self, runs: Iterable[RecordedTest]) -> None:
+        passed = [run for run in runs if run.status == PASSED]
+        self.tests = [run.test for run in passed]
+        self.seconds = {run.test: run.seconds for run in passed}
+        self._tests_of: dict[tuple[str, int], int] = {}
+        for index, run in enumerate(passed):
+            for path, digits in run.lines.items():
+                for line in _lines_of(int(digits, 16)):
+                    self._tests_of[path, line] = self._tests_of.get((path, line), 0) | 1 << index
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that execute the statement of a mutant; of a constant, a line that names it."""
+        if mutant.function == MODULE:
+            return self.tests_of_lines(_lines_that_name(mutant.before.partition("=")[0].partition(":")[0].strip()))
+        first, last = mutant.lines
+        return self.tests_of_lines((mutant.path, line) for line in range(first, last + 1))
+
+    def tests_of_lines(self, lines: Iterable[tuple[str, int]]) -> list[str]:
+        """Return the tests that execute one of some lines."""
+        found = 0
+        for line in lines:
+            found |= self._tests_of.get(line, 0)
+        return [self.tests[index] for index in _lines_of(found)]
+
+
+class LineRecorder:
+    """Records the lines executed in some files, in all threads, from `start` to `stop`."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._lines: dict[str, set[int]] = {str(ROOT / path): set() for path in paths}
+
+    def start(self) -> None:
+        """Begin to record."""
+        if sys.version_info >= (3, 12):
+            tool = sys.monitoring.COVERAGE_ID
+            sys.monitoring.use_tool_id(tool, "mutants")
+            sys.monitoring.register_callback(tool, sys.monitoring.events.LINE, self._note)
+            sys.monitoring.set_events(tool, sys.monitoring.events.LINE)
+            # Lines that an earlier recorder noted are disabled until then.
+            sys.monitoring.restart_events()
+        else:
+            tracers = {path: _tracer(lines) for path, lines in self._lines.items()}
+
+            def enter(frame: FrameType, event: str, argument: Any) -> Any:
+                return tracers.get(frame.f_code.co_filename)
+
+            threading.settrace(enter)
+            sys.settrace(enter)
+
+    def stop(self) -> dict[str, str]:
+        """Stop recording; return the lines as `RecordedTest` has them."""
+        if sys.version_info >= (3, 12):
+            sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
+            sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
+        else:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+        return {
+            str(Path(path).relative_to(ROOT)): f"{sum(1 << line for line in lines):x}"
+            for path, lines in self._lines.items()
+            if lines
+        }
+
+    def _note(self, code: CodeType, line: int) -> Any:
+        lines = self._lines.get(code.co_filename)
+        if lines is not None:
+            lines.add(line)
+        return sys.monitoring.DISABLE
+
+
+def _tracer(lines: set[int]) -> Callable[[FrameType, str, Any], Any]:
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            lines.add(frame.f_lineno)
+        return trace
+
+    return trace
+
+
+def source_hash() -> str:
+    """Return a hash of the package, the reference and the tests: what recorded lines depend on."""
+    hasher = hashlib.sha256()
+    for folder in ("kgverify", "reference", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.parent.name != "mutants":
+                hasher.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return hasher.hexdigest()[:16]
+
+
+def read_runs(path: Path, source: str) -> dict[str, RecordedTest]:
+    """Read the runs recorded for a state of the source, by test; none if the file is of another state."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    if not lines or lines[0].decode() != source:
+        path.write_text(f"{source}\n")
+        return {}
+    runs = {}
+    for line in lines[1:]:
+        try:
+            run = msgspec.json.decode(line, type=RecordedTest)
+        except msgspec.DecodeError:
+            # A recording was killed while it wrote this line.
+            continue
+        runs[run.test] = run
+    return runs
+
+
+def every_file() -> Sequence[str]:
+    """Return the modules of all parts."""
+    return [path for part in PARTS for path in files_of(part)]
+
+
+def _lines_that_name(name: str) -> Iterator[tuple[str, int]]:
+    for path in every_file():
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            if name in line and name in _WORD.findall(line):
+                yield path, number
+
+
+def _lines_of(mask: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set."""
+    digits = bin(mask)[:1:-1]
+    found = digits.find("1")
+    while found >= 0:
+        yield found
+        found = digits.find("1", found + 1)

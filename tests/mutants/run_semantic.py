@@ -1,0 +1,216 @@
+"""Try semantic mutants on what a user runs, or on the tests.
+
+python tests/mutants/run_semantic.py --jobs 16 --minutes 9
+python tests/mutants/run_semantic.py recorder --jobs 16 --tests
+
+The first command tries the mutants of every list on diffs, evaluations, a campaign and recorded traces; it stops after
+9 minutes, and the same command resumes. The second tries those of one list on the default tests.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# Before anything imports torch or Triton: kernels run in its interpreter, whatever device there is.
+os.environ |= {"OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "120"}
+
+import msgspec
+from mutant_coverage import Coverage, read_runs, source_hash
+from mutant_pool import Task, run_tasks
+from semantic_mutant import SemanticMutant, read_lists
+from semantic_trial import (
+    NOTICED,
+    SILENT,
+    WRONG,
+    Command,
+    Outcome,
+    SemanticResult,
+    commands,
+    judge,
+    run_commands,
+    run_tests,
+)
+
+THIRD_PARTY = (
+    "torch",
+    "h5py",
+    "jinja2",
+    "rich.console",
+    "rich.table",
+    "safetensors.numpy",
+    "typer",
+    "xxhash",
+    "triton",
+)
+"""Packages that are imported before the first fork."""
+
+
+def main() -> int:
+    """Try mutants without a result and print a table; return 1 if some are left."""
+    options = _parse()
+    mutants = [each for each in read_lists() if not options.lists or each.list in options.lists]
+    mutants = [each for each in mutants if options.only in str(each)]
+    index, count = map(int, options.shard.split("/"))
+    mutants = [each for each in mutants if int(each.digest, 16) % count == index - 1]
+    if options.fresh:
+        options.results.unlink(missing_ok=True)
+    results = _read_results(options.results)
+    left = [each for each in mutants if each.digest not in results]
+    for name in THIRD_PARTY if left else ():
+        try:
+            __import__(name)
+        except ImportError:
+            print(f"not installed: {name}", file=sys.stderr)
+    deadline = time.monotonic() + 60 * options.minutes
+
+    def on_result(result: SemanticResult) -> None:
+        results[result.digest] = result
+        _append(options.results, result)
+        print(
+            f"{sum(each.digest in results for each in mutants)}/{len(mutants)} {result.seconds:6.1f} s"
+            f"  {result.status:14} {result.by} {result.code or ''} {result.named}  {result.mutant}",
+            flush=True,
+        )
+
+    if left:
+        judging = _tests if options.tests else _commands
+        run_tasks(judging(left, options, results, on_result), options.jobs, deadline)
+    _print_table([results[each.digest] for each in mutants if each.digest in results])
+    num_left = sum(each.digest not in results for each in mutants)
+    if num_left:
+        print(f"{num_left} mutants are left: give the same command again")
+    return 1 if num_left else 0
+
+
+def _commands(
+    mutants: list[SemanticMutant], options: argparse.Namespace, results: dict[str, SemanticResult], on_result: Any
+) -> list[Task]:
+    chosen = list(commands(options.fuzz_seconds))
+    expected = _original(chosen, options, results)
+
+    def end(mutant: SemanticMutant, answer: Any, code: int | None, seconds: float) -> None:
+        outcomes = answer or [Outcome(command="process", code=code or -1, seconds=seconds)]
+        on_result(judge(mutant, outcomes, chosen, expected, seconds))
+
+    return [Task(partial(run_commands, each, chosen, expected), partial(end, each)) for each in mutants]
+
+
+def _original(
+    chosen: list[Command], options: argparse.Namespace, results: dict[str, SemanticResult]
+) -> dict[str, Outcome]:
+    """Return the outcomes of the original, tried first. SystemExit if one is not what it should be."""
+    digest = f"original {source_hash()} {options.fuzz_seconds}"
+    if digest not in results:
+        found: list[Outcome] = []
+        task = Task(partial(run_commands, None, chosen, {}), lambda answer, code, seconds: found.extend(answer or ()))
+        run_tasks([task], 1)
+        is_sound = {command.name: command.is_sound for command in chosen}
+        for each in found:
+            print(
+                f"original {each.seconds:6.1f} s  {each.command}: {each.code} {each.verdict} {' '.join(each.stages)}",
+                flush=True,
+            )
+        wrong = [each for each in found if each.code != (0 if is_sound.get(each.command) else 1)]
+        if wrong or len(found) < len(chosen):
+            raise SystemExit(f"wrong on the original: {wrong or 'a command did not run'}")
+        result = SemanticResult(
+            digest=digest, mutant="original", list="", file="", status=SILENT, outcomes=tuple(found)
+        )
+        results[digest] = result
+        _append(options.results, result)
+    return {each.command: each for each in results[digest].outcomes}
+
+
+def _tests(
+    mutants: list[SemanticMutant], options: argparse.Namespace, results: dict[str, SemanticResult], on_result: Any
+) -> list[Task]:
+    coverage = Coverage(read_runs(options.coverage, source_hash()).values()) if options.coverage else None
+
+    def chosen(mutant: SemanticMutant) -> list[str]:
+        if coverage is None:
+            return ["tests"]
+        found = coverage.tests_of_lines(mutant.lines)
+        return sorted(found, key=coverage.seconds.__getitem__)
+
+    def end(mutant: SemanticMutant, answer: Any, code: int | None, seconds: float) -> None:
+        judged_by = answer if answer is not None else f"the process ended with {code}"
+        on_result(
+            SemanticResult(
+                digest=mutant.digest,
+                mutant=str(mutant),
+                list=mutant.list,
+                file=mutant.file,
+                status=NOTICED if judged_by else SILENT,
+                by=judged_by,
+                stage=mutant.stage,
+                seconds=round(seconds, 2),
+            )
+        )
+
+    markers = "not deep and not exhaustive"
+    return [Task(partial(run_tests, each, chosen(each), markers), partial(end, each)) for each in mutants]
+
+
+def _read_results(path: Path) -> dict[str, SemanticResult]:
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = {}
+    for line in lines:
+        try:
+            result = msgspec.json.decode(line, type=SemanticResult)
+        except msgspec.DecodeError:
+            # The run was killed while it wrote this line.
+            continue
+        found[result.digest] = result
+    return found
+
+
+def _append(path: Path, result: SemanticResult) -> None:
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(result) + b"\n")
+
+
+def _print_table(results: list[SemanticResult]) -> None:
+    statuses = (NOTICED, WRONG, SILENT)
+    print(f"\n{'list':14}{'mutants':>9}" + "".join(f"{status:>16}" for status in statuses) + f"{'right stage':>16}")
+    for name in [*dict.fromkeys(each.list for each in results), "all"]:
+        of_list = [each for each in results if name in ("all", each.list)]
+        count = Counter(each.status for each in of_list)
+        placed = [each for each in of_list if each.status == NOTICED and each.stage and each.named]
+        right = f"{sum(each.stage == each.named for each in placed)} of {len(placed)}"
+        print(f"{name:14}{len(of_list):9}" + "".join(f"{count[status]:16}" for status in statuses) + f"{right:>16}")
+    by = Counter(each.by.partition("::")[0] for each in results if each.status == NOTICED)
+    print("noticed by: " + ", ".join(f"{name} {num}" for name, num in by.most_common()))
+    for each in results:
+        if each.status != NOTICED:
+            print(f"{each.status:14}  {each.mutant}" + (f"   {each.by}" if each.by else ""))
+    for each in results:
+        if each.status == NOTICED and each.stage and each.named and each.stage != each.named:
+            print(f"named {each.named}, is {each.stage}   {each.mutant}   {each.by}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lists", nargs="*", help="names of lists; all of them if none is given")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose description contains the text")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="one of N equal shares of the mutants")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), metavar="N", help="begin nothing after N minutes"
+    )
+    parser.add_argument("--fuzz-seconds", type=int, default=10, metavar="N", help="time of the campaign")
+    parser.add_argument("--tests", action="store_true", help="judge by the default tests instead of commands")
+    parser.add_argument(
+        "--coverage", type=Path, metavar="FILE", help="with --tests: lines that run_mutants.py recorded"
+    )
+    parser.add_argument("--results", type=Path, default=Path("semantic.jsonl"), help="appended to; a later run resumes")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
