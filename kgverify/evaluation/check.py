@@ -13,8 +13,8 @@ from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_re
 from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
 from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
 from kgverify.report.evaluation import CheckedRankings, SpotCheck, Strength
-from kgverify.runs.run import Pipeline, Run, reference_pipelinefrom kgverify.trace.model.score_error import accept_score_error
-
+from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.trace.model.score_error import accept_score_error
 
 
 def check_evaluation(
@@ -29,8 +29,9 @@ def check_evaluation(
 ) -> SpotCheck:
     """Let the reference derive about `num` candidates: half of them single ones, the others for whole rankings.
 
-    The error that the engine declares bounds the differences. If two scores in a derivation are closer than the errors, the
-    engine may choose otherwise than the reference there. This is a near-tie, counted apart from the differences.
+    The error that the engine declares, up to the bound computed from the weights, limits the differences. If two scores in a
+    derivation are closer than the errors, the engine may choose otherwise than the reference there. This is a near-tie,
+    counted apart from the differences.
     InternalError if the check does not find results that were altered to test it.
     """
     reference = reference_pipeline(run) if reference is None else reference

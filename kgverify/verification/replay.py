@@ -104,7 +104,8 @@ def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
 def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]]) -> None:
     """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
     for number, (divergence, group) in enumerate(zip(divergences, groups, strict=True)):
-        for found, outputs, _, like in group:
+        for each in group:
+            found, outputs, like = each.divergence, each.outputs, each.like
             is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
             if like is not None:
                 is_sound &= number >= ALL_REPLAYED and found.field == divergence.field and outputs is None

@@ -207,7 +207,7 @@ def compare_recorded(
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     if comparison.verdict is Verdict.AGREE:
-        self_test = plant_in_recorded(comparer, _compare_recorded_rankings)
+        self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*comparer.sources)

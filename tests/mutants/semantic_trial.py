@@ -40,7 +40,7 @@ SILENT: Final = "no effect seen"
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What a user runs: commands one after the other, until one does not end with 0.
+    """Commands of a user, run one after the other until one does not end with 0.
 
     name:     a name for tables
     lines:    their arguments; the last one writes `result.json`
