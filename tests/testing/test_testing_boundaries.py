@@ -47,8 +47,8 @@ def indices_alone(num: int) -> list[int]:
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch) -> Path:
-    """Return a corpus; `own_engine` has engines that fail on programs of facts alone, and blocks are small."""
-    (tmp_path / "own_engine.py").write_text(OWN)
+    """Return a corpus; `failing_engine` has engines that fail on programs of facts alone, and blocks are small."""
+    (tmp_path / "failing_engine.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -113,7 +113,7 @@ def test_an_engine_that_hangs_is_a_divergence_and_the_campaign_continues(corpus,
     monkeypatch.setattr(watchdog, "SECONDS", 0.3)
     monkeypatch.setattr(watchdog, "SECONDS_OF_TICK", 0.001)
     monkeypatch.setattr(watchdog, "PATIENCE", 1)
-    engine = EngineSpec("own_engine:Hanging")
+    engine = EngineSpec("failing_engine:Hanging")
     result = run_campaign(Campaign(corpus=corpus, engine=engine, examples=128, most_shrunk=0))
     (found,) = result.divergences
     assert (found.signature, found.num_problems) == ("hang", 2)
@@ -125,7 +125,7 @@ def test_an_engine_that_hangs_is_a_divergence_and_the_campaign_continues(corpus,
 
 @pytest.mark.deep
 def test_an_engine_that_ends_its_process_is_a_divergence_and_the_campaign_continues(corpus):
-    engine = EngineSpec("own_engine:Dying")
+    engine = EngineSpec("failing_engine:Dying")
     result = run_campaign(Campaign(corpus=corpus, engine=engine, examples=128, jobs=2, most_shrunk=0))
     (found,) = result.divergences
     assert (found.signature, found.num_problems) == ("death", 2)
