@@ -64,7 +64,7 @@ def test_the_evaluator_as_it_is_passes_and_reports_what_was_exercised(corpus):
     assert result.num_candidates > 96
     assert list(result.features) == list(ALL_FEATURES)
     assert result.features["PROVED"] > 10
-    assert len(result.missing) < 20
+    assert len(result.missing) < 24
     assert [path.suffix for path in corpus.iterdir()] == [".jsonl"]
 
 
