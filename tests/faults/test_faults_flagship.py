@@ -34,7 +34,9 @@ V10 = "kgverify diff --graph family --queries 9 --corruptions 10 --slots 64 --fa
 def check_accounts(finished: Finished) -> None:
     """The shares add up to the loss that the metrics show."""
     attribution = finished.data["attribution"]
-    assert (attribution["expected"], attribution["actual"]) == (finished.expected, finished.actual)
+    assert (attribution["expected"], attribution["actual"]) == pytest.approx(
+        (finished.expected, finished.actual), rel=1e-12
+    )
     assert abs(sum(each["share"] for each in attribution["shares"]) - (finished.expected - finished.actual)) < 1e-12
     assert {each["cause"] for each in attribution["shares"]} == set(range(len(finished.data["causes"])))
 
