@@ -47,7 +47,7 @@ def test_an_atom_that_is_missing_from_the_model_is_found():
     assert sum(count_checked(program, 4) for program in programs(40)) > 100
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_an_atom_that_is_missing_from_the_model_is_found_in_many_programs():
     assert sum(count_checked(program, 20) for program in programs(1500)) > 5000
 

@@ -33,7 +33,7 @@ RARE = (
     "visited",
 )
 """Conditions that must occur, as Prolog counts them."""
-TIERS = (80, pytest.param(4000, marks=pytest.mark.deep), pytest.param(40_000, marks=pytest.mark.exhaustive))
+TIERS = (80, pytest.param(1500, marks=pytest.mark.deep), pytest.param(40_000, marks=pytest.mark.exhaustive))
 """Programs of each tier."""
 
 
