@@ -3,7 +3,7 @@
     python benchmarks/false_alarms.py --evaluations 1000 --jobs 2
     python benchmarks/false_alarms.py --evaluations 100 --device cuda
 
-Graphs, splits, numbers of corruptions, policies, limits, layouts and the ways to rank are drawn from the seed. One line names each
+Graphs, numbers of corruptions, policies, limits, layouts and the ways to rank are drawn from the seed. A line names each
 evaluation that is not sound or raises; the exit code is 1 if there is one. `kgverify fuzz` is the same measure for generated
 problems.
 """
