@@ -6,9 +6,9 @@ from typing import ClassVar
 import pytest
 
 from kgverify.conformance import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
-from kgverify.engines.adapters.resolution import Clauses
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.resolution import Clauses
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign

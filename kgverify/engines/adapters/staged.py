@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from kgverify.engines.adapters.resolution import number_variables
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken, read_positions
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
@@ -12,6 +11,7 @@ from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 
 _FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)
