@@ -1,6 +1,7 @@
 """The comparison of a block: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import NamedTuple
 
@@ -8,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
+from kgverify.comparison.inference.infer import BlockInference, ProgramInference, earlier_steps
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import Difference, is_close, level_of_step, locate_difference
-from kgverify.comparison.result import DIGEST, Divergence, Level, NearTie
-from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.result import DIGEST, DifferenceClass, Divergence, Level, NearTie
+from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
@@ -34,14 +37,22 @@ class BlockComparer:
     num_steps, num_resolvents:  what was compared
     has_other_bits:             whether scores that agree differ in bits, if nothing diverges
     views:                      both steps of each step that differs, by (candidate, step)
+
+    program: infers the clauses of resolvents where origins are not compared
     """
 
-    def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
+    def __init__(
+        self, pair: ComparablePair, *, lockstep: bool = False, program: ProgramInference | None = None
+    ) -> None:
         self.pair = pair
         self.lockstep = lockstep
         self.names = pair.names
         self.readers = StepReader(pair.expected.columns), StepReader(pair.actual.columns)
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        self._inference = None
+        if not pair.by_digest and not pair.has_origins:
+            traces = pair.expected, pair.actual
+            self._inference = BlockInference(program or ProgramInference(None), traces, pair.names, self._read_earlier)
         has_scores = "resolvents.score" in pair.full[0].fields
         self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
         pairs = self._pair_steps()
@@ -116,7 +127,8 @@ class BlockComparer:
         if self.lockstep:
             step = int(pair.expected.columns.steps.depth[row])
         digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
-        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance)
+        explain = None if self._inference is None else _StepInference(self._inference, candidate, step, expected)
+        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance, explain)
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
         if is_digest_alone:
             # No more is known than that the steps differ in some stage, perhaps the first one.
@@ -174,6 +186,7 @@ class BlockComparer:
         if not self.lockstep and candidates.outcome[candidate] != others.outcome[candidate]:
             level = Level.OUTCOME
         num_steps = int(candidates.num_steps[candidate])
+        found = difference.found
         return Divergence(
             candidate=candidate,
             atom=self.names.atom(tuple(candidates.atom[candidate].tolist())),
@@ -187,7 +200,14 @@ class BlockComparer:
             actual=difference.actual,
             goal=self.names.goal(expected.goal) if expected else "",
             later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
+            kind=found.kind if found else DifferenceClass.UNCLASSIFIED,
+            evidence=found.evidence if found else "",
+            confidence=found.confidence if found else 0.0,
         )
+
+    def _read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
+        """Return the steps of a candidate before one of them; in lockstep they belong to other candidates."""
+        return () if self.lockstep else earlier_steps(self.readers[0], candidate, step)
 
     def _compare_whole(self, candidate: int) -> Divergence | None:
         """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
@@ -221,6 +241,21 @@ class BlockComparer:
         rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
         dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
         return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+class _StepInference(NamedTuple):
+    """The inference for one pair of steps."""
+
+    block: BlockInference
+    candidate: int
+    step: int
+    expected: StepView
+
+    def explain(self, expected: StepView, actual: StepView) -> StepDifference:
+        return self.block.explain(self.candidate, self.step, expected, actual)
+
+    def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
+        return self.block.render(self.candidate, self.expected, resolvents)
 
 
 def _find_differing_columns(expected: Columns, actual: Columns, pairs: StepPairs) -> NDArray[np.bool_]:

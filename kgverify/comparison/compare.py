@@ -16,6 +16,7 @@ from kgverify.comparison.classify import Finding, Surroundings, classify, find_s
 from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
+from kgverify.comparison.inference.infer import ProgramInference, find_program
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -74,6 +75,7 @@ class Comparer:
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
     sources:    both traces as they are read
+    program:    infers the clauses of resolvents where a trace does not show them
 
     After `compare`:
 
@@ -118,7 +120,9 @@ class Comparer:
         self.score_error = score_error
         self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error)
         self.expected, self.actual = self._pair.expected, self._pair.actual
+        self.program = ProgramInference(find_program([self._pair.full[i] for i in self._numbering.kept_sides]))
         self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
+        self.has_origins, self.has_scores = self._pair.has_origins, self._pair.has_scores
         self._ignored = frozenset(self._pair.not_compared)
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
@@ -317,7 +321,8 @@ class Comparer:
             self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
             self._has_other_bits |= has_other_bits
             return
-        block = BlockComparer(self._make_pair(*(blocks or self._load(columns, rows, others))), lockstep=self.lockstep)
+        pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
+        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program)
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
         self._has_other_bits |= block.has_other_bits
@@ -412,6 +417,7 @@ class _Found:
                     block.views.get((found.candidate, found.step)),
                     error_bound=2 * block.pair.score_tolerance,
                     has_history=not block.lockstep,
+                    has_scores=block.pair.has_scores,
                 )._replace(outputs=outputs)
                 expected, actual = around.expected, around.actual
                 is_open = expected is not None and actual is not None and expected.goal != actual.goal

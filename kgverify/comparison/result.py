@@ -57,7 +57,8 @@ class DifferenceClass(StrEnum):
     gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
     arithmetic's error; tie: a different argmax at equal scores; content: the steps' digests differ, and more is not
     known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
-    sum beyond its tolerance; unclassified: a defect of kgverify.
+    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains a
+    resolvent; malformed: a resolvent that is no goal; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"
@@ -75,7 +76,15 @@ class DifferenceClass(StrEnum):
     OUTCOME = "outcome"
     RANK = "rank"
     METRIC = "metric"
+    PROOF_LOST = "proof_lost"
+    FALSE_PROOF = "false_proof"
+    UNSOUND = "unsound"
+    MALFORMED = "malformed"
     UNCLASSIFIED = "unclassified"
+
+
+PROOF_CLASSES: Final = frozenset({DifferenceClass.PROOF_LOST, DifferenceClass.FALSE_PROOF})
+"""The classes that are named before all others."""
 
 
 Value: TypeAlias = str | int | float | list[str]
