@@ -89,7 +89,7 @@ class BlockInference:
 
     @cached_property
     def _limits(self) -> tuple[LimitsSeen, LimitsSeen]:
-        expected, actual = (find_limits(trace, self._program.rules) for trace in self._traces)
+        expected, actual = (find_limits(trace, self._at) for trace in self._traces)
         return expected, actual
 
     def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference:

@@ -1,16 +1,25 @@
 """The limits of an engine, as far as its trace declares or shows them."""
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kgverify.program.outcomes import GoalKind
-from kgverify.program.program import Rule
-from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.comparison.inference.origins import Clause, StepOrigins
+from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.resolution import number_variables
 from kgverify.trace.model.trace import Trace
 
 LEAST_REACHED: Final = 3
-"""The number of steps, or resolvents, that reach the largest size before it looks like a limit."""
+"""The number of cut lists before a size that nobody declared counts as a limit."""
+
+MOST_SAMPLED: Final = 50
+"""The number of steps to look at for a limit."""
+
+FindOrigins = Callable[[int, StepView], StepOrigins | None]
+"""Takes a candidate and one of its steps."""
 
 
 class LimitsSeen(NamedTuple):
@@ -28,32 +37,61 @@ class LimitsSeen(NamedTuple):
     longest: int
 
 
-def find_limits(trace: Trace, rules: tuple[Rule, ...]) -> LimitsSeen:
-    """Find the limits that a trace declares or shows. A limit that nobody declared shows in sizes that many steps share.
+def find_limits(trace: Trace, find_origins: FindOrigins) -> LimitsSeen:
+    """Find the limits that a trace declares or shows.
 
-    A cap on the facts of a predicate makes many lists equally long, too. Such lists differ in length by the rules of the
-    selected predicate, whereas a limit of the whole list has one length for all.
+    A list is seen to be cut if the program implies more resolvents. A cap on the rules or the facts of a predicate makes
+    lists equally long, too, but only where the same number of rules matches. A limit on atoms is seen if a rule has
+    resolvents in the trace, and where it would make longer ones it has none.
     """
     columns, limits = trace.columns, trace.header.limits
     counts = columns.steps.num_resolvents.astype(np.int64)
     sizes = columns.resolvents.num_atoms[columns.resolvents.kind == GoalKind.GOAL].astype(np.int64)
     most, longest = (int(each.max()) if len(each) else 0 for each in (counts, sizes))
-    resolvents = {getattr(limits, "max_resolvents", None)}
-    full = np.flatnonzero(counts == most)
-    if most > 1 and len(full) >= LEAST_REACHED and len(_count_rules(columns, full, rules)) > 1:
+    resolvents, atoms = ({getattr(limits, name, None)} for name in ("max_resolvents", "max_atoms"))
+    sample = _Sample(trace, find_origins)
+    if most > 1 and _is_list_limit(sample.read(np.flatnonzero(counts == most)), most):
         resolvents.add(most)
-    atoms = {getattr(limits, "max_atoms", None)}
-    if int((sizes == longest).sum()) >= LEAST_REACHED:
+    largest = np.argsort(-columns.steps.num_atoms.astype(np.int64), kind="stable")
+    if longest and _is_atom_limit(sample.read(largest), sample.read(np.arange(len(counts))), longest):
         atoms.add(longest)
     return LimitsSeen(frozenset(filter(None, resolvents)), frozenset(filter(None, atoms)), most, longest)
 
 
-def _count_rules(columns: Columns, steps: np.ndarray, rules: tuple[Rule, ...]) -> set[int]:
-    """Return the different numbers of rules whose heads have the selected predicates of some steps."""
-    num: dict[int, int] = {}
-    for head, _ in rules:
-        num[head.predicate] = num.get(head.predicate, 0) + 1
-    starts = starts_of(columns.steps.num_atoms)
-    with_atoms = steps[columns.steps.num_atoms[steps] > 0]
-    predicates = np.unique(columns.steps.goal_atoms[starts[with_atoms], 0])
-    return {num.get(predicate, 0) for predicate in predicates.tolist()}
+class _Sample:
+    """Reads some steps of a trace with their inference."""
+
+    def __init__(self, trace: Trace, find_origins: FindOrigins) -> None:
+        self._reader = StepReader(trace.columns)
+        self._find_origins = find_origins
+
+    def read(self, rows: NDArray[np.int64]) -> Iterator[tuple[StepView, StepOrigins]]:
+        """Yield the first of these steps."""
+        for row in rows[:MOST_SAMPLED].tolist():
+            step = self._reader.read(row)
+            candidate = int(np.searchsorted(self._reader.first_step, row, side="right")) - 1
+            origins = self._find_origins(candidate, step)
+            if origins is not None:
+                yield step, origins
+
+
+def _is_list_limit(full: Iterable[tuple[StepView, StepOrigins]], most: int) -> bool:
+    num_rules = [origins.num_rules for _, origins in full if origins.count_made(()) > most]
+    return len(num_rules) >= LEAST_REACHED and len(set(num_rules)) > 1
+
+
+def _is_atom_limit(
+    large: Iterable[tuple[StepView, StepOrigins]], every: Iterable[tuple[StepView, StepOrigins]], longest: int
+) -> bool:
+    too_long: set[Clause] = set()
+    for _, origins in large:
+        too_long |= {c for atoms, clauses in origins.made.items() if len(atoms) > longest for c in clauses}
+    too_long = {clause for clause in too_long if clause[0] == Origin.RULE}
+    if not too_long:
+        return False
+    for step, origins in every:
+        for r in step.resolvents:
+            atoms = number_variables((p, a, b) for p, a, b in r.atoms)
+            if r.kind == GoalKind.GOAL and not too_long.isdisjoint(origins.made.get(atoms, ())):
+                return True
+    return False

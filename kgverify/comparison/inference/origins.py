@@ -102,6 +102,11 @@ class StepOrigins:
         """The number of clauses that match the selected atom."""
         return len(self._made)
 
+    @property
+    def num_rules(self) -> int:
+        """The number of rules that match the selected atom."""
+        return sum(made.clause[0] == Origin.RULE for made in self._made)
+
     def count_made(self, visited: Iterable[Atoms]) -> int:
         """Return the number of resolvents that the program implies, without those with the atoms of goals visited."""
         sets = [set(number_variables(iter(goal))) for goal in visited]
