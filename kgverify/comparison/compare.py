@@ -83,6 +83,7 @@ class Comparer:
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     comparison:      what it returned
+    num_found:       the number of divergences, of which some are listed
     is_in_order:     whether both traces have the same candidates in the same order, on disk
     num_stored:      the rows compared of each column that was compared as it is stored
     """
@@ -149,6 +150,7 @@ class Comparer:
             for source in self._files:
                 source.trace.release()
         found = self._found
+        self.num_found = found.num
         coverage = Coverage(
             candidates=num_pairs,
             steps=self._num_steps,
@@ -220,6 +222,12 @@ class Comparer:
         columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
         expected, actual = self._load(columns, rows, others)
         return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
+
+    def pair_of(self, rows: NDArray[np.int64]) -> ComparablePair:
+        """Return some candidates of the expected trace and their counterparts, made comparable, after `compare`."""
+        others = self.counterparts(rows)
+        columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
+        return self._make_pair(*self._load(columns, rows, others))
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
         """Return the number of pairs, blocks of those that may differ, and the alignment if it is not one to one."""

@@ -130,6 +130,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
     num_later:     later differences that follow from these divergences
+    condition:     a feature of these steps, or of their clauses, that no step which agrees has, in words; empty without one
     """
 
     stage: str
@@ -140,6 +141,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_divergences: int
     num_later: int
     first: int
+    condition: str = ""
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.conditions import describe_conditions
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -109,6 +110,7 @@ def verify(
     comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
+    causes = describe_conditions(causes, divergences, comparer, views)
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
     check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
@@ -204,6 +206,7 @@ def compare_recorded(
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
+    causes = describe_conditions(causes, divergences, comparer)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     if comparison.verdict is Verdict.AGREE:

@@ -77,8 +77,13 @@ class OriginInference:
     def _at(self, goal: Atoms, query: Ids | None) -> "StepOrigins":
         return StepOrigins(self.clauses, goal, query)
 
+    def head_of(self, clause: Clause) -> Ids:
+        """Return a fact, or the head of a rule."""
+        kind, index = clause
+        return self.clauses.facts[index] if kind == Origin.FACT else self.clauses.rules[index][0]
+
     def position_of(self, clause: Clause) -> int:
-        """Return the position of a fact among the facts of its predicate, or of a rule among those of its head's."""
+        """Return the position, from 0, of a fact among the facts of its predicate, or of a rule among those of its head's."""
         kind, index = clause
         if kind == Origin.FACT:
             return index - self.clauses.facts_of(self.clauses.facts[index][0])[0]
@@ -106,6 +111,19 @@ class StepOrigins:
     def num_rules(self) -> int:
         """The number of rules that match the selected atom."""
         return sum(made.clause[0] == Origin.RULE for made in self._made)
+
+    def position_of(self, clause: Clause) -> int:
+        """Return the position, from 0, of a clause that matches among those of its kind."""
+        return self._positions[clause]
+
+    @cached_property
+    def _positions(self) -> dict[Clause, int]:
+        num: Counter[int] = Counter()
+        positions = {}
+        for made in self._made:
+            positions[made.clause] = num[made.clause[0]]
+            num[made.clause[0]] += 1
+        return positions
 
     def count_made(self, visited: Iterable[Atoms]) -> int:
         """Return the number of resolvents that the program implies, without those with the atoms of goals visited."""

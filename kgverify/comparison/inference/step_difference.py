@@ -137,7 +137,7 @@ class _Explainer:
             return "without facts and rules, nothing says which side is right", (implied + not_implied) / 2
         found = self._origins.explain(())
         if found.deviation is Deviation.NONE:
-            return f"{_count_clauses(found.clauses)} of the program make it (inferred)", implied
+            return f"it is made by {_count_clauses(found.clauses)} of the program (inferred)", implied
         return f"no clause of the program makes it: {found.detail}", not_implied
 
     def _of_malformed(self) -> StepDifference | None:
