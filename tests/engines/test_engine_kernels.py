@@ -70,7 +70,7 @@ def test_fused_kernels_choose_as_the_reference_does_in_every_precision(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution_choice, "resolve_precision", lambda *_: precision)
-    run = small_run("two_tower", max_depth=3)
+    run = small_run("two_tower")
     candidates = reference_pipeline(run).draw_for(run)
     layout = choose_layout(run.limits, slots=4)
     engine = CompiledEngine(run.graph.program, run.limits, run.policy, mode="fused", device=DEVICE.type, layout=layout)
@@ -147,9 +147,9 @@ def test_an_evaluation_ends_every_candidate_as_a_proof_with_steps_does(slots: in
         assert sum(ended) == len(candidates.query)
 
 
-def small_run(policy: str, max_depth: int = 5) -> Run:
+def small_run(policy: str) -> Run:
     """A query of countries, with a corruption on each side and steps that choose."""
-    graph, limits = load_graph("countries"), Limits(max_depth=max_depth)
+    graph, limits = load_graph("countries"), Limits(max_depth=5)
     weights = make_two_tower(graph.program, limits, seed=1, embedding=16, hidden=32, blocks=1)
     return Run(graph, limits, weights if policy == "two_tower" else SHORTEST, num_queries=1, num_corruptions=1)
 
