@@ -132,7 +132,8 @@ class BlockComparer:
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
         if is_digest_alone:
             # No more is known than that the steps differ in some stage, perhaps the first one.
-            difference = Difference(Stage.SELECT, DIGEST, *(f"{digest:016x}" for digest in digests))
+            texts = [f"{digest:016x}" for digest in digests]
+            difference = Difference(Stage.SELECT, DIGEST, texts[0], texts[1])
         if difference is None:
             return None
         if is_digest_alone:
@@ -222,15 +223,15 @@ class BlockComparer:
             return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
         flags = expected.is_limited[candidate], actual.is_limited[candidate]
         if flags[0] != flags[1]:
-            texts = ("limited" if flag else "not limited" for flag in flags)
-            difference = Difference(Stage.LIMIT, "candidates.is_limited", *texts)
+            texts = ["limited" if flag else "not limited" for flag in flags]
+            difference = Difference(Stage.LIMIT, "candidates.is_limited", texts[0], texts[1])
             return self._divergence(candidate, -1, difference, Level.RENAMING, None)
         sums = float(expected.log_probability[candidate]), float(actual.log_probability[candidate])
         size = abs(sums[0]) if isfinite(sums[0]) else 0.0
         tolerance = 2 * self.pair.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
         if not is_close(*sums, tolerance):
             # As text, since JSON has no NaN.
-            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))
+            difference = Difference(Stage.ADVANCE, "candidates.log_probability", repr(sums[0]), repr(sums[1]))
             return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
         return None
 

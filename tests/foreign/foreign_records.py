@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def records_of(graph: str, engine: str) -> Records:
 
     derived = split(data["derived_atoms"], data["derived_atom_ptr"])
     bounds = data["derived_ptr"].tolist()
-    successors = [derived[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    successors = [derived[a:b] for a, b in pairwise(bounds)]
     return Records(data["query"].tolist(), split(data["state_atoms"], data["state_ptr"]), successors)
 
 

@@ -123,7 +123,7 @@ def find_condition(
     if kind in PROOF_CLASSES:
         has_proof = kind is DifferenceClass.PROOF_LOST
         comparable = [each for each in agreeing if _has_proof(each) == has_proof]
-    attempts = [
+    attempts: list[Callable[[], str]] = [
         lambda: _find_clause_condition(differing, (*agreeing, *others), inference),
         lambda: _find_step_condition(differing, comparable, names),
     ]

@@ -82,9 +82,9 @@ def explain_difference(expected: StepView, actual: StepView, given: Given) -> St
 class _Explainer:
     def __init__(self, expected: StepView, actual: StepView, given: Given) -> None:
         self._given, self._origins, self._limits = given, given.origins, given.limits
-        self._goal: Atoms = tuple(map(tuple, expected.goal))  # type: ignore[arg-type]
+        self._goal = plain(expected.goal)
         self._all = expected.resolvents, actual.resolvents
-        self._visited: list[Atoms] = [self._goal, *(tuple(map(tuple, step.goal)) for step in given.earlier)]  # type: ignore[misc]
+        self._visited = [self._goal, *(plain(step.goal) for step in given.earlier)]
         # FALSE alone stands for an empty list.
         self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
         self._contents = tuple([content_of(r) for r in side] for side in self._sides)
@@ -174,7 +174,7 @@ class _Explainer:
         return "an id that the program lacks" if is_unknown else ""
 
     def _stage_of_flaw(self, r: ResolventView) -> Stage:
-        atoms: Atoms = tuple(tuple(atom) for atom in r.atoms if atom[0] >= 0)
+        atoms = plain(atom for atom in r.atoms if atom[0] >= 0)
         if r.kind != GoalKind.GOAL:
             has_facts = self._origins is not None and atoms and all(map(self._origins.is_pruned, atoms))
             return Stage.PRUNE if has_facts else Stage.CLOSE
@@ -255,10 +255,7 @@ class _Explainer:
         if not self._contents[1] or self._contents[1][0][0] != GoalKind.GOAL:
             return None
         for back, step in enumerate(reversed(self._given.earlier), 1):
-            if (
-                tuple(map(tuple, step.goal)) != self._goal
-                and [content_of(r) for r in step.resolvents] == self._contents[1]
-            ):
+            if plain(step.goal) != self._goal and [content_of(r) for r in step.resolvents] == self._contents[1]:
                 evidence = f"the resolvents are those of the step {back} before this one"
                 return self._found(_Vote(Stage.ADVANCE, DifferenceClass.STALE, CLEAR), evidence)
         return None
@@ -461,7 +458,7 @@ class _Explainer:
         kinds = found.kinds if found is not None else frozenset()
         if len(kinds) == 1:
             return Stage.MATCH_FACTS if Origin.FACT in kinds else Stage.MATCH_RULES
-        is_fact = self._is_like_fact(tuple(map(tuple, r.atoms)))  # type: ignore[arg-type]
+        is_fact = self._is_like_fact(plain(r.atoms))
         return Stage.MATCH_FACTS if is_fact else Stage.MATCH_RULES
 
     def _was_visited(self, r: ResolventView) -> bool:
@@ -470,9 +467,14 @@ class _Explainer:
         return bool(atoms) and any(set(atoms) == set(number_variables(iter(goal))) for goal in self._visited)
 
 
+def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
+    """Return atoms as plain tuples, which are equal to and hash like those of a program."""
+    return tuple([(predicate, a, b) for predicate, a, b in atoms])
+
+
 def content_of(resolvent: ResolventView) -> Content:
     """Return the kind of a resolvent and its atoms, in canonical variables."""
-    return resolvent.kind, number_variables(iter(map(tuple, resolvent.atoms)))  # type: ignore[arg-type]
+    return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
 
 
 def _subtract(resolvents: Iterable[ResolventView], others: Iterable[Content]) -> list[ResolventView]:
