@@ -169,6 +169,10 @@ class StepOrigins:
             found.setdefault(_keep(atoms, is_pruned), []).append(clause)
         return {atoms: tuple(clauses) for atoms, clauses in found.items()}
 
+    def in_order(self) -> list[Atoms]:
+        """Return the resolvents that the program implies, canonical and pruned, in the order of the semantics."""
+        return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self._made]
+
     def explain(self, atoms: Atoms) -> Explanation:
         """Explain a resolvent, given its atoms; no atoms are TRUE."""
         if atoms not in self._found:

@@ -100,6 +100,7 @@ class _Explainer:
             self._of_names_or_order,
             self._of_earlier_step,
             self._of_duplicates,
+            self._of_revisit,
             self._of_limit,
         ):
             found = attempt()
@@ -275,7 +276,35 @@ class _Explainer:
                 return self._found(_Vote(Stage.REVISIT, kind, LIKELY), evidence)
         return None
 
+    def _of_revisit(self) -> StepDifference | None:
+        """Recognize goals visited before. At a limit others make room for one that stays, or take its place."""
+        for found, own, kind, what in (
+            (self._extra, self._missing, DifferenceClass.EXTRA, "stay"),
+            (self._missing, self._extra, DifferenceClass.MISSING, "are dropped, though only the order may agree"),
+        ):
+            is_filled = len(own) == len(found) and self._is_full()
+            if found and (not own or is_filled) and all(map(self._was_visited, found)):
+                evidence = f"{len(found)} resolvents with the atoms of goals visited before {what}"
+                return self._found(_Vote(Stage.REVISIT, kind, CLEAR), evidence)
+        return None
+
     # Limits
+
+    def _is_full(self) -> bool:
+        """Return whether both lists have the same number of resolvents, which is a limit or the most of a side."""
+        sizes = [len(side) for side in self._contents]
+        is_limit = any(sizes[0] in side.resolvents or sizes[0] == side.most for side in self._limits)
+        return sizes[0] == sizes[1] and is_limit
+
+    def _is_lost_before_limit(self) -> bool:
+        """Return whether both lists are full because the actual one goes on behind what it lacks, in the same order."""
+        if self._origins is None or not self._missing or not self._extra or not self._is_full():
+            return False
+        visited = [set(number_variables(iter(goal))) for goal in self._visited]
+        implied = [(int(GoalKind.GOAL), atoms) for atoms in self._origins.in_order() if set(atoms) not in visited]
+        lost = {content_of(r) for r in self._missing}
+        num = len(self._contents[0])
+        return implied[:num] == self._contents[0] and [c for c in implied if c not in lost][:num] == self._contents[1]
 
     def _of_limit(self) -> StepDifference | None:
         sizes = [len(side) for side in self._contents]
@@ -296,14 +325,12 @@ class _Explainer:
     def _find_list_limit(self, sizes: list[int]) -> tuple[str, float] | None:
         num_made = self._origins.count_made(self._visited) if self._origins is not None else max(sizes) + 1
         if self._missing and self._extra:
-            if sizes[0] == sizes[1] < num_made and any(
-                sizes[0] in side.resolvents or sizes[0] == side.most for side in self._limits
-            ):
-                return (
-                    f"both keep {sizes[0]} of the {num_made} resolvents that the clauses make, and not the same ones",
-                    CLEAR,
-                )
-            return None
+            if sizes[0] >= num_made or not self._is_full() or self._is_lost_before_limit():
+                return None
+            return (
+                f"both keep {sizes[0]} of the {num_made} resolvents that the clauses make, and not the same ones",
+                CLEAR,
+            )
         shorter, longer = min(sizes), max(sizes)
         is_start = self._contents[0][:shorter] == self._contents[1][:shorter]
         side = self._limits[sizes.index(shorter)]
@@ -313,8 +340,12 @@ class _Explainer:
         if shorter in side.resolvents:
             return f"the list of {longer} resolvents is cut at {shorter}", CLEAR if shorter != side.most else LIKELY
         # Clauses beyond the limit would have filled the place of a lost match.
-        if longer in other.resolvents and num_made > longer:
-            return f"{shorter} resolvents are kept instead of {longer}, of the {num_made} that the clauses make", LIKELY
+        if longer in other.resolvents and (num_made > longer or longer - shorter == 1):
+            confidence = LIKELY if num_made > longer else OPEN
+            return (
+                f"{shorter} resolvents are kept instead of {longer}, of the {num_made} that the clauses make",
+                confidence,
+            )
         return None
 
     def _find_atom_limit(self) -> tuple[str, float] | None:
@@ -337,7 +368,8 @@ class _Explainer:
         unpaired = list(self._missing)
         votes: list[_Vote] = []
         num_unsound = 0
-        for r in self._extra:
+        # What a limit lets in for what is lost before is not extra.
+        for r in () if self._is_lost_before_limit() else self._extra:
             found = self._explain_content(content_of(r))
             partner = self._find_partner(r, found, unpaired)
             if partner is not None:
