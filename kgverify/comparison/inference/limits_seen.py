@@ -41,7 +41,7 @@ def find_limits(trace: Trace, find_origins: FindOrigins) -> LimitsSeen:
     """Find the limits that a trace declares or shows.
 
     A list is seen to be cut if the program implies more resolvents. A cap on the rules or the facts of a predicate makes
-    lists equally long, too, but only where the same number of rules matches. A limit on atoms is seen if a rule has
+    lists equally long, too, but only where rules make the same number of their resolvents. A limit on atoms is seen if a rule has
     resolvents in the trace, and where it would make longer ones it has none.
     """
     columns, limits = trace.columns, trace.header.limits
@@ -76,8 +76,14 @@ class _Sample:
 
 
 def _is_list_limit(full: Iterable[tuple[StepView, StepOrigins]], most: int) -> bool:
-    num_rules = [origins.num_rules for _, origins in full if origins.count_made(()) > most]
+    num_rules = [_count_by_rules(step, origins) for step, origins in full if origins.count_made(()) > most]
     return len(num_rules) >= LEAST_REACHED and len(set(num_rules)) > 1
+
+
+def _count_by_rules(step: StepView, origins: StepOrigins) -> int:
+    """Return the number of resolvents of a step that a rule makes."""
+    made = (origins.made.get(number_variables((p, a, b) for p, a, b in r.atoms), ()) for r in step.resolvents)
+    return sum(any(clause[0] == Origin.RULE for clause in clauses) for clauses in made)
 
 
 def _is_atom_limit(

@@ -101,6 +101,7 @@ class StepOrigins:
         self.goal = goal
         self._excluded = clauses.excluded(query) if query is not None else None
         self._found: dict[Atoms, Explanation] = {}
+        self._otherwise: dict[Atoms, Sequence[Explanation]] = {}
 
     @property
     def num_matches(self) -> int:
@@ -184,13 +185,19 @@ class StepOrigins:
             return Explanation(self.made[atoms])
         if len(atoms) > MOST_ATOMS or any(predicate < 0 for predicate, _, _ in atoms):
             return self._find_nearest(atoms)
-        for attempt in (self._by_pruning, self._by_order, self._by_match, self._by_variables):
-            found = attempt(atoms)
-            if found is not None:
-                return found
-        return self._find_nearest(atoms)
+        return next(iter(self.explain_otherwise(atoms)), None) or self._find_nearest(atoms)
 
-    def _by_pruning(self, atoms: Atoms) -> Explanation | None:
+    def explain_otherwise(self, atoms: Atoms) -> Sequence[Explanation]:
+        """Return every explanation of a resolvent by a clause that makes something else, one for each deviation."""
+        if atoms not in self._otherwise:
+            named = number_variables(iter(atoms))
+            attempts = self._by_order, self._by_match, self._by_variables
+            single = (attempt(named) for attempt in attempts)
+            found = [*self._by_pruning(named), *(each for each in single if each is not None)]
+            self._otherwise[atoms] = sorted(found, key=lambda each: each.deviation)
+        return self._otherwise[atoms]
+
+    def _by_pruning(self, atoms: Atoms) -> Iterator[Explanation]:
         """Explain by a clause of which other atoms were deleted than the facts, some of these or none."""
         less: list[Clause] = []
         more: list[tuple[int, Clause, str]] = []
@@ -208,19 +215,17 @@ class StepOrigins:
             pruned = _keep(whole, is_pruned)
             if atoms and atoms == number_variables(iter(pruned[: len(atoms)])):
                 cut.append(clause)
-                continue
             # Everything could be a proof if any atom could be deleted.
             if atoms or all(whole[i] == self._excluded for i in wrong):
                 more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
         if less:
-            return Explanation(tuple(less), Deviation.PRUNED_LESS, f"{num_kept} of its atoms are facts, and were left")
+            yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"{num_kept} of its atoms are facts, and were left")
         if cut:
-            return Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
+            yield Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
         if more:
             fewest = min(more)[0]
             found = [(clause, what) for num, clause, what in more if num == fewest]
-            return Explanation(tuple(c for c, _ in found), Deviation.PRUNED_MORE, f"{found[0][1]} was deleted")
-        return None
+            yield Explanation(tuple(c for c, _ in found), Deviation.PRUNED_MORE, f"{found[0][1]} was deleted")
 
     def _describe_deleted(self, atom: Ids) -> str:
         if atom == self._excluded:

@@ -181,9 +181,10 @@ class _Explainer:
             return Stage.PRUNE if has_facts else Stage.CLOSE
         if not r.atoms:
             # Padding that counts as a resolvent, or one of which nothing is left although it is no proof.
-            is_beside = not self._missing
-            is_proof = self._origins is not None and () in self._origins.made
-            return Stage.LIMIT if is_beside else Stage.CLOSE if is_proof else Stage.PRUNE
+            if self._origins is not None and () in self._origins.made:
+                return Stage.CLOSE
+            num_open = 0 if self._origins is None else self._origins.num_matches - len(self._sides[0])
+            return Stage.PRUNE if self._missing or num_open > 0 else Stage.LIMIT
         if len(atoms) == len(r.atoms):
             return Stage.RESOLVE
         # A hole where a fact was deleted, or where an atom of a body is missing.
@@ -255,11 +256,24 @@ class _Explainer:
         """Recognize the resolvents of an earlier step."""
         if not self._contents[1] or self._contents[1][0][0] != GoalKind.GOAL:
             return None
+        if self._origins is not None and all(self._is_of_this_goal(content_of(r)) for r in self._extra):
+            return None
         for back, step in enumerate(reversed(self._given.earlier), 1):
             if plain(step.goal) != self._goal and [content_of(r) for r in step.resolvents] == self._contents[1]:
                 evidence = f"the resolvents are those of the step {back} before this one"
                 return self._found(_Vote(Stage.ADVANCE, DifferenceClass.STALE, CLEAR), evidence)
         return None
+
+    def _is_of_this_goal(self, content: Content) -> bool:
+        """Return whether a clause makes a resolvent from this goal, perhaps cut at a limit on atoms."""
+        found = self._explain_content(content)
+        return found is not None and (found.deviation is Deviation.NONE or self._is_cut(content))
+
+    def _is_cut(self, content: Content) -> bool:
+        """Return whether a resolvent is what a limit on atoms leaves of a longer one."""
+        if self._origins is None or not any(len(content[1]) in side.atoms for side in self._limits):
+            return False
+        return any(each.deviation is Deviation.TRUNCATED for each in self._origins.explain_otherwise(content[1]))
 
     def _of_duplicates(self) -> StepDifference | None:
         """Recognize that equal resolvents count once. Two of them may also be two facts of which one is missing."""
@@ -278,30 +292,41 @@ class _Explainer:
 
     def _of_revisit(self) -> StepDifference | None:
         """Recognize goals visited before. At a limit others make room for one that stays, or take its place."""
-        for found, own, kind, what in (
-            (self._extra, self._missing, DifferenceClass.EXTRA, "stay"),
-            (self._missing, self._extra, DifferenceClass.MISSING, "are dropped, though only the order may agree"),
+        for i, found, own, kind, what in (
+            (1, self._extra, self._missing, DifferenceClass.EXTRA, "stay"),
+            (
+                0,
+                self._missing,
+                self._extra,
+                DifferenceClass.MISSING,
+                "are dropped, perhaps as the same in another order",
+            ),
         ):
-            is_filled = len(own) == len(found) and self._is_full()
-            if found and (not own or is_filled) and all(map(self._was_visited, found)):
+            if not found or not all(map(self._was_visited, found)) or not self._is_all_implied(found):
+                continue
+            if not own or (len(own) <= len(found) and self._is_full(i)):
                 evidence = f"{len(found)} resolvents with the atoms of goals visited before {what}"
                 return self._found(_Vote(Stage.REVISIT, kind, CLEAR), evidence)
         return None
 
     # Limits
 
-    def _is_full(self) -> bool:
-        """Return whether both lists have the same number of resolvents, which is a limit or the most of a side."""
-        sizes = [len(side) for side in self._contents]
-        is_limit = any(sizes[0] in side.resolvents or sizes[0] == side.most for side in self._limits)
-        return sizes[0] == sizes[1] and is_limit
+    def _is_full(self, i: int) -> bool:
+        """Return whether the list of a side has as many resolvents as a limit allows, or as the side ever has."""
+        num = len(self._contents[i])
+        return any(num in side.resolvents or num == side.most for side in self._limits)
 
     def _is_lost_before_limit(self) -> bool:
-        """Return whether both lists are full because the actual one goes on behind what it lacks, in the same order."""
-        if self._origins is None or not self._missing or not self._extra or not self._is_full():
+        """Return whether the expected list is full, and the actual one goes on behind what it lacks, in the same order."""
+        if self._origins is None or not self._missing or not self._is_full(0):
             return False
         visited = [set(number_variables(iter(goal))) for goal in self._visited]
-        implied = [(int(GoalKind.GOAL), atoms) for atoms in self._origins.in_order() if set(atoms) not in visited]
+        longest = max(side.longest for side in self._limits)
+        implied = [
+            (int(GoalKind.GOAL), atoms)
+            for atoms in self._origins.in_order()
+            if len(atoms) <= longest and set(atoms) not in visited
+        ]
         lost = {content_of(r) for r in self._missing}
         num = len(self._contents[0])
         return implied[:num] == self._contents[0] and [c for c in implied if c not in lost][:num] == self._contents[1]
@@ -310,7 +335,7 @@ class _Explainer:
         sizes = [len(side) for side in self._contents]
         if not self._is_all_implied(self._missing) or not self._is_all_implied(self._extra):
             return None
-        why = self._find_list_limit(sizes) or self._find_atom_limit()
+        why = self._find_atom_limit() or self._find_list_limit(sizes)
         if why is None:
             return None
         text, confidence = why
@@ -325,7 +350,7 @@ class _Explainer:
     def _find_list_limit(self, sizes: list[int]) -> tuple[str, float] | None:
         num_made = self._origins.count_made(self._visited) if self._origins is not None else max(sizes) + 1
         if self._missing and self._extra:
-            if sizes[0] >= num_made or not self._is_full() or self._is_lost_before_limit():
+            if sizes[0] != sizes[1] or sizes[0] >= num_made or not self._is_full(0) or self._is_lost_before_limit():
                 return None
             return (
                 f"both keep {sizes[0]} of the {num_made} resolvents that the clauses make, and not the same ones",
@@ -353,7 +378,7 @@ class _Explainer:
             (self._missing, self._extra, self._limits[1]),
             (self._extra, self._missing, self._limits[0]),
         ):
-            if not found or own:
+            if not found or (own and not self._is_lost_before_limit()):
                 continue
             fewest = min(len(r.atoms) for r in found)
             if 0 < limits.longest < fewest and {limits.longest, fewest} & limits.atoms:
@@ -370,8 +395,7 @@ class _Explainer:
         num_unsound = 0
         # What a limit lets in for what is lost before is not extra.
         for r in () if self._is_lost_before_limit() else self._extra:
-            found = self._explain_content(content_of(r))
-            partner = self._find_partner(r, found, unpaired)
+            found, partner = self._choose(r, unpaired)
             if partner is not None:
                 unpaired.remove(partner)
                 votes.append(self._judge_pair(partner, r, found))
@@ -412,18 +436,33 @@ class _Explainer:
         evidence += "; origins inferred" if self._origins is not None else "; no program to infer origins from"
         return self._found(_Vote(stage, kind, min(vote.confidence for vote in decisive)), evidence)
 
-    def _find_partner(
-        self, r: ResolventView, found: Explanation | None, unpaired: list[ResolventView]
-    ) -> ResolventView | None:
-        """Find the missing resolvent that the same clause made, or one that has nearly the same atoms."""
-        if found is not None and found.clauses:
+    def _choose(
+        self, r: ResolventView, unpaired: list[ResolventView]
+    ) -> tuple[Explanation | None, ResolventView | None]:
+        """Choose the explanation of an extra resolvent, and the missing one that the same clause made, if there is one.
+
+        A clause that makes something else explains it best if its right result is missing.
+        """
+        found = self._explain_content(content_of(r))
+        if found is None or self._origins is None:
+            return None, next((other for other in unpaired if _relate(r, other) is not None), None)
+        is_surplus = self._contents[1].count(content_of(r)) > len(found.clauses)
+        otherwise = self._origins.explain_otherwise(content_of(r)[1])
+        is_right = found.deviation is Deviation.NONE and not is_surplus
+        for each in [found] if is_right else otherwise:
             for other in unpaired:
                 own = self._explain_content(content_of(other))
-                if own is not None and set(own.clauses) & set(found.clauses):
-                    return other
-        if found is not None and found.deviation < Deviation.UNKNOWN:
-            return None
-        return next((other for other in unpaired if _relate(r, other) is not None), None)
+                if own is not None and set(own.clauses) & set(each.clauses):
+                    return each, other
+        if found.deviation is Deviation.NONE:
+            return found, None
+        if found.deviation is Deviation.UNKNOWN:
+            return found, next((other for other in unpaired if _relate(r, other) is not None), None)
+        # Its right result is not missing: rather another clause matched, or a limit cut what the expected side dropped.
+        likely = [each for each in otherwise if each.deviation is Deviation.MATCH]
+        if self._is_cut(content_of(r)):
+            likely += [each for each in otherwise if each.deviation is Deviation.TRUNCATED]
+        return (likely or [found])[0], None
 
     def _judge_pair(self, expected: ResolventView, actual: ResolventView, found: Explanation | None) -> _Vote:
         """Judge two different resolvents of one clause."""
@@ -440,7 +479,7 @@ class _Explainer:
             kind = DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING
             return _Vote(Stage.PRUNE, kind, confidence, why)
         if deviation is Deviation.TRUNCATED:
-            if any(len(actual.atoms) in each.atoms for each in self._limits):
+            if self._is_cut(content_of(actual)):
                 return _Vote(Stage.LIMIT, DifferenceClass.LIMIT, confidence, "a long resolvent is cut, and not dropped")
             return _Vote(Stage.PRUNE, DifferenceClass.MISSING, confidence, why)
         if deviation is Deviation.MATCH:
@@ -450,10 +489,10 @@ class _Explainer:
     def _judge_extra(self, r: ResolventView, found: Explanation | None) -> _Vote:
         """Judge a resolvent that only the actual side has."""
         extra = DifferenceClass.EXTRA
-        if self._was_visited(r):
-            return _Vote(Stage.REVISIT, extra, CLEAR, "they equal goals visited before")
         if found is None:
             return _Vote(self._matching(None, r), extra, GUESSED)
+        if found.deviation is Deviation.NONE and self._was_visited(r):
+            return _Vote(Stage.REVISIT, extra, CLEAR, "they equal goals visited before")
         if found.deviation is Deviation.NONE:
             why = ""
             if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
@@ -461,7 +500,7 @@ class _Explainer:
             return _Vote(self._matching(found, r), extra, self._trust(found), why)
         if found.deviation is Deviation.MATCH:
             return _Vote(self._matching(found, r), extra, LIKELY, found.detail)
-        if found.deviation is Deviation.TRUNCATED and any(len(r.atoms) in each.atoms for each in self._limits):
+        if found.deviation is Deviation.TRUNCATED and self._is_cut(content_of(r)):
             return _Vote(Stage.LIMIT, DifferenceClass.LIMIT, LIKELY, "a long resolvent is cut, and not dropped")
         if found.deviation is Deviation.PRUNED_LESS:
             return _Vote(Stage.PRUNE, extra, OPEN, found.detail)
