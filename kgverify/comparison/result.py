@@ -55,10 +55,10 @@ class DifferenceClass(StrEnum):
 
     missing, extra: one side lacks something; reordered; renamed: different variable names; substituted: the same clause
     gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
-    arithmetic's error; tie: a different argmax at equal scores; content: the steps' digests differ, and more is not
+    arithmetic's error; tie: a different argmax at equal scores; content: something differs, and more is not
     known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
     sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains a
-    resolvent; malformed: a resolvent that is no goal; unclassified: a defect of kgverify.
+    resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"

@@ -34,9 +34,11 @@ def _compare_steps(
     run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, score_error: float | None
 ) -> Comparer:
     """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
-    fields = expected.fields - {"candidates.log_probability"}
-    left = replace(build_trace(run, actual.engine, steps, None), header=expected.header, fields=fields)
-    right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
+    sums = {"candidates.log_probability"}
+    left = build_trace(run, actual.engine, steps, None)
+    left = replace(left, header=expected.header, fields=expected.fields - sums)
+    right = build_trace(run, actual.engine, stepped, None)
+    right = replace(right, fields=right.fields - sums)
     return Comparer(left, right, lockstep=True, score_error=score_error)
 
 

@@ -1,1 +1,1 @@
-"""What recorded steps imply: the clauses that made resolvents, the stage of a difference, and when it occurs."""
+"""Inference from recorded steps: the clauses that made resolvents, the stage of a difference, and its condition."""

@@ -1,8 +1,8 @@
 """The condition under which a cause occurs: one feature that separates its steps from those that agree.
 
 A feature of a step, or of the clause of a missing or extra resolvent, is compared between the steps of a cause and steps that
-agree. A condition is stated only if it holds for all of the former and for none of the latter, and if so many of both are
-unlikely to be separated by chance.
+agree. A condition is stated only if it holds for all of the former and for none of the latter, and if two groups of these
+sizes are unlikely to be separated by chance.
 """
 
 import math

@@ -22,9 +22,6 @@ MOST_COMPARED: Final = 5_000
 MOST_ATOMS: Final = 12
 """The number of clauses to compare with a resolvent that none of them makes, and the atoms of one that is compared."""
 
-HOLE: Final = -1
-"""The predicate of an atom that is none."""
-
 
 class Deviation(IntEnum):
     """The difference between a resolvent and what its clause makes, the smallest first."""
@@ -230,7 +227,7 @@ class StepOrigins:
     def _describe_deleted(self, atom: Ids) -> str:
         if atom == self._excluded:
             return "the query, which may not serve as a fact,"
-        return "an atom with variables" if min(atom[1:]) < 0 else "an atom that is no fact"
+        return "an atom with variables" if min(atom[1:]) < 0 else "an atom that the facts lack"
 
     def _by_order(self, atoms: Atoms) -> Explanation | None:
         clauses = [

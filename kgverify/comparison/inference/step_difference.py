@@ -40,7 +40,7 @@ GUESSED: Final = 0.4
 
 
 class Given(NamedTuple):
-    """What two steps are explained by.
+    """The data that explain two steps.
 
     origins:     the inference for their goal; None without a program
     earlier:     the candidate's steps before this one
@@ -303,6 +303,9 @@ class _Explainer:
             ),
         ):
             if not found or not all(map(self._was_visited, found)) or not self._is_all_implied(found):
+                continue
+            # Too many atoms say more than atoms that are also those of an earlier goal in another order.
+            if not i and self._find_atom_limit() is not None:
                 continue
             if not own or (len(own) <= len(found) and self._is_full(i)):
                 evidence = f"{len(found)} resolvents with the atoms of goals visited before {what}"
