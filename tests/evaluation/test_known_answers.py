@@ -46,11 +46,11 @@ def test_a_file_that_is_read_for_another_part_is_found(monkeypatch: pytest.Monke
             return PartResult(**{name: file[name] for name in PartResult._fields})
 
     monkeypatch.setattr(part_store, "read_part", read)
-    with pytest.raises(InternalError, match="resumed with another part"):
+    with pytest.raises(InternalError, match="resumed with another"):
         check_known_folder()
 
 
-def test_an_identity_without_the_program_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_opens_for_any_evaluation_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(part_store, "_list_differences", lambda found, given: [])
     with pytest.raises(InternalError, match="resumed with another"):
         check_known_folder()
