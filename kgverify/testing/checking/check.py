@@ -32,7 +32,7 @@ MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 
 _is_tested: bool = False
-"""Whether this process has tested the comparison."""
+"""True once this process has tested the comparison."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,8 +101,8 @@ def draw_kernel_problem(seed: int, index: int) -> Problem:
         pairs = (("c0", _Y), (_X, "c1"), (_X, _Y), (_X, _X))
         return Problem(facts=facts, unranked=(NamedAtom("q", *pairs[pick(4)]),), limits=limits)
     if kind == 3:
-        loops = (NamedAtom("q", "c0", "c1"), NamedAtom("q", "c1", "c0"), NamedAtom("q", "c2", "c3"))
-        loops += (NamedAtom("q", "c3", "c3"),) * pick(2)
+        pairs_of_loops = (("c0", "c1"), ("c1", "c0"), ("c2", "c3"), ("c3", "c3"))[: 3 + pick(2)]
+        loops = tuple(NamedAtom("q", *each) for each in pairs_of_loops)
         loop = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _Z, _Z), NamedAtom("q", _X, _Y)))
         return Problem(facts=loops, rules=(loop,), unranked=(NamedAtom("p", "c0", "c1"),), limits=limits)
     queries = tuple(NamedAtom("p", names[pick(4)], names[pick(4)]) for _ in range(3))
