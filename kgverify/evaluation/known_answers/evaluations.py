@@ -218,7 +218,7 @@ def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, r
 def _find_wrong_samples(
     run: Run, result: PartResult, of_group: dict[tuple[int, int], dict[Triple, Ending]]
 ) -> Iterator[str]:
-    """Describe sampled candidates that are none, or end otherwise."""
+    """Describe sampled candidates that do not exist, or end otherwise."""
     sample = result.sample
     seen = set()
     for query, side, atom, *ending, is_true in zip(

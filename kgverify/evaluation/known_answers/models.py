@@ -1,6 +1,6 @@
 """Least models of small programs, each compared with the reference's: of drawn rules, and of a chain that grows by one atom.
 
-Each is derived twice: with joins in parts of two rows, and with its constants as the last of so many that keys of two need
+Each is derived twice: with joins in parts of two rows, and with its constants as the last of 100,000, where keys of two need
 more than 32 bits.
 """
 
