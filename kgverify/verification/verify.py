@@ -5,6 +5,7 @@ import platform
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,6 +32,7 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.known_answers import check_known_pairs
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -80,8 +82,8 @@ def verify(
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
 
-    Before AGREE is given, the comparison must see changes planted in all that it compared, unless it `tests_itself` not;
-    InternalError if it does not see one.
+    tests_itself: whether known pairs must have their known answers, and whether AGREE is given only after the comparison
+    reported changes planted in all that it compared; InternalError otherwise
     """
     traces, is_deterministic = zip(
         *(
@@ -91,6 +93,8 @@ def verify(
         strict=True,
     )
     determinism = Determinism(*is_deterministic)
+    if tests_itself:
+        check_known_pairs(_judge_known, is_recorded=False)
     comparer = Comparer(*traces, score_error=score_error)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
     remembered = RememberingEngine(actual.engine)
@@ -199,6 +203,19 @@ def compare_recorded(
         score_error=score_error,
         progress=progress,
     )
+    check_known_pairs(_judge_known, is_recorded=True)
+    report = _judge_recorded(comparer, score_error)
+    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
+
+
+def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
+    """Compare a known pair like `compare_recorded`, without a self-test."""
+    comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
+    return comparer, _judge_recorded(comparer, options.get("score_error"), tests_itself=False)
+
+
+def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itself: bool = True) -> Report:
+    """Return the report of a comparison of recorded traces."""
     comparison = _compare_recorded_rankings(_admit_unfollowed(comparer.compare()), *comparer.sources, score_error)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
@@ -206,13 +223,13 @@ def compare_recorded(
     divergences, causes = group_causes(comparison.divergences, findings)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
-    if comparison.verdict is Verdict.AGREE:
+    if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*comparer.sources)
     check_numbers(outcomes, metrics, codes, [source.rankings for source in comparer.sources])
-    report = build_report(
+    return build_report(
         _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
         describe_environment(*comparer.sources),
@@ -221,7 +238,6 @@ def compare_recorded(
         causes=causes,
         outcomes=outcomes,
     )
-    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
 def _compare_recorded_rankings(

@@ -84,8 +84,9 @@ def compare_candidates(expected: Proved, actual: Proved, rules: Rules) -> Compar
         if rules.has_steps:
             num_resolvents += len(left.resolvents)
         field = first_field(left, right, rules.tolerance)
-        if field == "":
+        if field in ("", "steps.choice"):
             has_other_bits = has_other_bits or _has_other_bits(left, right)
+        if field == "":
             continue
         at = i if not rules.has_lockstep or left.depth is None else left.depth
         gap = _gap(left, right, field, rules)
@@ -202,7 +203,7 @@ def _level(left: TakenStep, right: TakenStep, field: str) -> str:
 
 
 def _has_other_bits(left: TakenStep, right: TakenStep) -> bool:
-    return [each.score for each in left.resolvents] != [each.score for each in right.resolvents]
+    return any(_differ(one.score, other.score) for one, other in zip(left.resolvents, right.resolvents, strict=False))
 
 
 def _compare_ends(expected: Proved, actual: Proved, rules: Rules) -> Found | None:

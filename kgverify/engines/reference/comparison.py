@@ -61,13 +61,22 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool) -> Iterator[P
         listed = values.tolist()
         return iter(listed if field in fields else [None] * len(listed))
 
-    goals, atoms = map(name, steps.goal_atoms.tolist()), map(name, resolvents.atoms.tolist())
+    names: dict[tuple[int, ...], Any] = {}
+
+    def named(atom: list[int]) -> Any:
+        key = tuple(atom)
+        if key not in names:
+            names[key] = name(key)
+        return names[key]
+
+    goals, atoms = map(named, steps.goal_atoms.tolist()), map(named, resolvents.atoms.tolist())
     each_resolvent = zip(
         resolvents.kind.tolist(),
         resolvents.num_atoms.tolist(),
         resolvents.origin_kind.tolist(),
         resolvents.origin.tolist(),
-        known("resolvents.score", resolvents.score),
+        # The scores of one side alone still decide what is a near-tie.
+        resolvents.score.tolist() if "resolvents.score" in trace.fields else [None] * len(resolvents.kind),
         strict=True,
     )
     each_step = zip(

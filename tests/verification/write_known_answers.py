@@ -1,0 +1,33 @@
+"""Write the known answers again, after a change of what reports say: python tests/verification/write_known_answers.py
+
+The second comparison still checks each of them. Review the difference as you would review a golden file.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from kgverify.verification import known_answers
+from kgverify.verification.verify import _judge_known
+
+
+def main() -> int:
+    answers = {}
+    for known in known_answers.known_pairs(is_recorded=True):
+        comparer, report = _judge_known(known.expected, known.actual, **known.options)
+        if known_answers.can_be_checked(comparer):
+            second = known_answers.compare_again(
+                known.expected, known.actual, comparer.score_tolerance, lockstep=comparer.lockstep
+            )
+            known_answers.check_by_second(comparer.comparison, second, known.name)
+        answers[known.name] = known_answers.answer_of(report)
+        if "--show" in sys.argv:
+            print(known.name, report)
+    path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(answers), indent=1) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
