@@ -178,10 +178,17 @@ def _compare_pieces(
     expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None, piece_bytes: int
 ) -> Iterator[tuple[int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
     """Yield the pieces of a column in order: the first row, both positions, both values, and whether the bytes are the same."""
+    pieces = list(_split_column(expected, actual, name, rows_of, piece_bytes))
+    if len(pieces) == 1:
+        # Threads take longer to start.
+        begin, end, a, b = pieces[0]
+        x, y = (file.read(name, at, at + end - begin) for file, at in (a, b))
+        yield begin, a, b, x, y, has_same_bytes(x, y)
+        return
     # A comparison waits for memory most of the time, and one core cannot use all the bandwidth.
     with ThreadPoolExecutor(_THREADS) as pool:
         ahead: deque[Any] = deque()
-        for begin, end, a, b in _split_column(expected, actual, name, rows_of, piece_bytes):
+        for begin, end, a, b in pieces:
             x, y = (file.read(name, at, at + end - begin) for file, at in (a, b))
             ahead.append((begin, a, b, x, y, pool.submit(has_same_bytes, x, y)))
             if len(ahead) > _AHEAD:

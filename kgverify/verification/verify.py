@@ -16,7 +16,7 @@ from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import StepSource
+from kgverify.comparison.source import FileSource, StepSource
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -32,7 +32,8 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.known_answers import check_known_pairs
+from kgverify.verification.known.answers import check_known_pairs
+from kgverify.verification.known.files import check_known_files
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -204,6 +205,8 @@ def compare_recorded(
         progress=progress,
     )
     check_known_pairs(_judge_known, is_recorded=True)
+    if any(isinstance(source, FileSource) for source in comparer.sources):
+        check_known_files(_judge_known)
     report = _judge_recorded(comparer, score_error)
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from kgverify.verification import known_answers
+from kgverify.verification.known import answers as known_answers
+from kgverify.verification.known.files import known_file_answers
 from kgverify.verification.verify import _judge_known
 
 
@@ -24,6 +25,7 @@ def main() -> int:
         answers[known.name] = known_answers.answer_of(report)
         if "--show" in sys.argv:
             print(known.name, report)
+    answers |= dict(known_file_answers(_judge_known))
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(answers), indent=1) + b"\n")
     return 0
