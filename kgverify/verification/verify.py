@@ -34,6 +34,7 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.known.answers import check_known_pairs
 from kgverify.verification.known.files import check_known_files
+from kgverify.verification.known.runs import check_known_runs
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -106,6 +107,8 @@ def verify(
             comparer, comparer.compare(), run, actual._replace(engine=remembered), phase
         )
 
+    if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
+        check_known_runs(verify)
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
     explainer = Explainer(traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep)
     with phase("replaying divergent steps", 0):

@@ -10,7 +10,8 @@ import msgspec
 
 from kgverify.verification.known import answers as known_answers
 from kgverify.verification.known.files import known_file_answers
-from kgverify.verification.verify import _judge_known
+from kgverify.verification.known.runs import known_run_answers
+from kgverify.verification.verify import _judge_known, verify
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
         if "--show" in sys.argv:
             print(known.name, report)
     answers |= dict(known_file_answers(_judge_known))
+    answers |= dict(known_run_answers(verify))
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(answers), indent=1) + b"\n")
     return 0
