@@ -47,6 +47,7 @@ from kgverify.verification.planted_runs import (
 )
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.second_opinion import check_sample
 from kgverify.version import __version__
 
 
@@ -119,6 +120,9 @@ def verify(
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
+    for each in (comparer, stepper) if tests_itself else ():
+        if each is not None:
+            check_sample(each)
     check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         if check_determinism:
@@ -229,6 +233,8 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
     divergences, causes = group_causes(comparison.divergences, findings)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
+    if tests_itself:
+        check_sample(comparer)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)

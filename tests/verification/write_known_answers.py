@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from kgverify.engines.reference.comparison import compare_again
 from kgverify.verification.known import answers as known_answers
 from kgverify.verification.known.files import known_file_answers
 from kgverify.verification.known.runs import known_run_answers
+from kgverify.verification.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.verify import _judge_known, verify
 
 
@@ -18,11 +20,9 @@ def main() -> int:
     answers = {}
     for known in known_answers.known_pairs(is_recorded=True):
         comparer, report = _judge_known(known.expected, known.actual, **known.options)
-        if known_answers.can_be_checked(comparer):
-            second = known_answers.compare_again(
-                known.expected, known.actual, comparer.score_tolerance, lockstep=comparer.lockstep
-            )
-            known_answers.check_by_second(comparer.comparison, second, known.name)
+        if can_be_checked(comparer):
+            second = compare_again(known.expected, known.actual, comparer.score_tolerance, lockstep=comparer.lockstep)
+            check_by_second(comparer.comparison, second, known.name)
         answers[known.name] = known_answers.answer_of(report)
         if "--show" in sys.argv:
             print(known.name, report)
