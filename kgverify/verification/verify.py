@@ -28,13 +28,13 @@ from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.known.answers import check_known_pairs
 from kgverify.verification.known.files import check_known_files
-from kgverify.verification.known.runs import check_known_runs
+from kgverify.verification.known.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -214,6 +214,8 @@ def compare_recorded(
     check_known_pairs(_judge_known, is_recorded=True)
     if any(isinstance(source, FileSource) for source in comparer.sources):
         check_known_files(_judge_known)
+    if not {source.header.level for source in comparer.sources} <= {TraceLevel.STEPS, TraceLevel.DIGESTS}:
+        check_traces_of_runs(_judge_known)
     report = _judge_recorded(comparer, score_error)
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 

@@ -11,7 +11,7 @@ import msgspec
 from kgverify.engines.reference.comparison import compare_again
 from kgverify.verification.known import answers as known_answers
 from kgverify.verification.known.files import known_file_answers
-from kgverify.verification.known.runs import known_run_answers
+from kgverify.verification.known.runs import known_run_answers, traces_of_runs
 from kgverify.verification.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.verify import _judge_known, verify
 
@@ -28,6 +28,8 @@ def main() -> int:
             print(known.name, report)
     answers |= dict(known_file_answers(_judge_known))
     answers |= dict(known_run_answers(verify))
+    for known in traces_of_runs():
+        answers[known.name] = known_answers.answer_of(_judge_known(known.expected, known.actual)[1])
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(answers), indent=1) + b"\n")
     return 0

@@ -69,6 +69,7 @@ def known_pairs(*, is_recorded: bool) -> Iterator[Known]:
     for name, (rows, options) in _ALIKE.items():
         yield Known(name, *pair_of(rows, error=ERROR), options)
     yield Known("a sum beside a long derivation", *pair_of((0, 1), error=ERROR, differences=LONG))
+    yield Known("two precisions", *pair_of((3,), error=ERROR, dtype=np.float32, differences=LONG))
     expected, actual = pair_of(_some(7, 54))
     left, right = (make_trace(lockstep_columns(each.columns), rankings=None) for each in (expected, actual))
     yield Known("lockstep", left, right, {"lockstep": True})
@@ -76,12 +77,12 @@ def known_pairs(*, is_recorded: bool) -> Iterator[Known]:
         yield Known("a few are listed", *pair_of(_some(2, 47, 49), error=ERROR), {**_FEW, "kept": 3})
         yield Known("a long derivation", *pair_of((2,), differences=LONG))
         for number, (name, fields) in enumerate(_LACKING.items(), 3):
-            expected, actual = pair_of(_some(number, 46, 51), error=ERROR)
+            expected, actual = pair_of(_some(number, 46, 51, 52), error=ERROR)
             yield Known(f"without {name}", expected, blank(actual, actual.fields - fields), _FEW)
         yield from _of_other_candidates(*pair_of(range(24)))
         yield from _without_goals()
         yield from _headers(*pair_of((0, 32), error=ERROR))
-        yield from _rankings(*pair_of((0, 1, 2, 4, 60, 61), error=ERROR))
+        yield from _rankings(*pair_of((0, 2, 4, 60, 61), error=ERROR))
 
 
 def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:
@@ -96,6 +97,12 @@ def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:
     swapped[:9:4, 1:] = swapped[:9:4, :0:-1]
     columns = reordered.columns._replace(candidates=own._replace(atom=swapped))
     yield Known("other candidates", expected, replace(reordered, columns=columns), {**_FEW, "kept": 4})
+    query, atom = actual.columns.candidates.query.copy(), actual.columns.candidates.atom.copy()
+    query[9], atom[0, 1:], atom[1, 1] = 50, atom[0, :0:-1], 99
+    columns = actual.columns._replace(candidates=actual.columns.candidates._replace(query=query, atom=atom))
+    yield Known("others in place", pair_of(range(24))[0], replace(actual, columns=columns), _FEW)
+    columns = actual.columns._replace(candidates=actual.columns.candidates._replace(query=query))
+    yield Known("another query", pair_of(range(24))[0], replace(actual, columns=columns))
     expected, actual = pair_of(_some(6, 23, 25, 47), error=ERROR)
     yield Known("other numbers", expected, renumber(actual), _FEW)
     yield Known("other numbers, without facts", expected, renumber(take(actual, range(6)), has_facts=False))
@@ -125,6 +132,8 @@ def _without_goals() -> Iterator[Known]:
     e, a = pair_of((0, 42, 47, 49, 51, 52, 0), error=ERROR)
     yield Known("steps and compact, with errors", e, at_level(a, "compact"), _FEW)
     yield Known("digests, with errors", at_level(e, "digests"), at_level(a, "digests"), _FEW)
+    one = [at_level(each, "digests") for each in pair_of((0, 42, 0), error=ERROR)]
+    yield Known("one digest, with errors", *one)
     # Digests that were not computed from these columns.
     left, right = pair_of((1, 13, 13, 28, 30, 0, 42, 54, 0))
     right = replace(right, digests=left.digests)
@@ -161,7 +170,7 @@ def _rankings(expected: Trace, actual: Trace) -> Iterator[Known]:
     assert expected.rankings is not None
     ranks = (
         make_rankings((0, 0, 2, 1.0, 2.0), (0, 1, 1, 1.0, 1.0), (1, 0, 2, 2.0, 2.0), (15, 0, 2, 2.0, 2.0)),
-        make_rankings((0, 0, 3, 1.0, 1.0), (0, 1, 1, 1.0, 2.0), (1, 0, 2, 2.0, 2.0)),
+        make_rankings((0, 0, 1, 1.0, 1.0), (0, 1, 1, 1.0, 2.0), (1, 0, 2, 2.0, 2.0)),
         make_rankings(
             (0, 0, 2, 1.0, 1.0), (0, 1, 1, 1.0, 2.0), (1, 0, 2, 2.0, 2.0), (15, 0, 2, 1.0, 2.0), (9, 2, 1, 1, 1)
         ),

@@ -30,6 +30,9 @@ _PLAIN: Final = {"verifies_content": False}
 _STORED: Final = (0, 1, 4, 9, 13, 19, 23, 0, 30, 32, 34, 42, 46, 47, 49, 54, 58, 61, 65, 67, 0, 0)
 
 
+_SAME_SHAPE: Final = (0, 1, 4, 9, 0, 0, 30, 32, 0, 34, 0, 42, 47, 49, 0, 0, 65, 67, 0, 54, 32, 0)
+
+
 def _write(trace: Trace, path: Path, level: str = "steps", shard_steps: int = 1 << 40) -> Path:
     """Write a trace as a file, or as a folder of shards."""
     clauses = Clauses(trace.facts, trace.fact_lines, trace.rules)
@@ -52,26 +55,30 @@ def stored_pairs(folder: Path) -> Iterator[Known]:
     shards = _write(actual, folder / "shards", shard_steps=40)
     yield Known("a file and shards", whole, shards, _SMALL)
     yield Known("shards, verified and listed in part", shards, whole, {**_SMALL, "verifies_content": True, "kept": 4})
+    like = [_write(each, folder / f"like-{i}.h5") for i, each in enumerate(pair_of(_SAME_SHAPE, error=ERROR))]
+    yield Known("in files of one shape", *like, _SMALL)
     left, right = (_write(each, folder / f"digests-{i}.h5", "digests") for i, each in enumerate((expected, actual)))
     yield Known("digests in files", left, right, _SMALL)
     lacking = take(actual, (0, 1, 9, 13, 0))
     lacking = blank(lacking, lacking.fields - {"steps.dropped_atoms", "steps.dropped_resolvents", "resolvents.score"})
     yield Known("without columns", whole, _write(lacking, folder / "lacking.h5"), _PLAIN)
     same, bits = (replace(each, rankings=None) for each in pair_of((0, 32, 0, 32, 0), error=ERROR))
-    like, other = _write(same, folder / "same.h5"), _write(bits, folder / "bits.h5")
-    yield Known("equal within errors", like, other, _SMALL)
-    yield Known("in another order", like, _write(take(bits, [0, 3, 2, 1, 4]), folder / "order.h5"), _PLAIN)
+    equal, other = _write(same, folder / "same.h5"), _write(bits, folder / "bits.h5")
+    yield Known("equal within errors", equal, other, _SMALL)
+    yield Known("in another order", equal, _write(take(bits, [0, 2, 1, 3, 4]), folder / "order.h5"), _PLAIN)
     nothing = _write(replace(pair_of((60, 60))[0], rankings=None), folder / "empty.h5")
     yield Known("without steps", nothing, nothing, _PLAIN)
     path = folder / "scores.h5"
     path.write_bytes(_spoil(other.read_bytes(), bits.columns.resolvents.score.tobytes()))
-    yield Known("damaged scores", like, path, _PLAIN)
+    yield Known("damaged scores", equal, path, _PLAIN)
+    lost = _write(blank(same, same.fields - {"resolvents.score"}), folder / "lost.h5")
+    yield Known("damaged scores of one side", path, lost, _PLAIN)
     path = folder / "damaged.h5"
     path.write_bytes(_spoil(nothing.read_bytes(), xxhash.xxh3_64(b"").intdigest().to_bytes(8, "little")))
     yield Known("a damaged checksum of nothing", nothing, path, _PLAIN)
     parts = _write(bits, folder / "parts", shard_steps=9)
     next(iter(sorted(parts.glob("*.h5")))).unlink()
-    yield Known("a shard is missing", like, parts, _PLAIN)
+    yield Known("a shard is missing", equal, parts, _PLAIN)
 
 
 def _spoil(data: bytes, content: bytes) -> bytes:

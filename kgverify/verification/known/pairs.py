@@ -124,7 +124,7 @@ DIFFERENCES: Final[Sequence[tuple[Edits, Edits]]] = (
         {"1.made.2.score": -0.5 - 2 * ERROR},
         {"1.made.2.score": -0.5 - ERROR, "1.made.1.score": -0.5 - ERROR, "1.choice": 2},
     ),
-    ({"1.made.2.score": -0.5 - 3 * ERROR}, {"1.made.2.score": -0.5 - 2 * ERROR, "1.choice": 2, "1.made.1.score": -9.0}),
+    ({"1.made.2.score": -0.5 - 3 * ERROR}, {"1.made.2.score": -0.5 - 3 * ERROR, "1.choice": 2}),
     (
         {"1.made": _made((0, "score", -0.5), (0, "atoms", _made()[1]["atoms"]))},
         {"1.made": _made((0, "score", -0.5), (0, "atoms", _made()[1]["atoms"])), "1.choice": 0},
@@ -150,6 +150,10 @@ DIFFERENCES: Final[Sequence[tuple[Edits, Edits]]] = (
     ({}, {"log_probability": -_INF}),
     ({}, {"log_probability": _NAN}),
     ({"log_probability": _NAN}, {"log_probability": _NAN}),
+    (
+        {"1.made": [_made()[0], _FALSE], "1.choice": 0},
+        {"1.made": [_made((0, "by", (1, 2)))[0], _FALSE, _FALSE], "1.choice": 0},
+    ),
     ({}, {}),
 )
 """The edits of the expected and of the actual candidate; each candidate is the same before them."""
@@ -158,6 +162,7 @@ LONG: Final[Sequence[tuple[Edits, Edits]]] = (
     (_LONG, _LONG),
     ({}, {"log_probability": -1.5 - 7 * ERROR}),
     (_LONG, {**_LONG, "257.outcome": 1}),
+    ({"1.made.0.score": -1.1}, {"1.made.0.score": -1.1}),
 )
 """The same, beside derivations of more steps than a byte counts."""
 

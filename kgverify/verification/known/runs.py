@@ -15,11 +15,13 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.program.stages import Stage
-from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.stage_items import StageOutputs
-from kgverify.verification.known.answers import Answer, answer_of, require_known
+from kgverify.verification.known.answers import Answer, JudgeRecorded, Known, answer_of, require_known
+from kgverify.verification.known.pairs import at_level
+from kgverify.verification.record import prove_deep
 
 Verify = Callable[..., Any]
 """Verifies a pipeline against another on the same run."""
@@ -56,15 +58,24 @@ class _WrongEngine:
 
 def _known_run() -> Run:
     x, y, z = (Variable(name) for name in "XYZ")
-    facts = [("p", "a", "b"), ("p", "b", "c"), ("p", "c", "d"), ("p", "a", "d"), ("q", "b", "a"), ("q", "d", "b")]
+    facts = [
+        ("p", "a", "b"),
+        ("p", "b", "c"),
+        ("p", "c", "d"),
+        ("p", "a", "d"),
+        ("q", "b", "a"),
+        ("q", "d", "b"),
+        ("p", "d", "a"),
+    ]
     rules = (
         NamedRule(NamedAtom("q", x, y), (NamedAtom("p", y, x),)),
         NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("p", y, z))),
         NamedRule(NamedAtom("q", x, y), (NamedAtom("q", y, x),)),
+        NamedRule(NamedAtom("q", x, z), (NamedAtom("q", x, y), NamedAtom("p", y, z))),
     )
     test = tuple(NamedAtom(*names) for names in (("q", "a", "c"), ("q", "c", "b"), ("q", "d", "a")))
     graph = KnowledgeGraph("known", tuple(NamedAtom(*names) for names in facts), (), test, rules)
-    return Run(graph, Limits(max_depth=4, max_atoms=3, max_resolvents=4), num_queries=3, num_corruptions=2)
+    return Run(graph, Limits(max_depth=5, max_atoms=3, max_resolvents=6), num_queries=3, num_corruptions=2)
 
 
 def _same(columns: Any) -> Any:
@@ -187,6 +198,31 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
     )
     yield "run: wrong ranks", run, right, ranks, {}
     yield "run: wrong ranks and steps", run, right, ranks._replace(engine=wrong(_mixed, _same).engine), {}
+
+
+def traces_of_runs() -> Iterator[Known]:
+    """Yield recorded traces of the known run whose goals are rebuilt, or whose stages were recorded."""
+    run = _known_run()
+    pipeline = reference_pipeline(run)
+    columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
+    numbers = columns.stages.number.copy()
+    numbers[columns.stages.stage >= 11] += 1
+    spoiled = _mixed(columns)
+    spoiled = spoiled._replace(stages=spoiled.stages._replace(number=numbers))
+    right, wrong, stages = (
+        build_trace(run, pipeline.engine, each, None) for each in (columns, _mixed(columns), spoiled)
+    )
+    for level in ("compact", "deep"):
+        yield Known(f"run: {level}", at_level(right, level), at_level(wrong, level))
+    yield Known("run: compact and steps", at_level(right, "compact"), at_level(wrong, "steps"))
+    yield Known("run: other outputs of stages", at_level(right, "deep"), at_level(stages, "deep"))
+
+
+@cache
+def check_traces_of_runs(judge: JudgeRecorded) -> None:
+    """InternalError unless each pair of traces of the known run has its known answer."""
+    for known in traces_of_runs():
+        require_known(known.name, answer_of(judge(known.expected, known.actual, **known.options)[1]))
 
 
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
