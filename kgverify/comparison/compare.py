@@ -318,7 +318,7 @@ class Comparer:
                     rows = alignment.expected[begin:end], alignment.actual[begin:end]
                 for source, own in zip(self.sources, rows, strict=True) if num_steps is not None else ():
                     sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
-                    end = min(end, begin + max(1, int(np.searchsorted(sums, num_steps, side="right"))))
+                    end = min(end, begin + max(1, int(np.searchsorted(sums, num_steps or 0, side="right"))))
                 yield rows[0][: end - begin], rows[1][: end - begin]
                 begin = end
 

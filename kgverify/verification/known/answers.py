@@ -132,8 +132,8 @@ def _without_goals() -> Iterator[Known]:
     e, a = pair_of((0, 42, 47, 49, 51, 52, 0), error=ERROR)
     yield Known("steps and compact, with errors", e, at_level(a, "compact"), _FEW)
     yield Known("digests, with errors", at_level(e, "digests"), at_level(a, "digests"), _FEW)
-    one = [at_level(each, "digests") for each in pair_of((0, 42, 0), error=ERROR)]
-    yield Known("one digest, with errors", *one)
+    e, a = (at_level(each, "digests") for each in pair_of((0, 42, 0), error=ERROR))
+    yield Known("one digest, with errors", e, a)
     # Digests that were not computed from these columns.
     left, right = pair_of((1, 13, 13, 28, 30, 0, 42, 54, 0))
     right = replace(right, digests=left.digests)
@@ -150,7 +150,7 @@ def _headers(expected: Trace, actual: Trace) -> Iterator[Known]:
     header = actual.header
     change = msgspec.structs.replace
     run = change(header.run, graph="g", split="valid", num_queries=1, num_corruptions=2, seed=3, rank_tolerance=0.5)
-    others = {
+    others: dict[str, dict[str, Any]] = {
         "limits": {"limits": change(header.limits, max_atoms=3)},
         "program": {"program_sha256": "cd" * 32},
         "policy": {"policy": change(header.policy, name="other")},

@@ -55,8 +55,9 @@ def stored_pairs(folder: Path) -> Iterator[Known]:
     shards = _write(actual, folder / "shards", shard_steps=40)
     yield Known("a file and shards", whole, shards, _SMALL)
     yield Known("shards, verified and listed in part", shards, whole, {**_SMALL, "verifies_content": True, "kept": 4})
-    like = [_write(each, folder / f"like-{i}.h5") for i, each in enumerate(pair_of(_SAME_SHAPE, error=ERROR))]
-    yield Known("in files of one shape", *like, _SMALL)
+    pair = pair_of(_SAME_SHAPE, error=ERROR)
+    left, right = (_write(each, folder / f"like-{i}.h5") for i, each in enumerate(pair))
+    yield Known("in files of one shape", left, right, _SMALL)
     left, right = (_write(each, folder / f"digests-{i}.h5", "digests") for i, each in enumerate((expected, actual)))
     yield Known("digests in files", left, right, _SMALL)
     lacking = take(actual, (0, 1, 9, 13, 0))

@@ -59,7 +59,7 @@ def _step(number: int) -> dict[str, Any]:
 
 
 def _made(*replaced: tuple[int, str, Any]) -> list[dict[str, Any]]:
-    made = _step(1)["made"]
+    made: list[dict[str, Any]] = _step(1)["made"]
     for number, name, value in replaced:
         made[number][name] = value
     return made

@@ -144,7 +144,7 @@ def _tie(columns: Columns) -> Columns:
     first, choice = starts_of(steps.num_resolvents), steps.choice.copy()
     for row in range(len(choice)):
         own = score[first[row] : first[row + 1]]
-        best = np.flatnonzero(own == own.max()) if len(own) else []
+        best: Any = np.flatnonzero(own == own.max()) if len(own) else []
         if len(best) > 1:
             choice[row] = best[-1]
             own[best[-1]] += _ERROR / 2
