@@ -186,7 +186,7 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
 
 
 def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings | None) -> Trace:
-    """Build a trace in memory with every column that an engine returned. UserError for inconsistent columns."""
+    """Build a trace in memory with every column that an engine knows. UserError for inconsistent columns."""
     program = run.graph.program
     check_columns(
         columns,
@@ -195,7 +195,7 @@ def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings |
         num_rules=len(program.rules),
         num_facts=len(program.facts),
     )
-    fields = column_names(columns)
+    fields = column_names(columns) - frozenset(engine.info.unknown)
     return Trace(
         header=build_header(run, engine),
         symbols=program.symbols,

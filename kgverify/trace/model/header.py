@@ -23,6 +23,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     layout:      sizes that must not change any result: slots, paddings, windows
     versions:    library name to version
     faults:      the faults planted in it; normally empty
+    unknown:     columns that it does not know, such as `resolvents.origin`; they hold no information and are not compared
+    variables:   `canonical` if it numbers the variables of each goal by first appearance, `own` if it numbers them its way
 
     Example:
         >>> import kgverify as kv
@@ -38,6 +40,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     layout: dict[str, int] = {}
     versions: dict[str, str] = {}
     faults: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    variables: str = "canonical"
 
 
 class InputFile(msgspec.Struct, frozen=True):
