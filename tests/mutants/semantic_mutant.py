@@ -36,6 +36,7 @@ class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     what:  a description of the mistake
     stage: the stage that the mistake is in, for mistakes in a prover
     list:  the name of the list
+    equivalent: the reason why no input tells it from the original; such a mutant is not tried
     """
 
     file: str
@@ -44,6 +45,7 @@ class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     what: str
     stage: str = ""
     list: str = ""
+    equivalent: str = ""
 
     @property
     def digest(self) -> str:
