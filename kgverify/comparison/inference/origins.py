@@ -341,7 +341,7 @@ class StepOrigins:
         best = max(shared)
         nearest = tuple(each.clause for each, num in zip(made, shared, strict=True) if num == best)
         if not best[0]:
-            return Explanation((), Deviation.UNKNOWN, f"it shares no atom with what the {len(made)} clauses make")
+            return Explanation((), Deviation.UNKNOWN, "it shares no atom with the results of the clauses that match")
         whole = next(each for each, num in zip(made, shared, strict=True) if num == best).atoms
         return Explanation(
             (),
