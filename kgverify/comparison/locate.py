@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from kgverify.comparison.inference.step_difference import StepDifference
-from kgverify.comparison.result import DifferenceClass, Level, Value
+from kgverify.comparison.result import Level, Value
 from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.program.atoms import Goal, encode_variable, is_variable
 from kgverify.program.outcomes import GoalKind, Origin
@@ -155,7 +155,8 @@ def _locate_by_content(expected: StepView, actual: StepView, explain: Explain) -
         pairs = zip(expected.resolvents, actual.resolvents, strict=False)
         shown = [pair for pair in pairs if pair[0].content != pair[1].content]
         sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
-    field = "resolvents.order" if found.kind is DifferenceClass.REORDERED else "resolvents.atoms"
+    is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
+    field = "resolvents.order" if is_order else "resolvents.atoms"
     # Only what is shown is rendered: its clauses have to be inferred.
     shown_texts = [[*explain.render(side[:MOST_SHOWN]), *([""] * (len(side) - MOST_SHOWN))] for side in sides]
     values = [shorten(texts) or ["nothing more"] for texts in shown_texts]

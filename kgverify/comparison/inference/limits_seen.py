@@ -15,7 +15,7 @@ from kgverify.trace.model.trace import Trace
 LEAST_REACHED: Final = 3
 """The number of cut lists before a size that nobody declared counts as a limit."""
 
-MOST_SAMPLED: Final = 50
+MOST_SAMPLED: Final = 20
 """The number of steps to look at for a limit."""
 
 FindOrigins = Callable[[int, StepView], StepOrigins | None]
