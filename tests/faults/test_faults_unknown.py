@@ -46,7 +46,7 @@ STEP_FAULTS = [
 OTHERWISE = {
     # Inferred from results, the stage that puts rules before facts is `resolve`.
     "facts-before-rules": {("resolve", "reordered")},
-    # A resolvent without atoms that is no proof is malformed.
+    # A resolvent without atoms is malformed unless it is a proof.
     "gap-after-pruning": {("prune", "missing"), ("prune", "malformed")},
 }
 
@@ -60,7 +60,7 @@ def record(run: Run, pipeline: Pipeline) -> Trace:
 
 
 def judge(name: str, expected: Trace, actual: Trace) -> Iterator[bool]:
-    """Whether stage and class of each wrong step are right."""
+    """Say of each wrong step whether its stage and class are right."""
     comparer = Comparer(expected, actual, explains=True)
     comparison = comparer.compare()
     fault = FAULTS[name]

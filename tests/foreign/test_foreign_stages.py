@@ -45,7 +45,7 @@ def facts_of(graph: str) -> dict[tuple[int, ...], int]:
 
 @cache
 def made_by_facts(graph: str, query: int, state: tuple[tuple[int, int, int], ...]) -> dict[tuple, list[int]]:
-    """What facts make of a state, with the positions of these facts."""
+    """The successors that facts make of a state, with the positions of these facts."""
     program, facts = program_of(graph), facts_of(graph)
     start, excluded = program["variable_start"], tuple(program["queries"][query])
     (predicate, *wanted), *rest = state
