@@ -367,8 +367,8 @@ class _Explainer:
             return None
         if shorter in side.resolvents:
             return f"the list of {longer} resolvents is cut at {shorter}", CLEAR if shorter != side.most else LIKELY
-        # Clauses beyond the limit would have filled the place of a lost match.
-        if longer in other.resolvents and (num_made > longer or longer - shorter == 1):
+        # One less than a limit allows: clauses beyond it would have filled the place of a single lost match.
+        if longer in other.resolvents and longer - shorter == 1:
             confidence = LIKELY if num_made > longer else OPEN
             return (
                 f"{shorter} resolvents are kept instead of {longer}, of the {num_made} that the clauses make",
@@ -509,7 +509,16 @@ class _Explainer:
             return _Vote(Stage.PRUNE, extra, OPEN, found.detail)
         if found.deviation is Deviation.PRUNED_MORE:
             return _Vote(Stage.PRUNE, DifferenceClass.MISSING, OPEN, found.detail)
+        if found.clauses and not self._is_listed(found.clauses):
+            return _Vote(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, OPEN, found.detail)
         return _Vote(Stage.RESOLVE, DifferenceClass.UNSOUND, LIKELY, f"no clause makes them; {found.detail}")
+
+    def _is_listed(self, clauses: Iterable[Clause]) -> bool:
+        """Return whether the actual side has the right results of all these clauses."""
+        if self._origins is None:
+            return False
+        listed = {clause for _, atoms in self._contents[1] for clause in self._origins.made.get(atoms, ())}
+        return listed.issuperset(clauses)
 
     def _judge_missing(self, r: ResolventView) -> _Vote:
         """Judge a resolvent that only the expected side has."""
