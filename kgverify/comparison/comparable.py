@@ -12,19 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.result import DIGEST, FieldRule
-from kgverify.comparison.step_view import Names
+from kgverify.comparison.step_view import UNNAMED, Names
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
-from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.digests import COUNTED, compute_digests
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 """Converts atoms from the ids of one trace to those of the other."""
-
-_COUNTED = ("steps.dropped_atoms", "steps.dropped_resolvents")
 
 
 class Numbering:
@@ -92,11 +90,12 @@ class Numbering:
         return Columns(candidates, c.steps._replace(goal_atoms=convert(c.steps.goal_atoms)), resolvents, stages)
 
     def _convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        converted = atoms.copy()
-        converted[:, 0] = self._predicate_map[atoms[:, 0]]
-        for column in (1, 2):
-            is_constant = atoms[:, column] >= 0
-            converted[is_constant, column] = self._constant_map[atoms[is_constant, column]]
+        is_hole = atoms[:, 0] < 0
+        numbers = self._predicate_map, self._constant_map, self._constant_map
+        names = self._symbols.predicates, self._symbols.constants, self._symbols.constants
+        columns = (_renumber(atoms[:, i], ids, len(of)) for i, (ids, of) in enumerate(zip(numbers, names, strict=True)))
+        converted = np.column_stack(list(columns))
+        converted[is_hole] = atoms[is_hole]
         return converted
 
     @staticmethod
@@ -105,6 +104,15 @@ class Numbering:
         origin = made_by.origin.copy()
         origin[is_fact] = fact_map[origin[is_fact]]
         return origin
+
+
+def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int) -> NDArray[np.int32]:
+    """Return ids in the common numbering of these many names; variables stay, and an id without a name gets none."""
+    converted = values.copy()
+    is_named = (values >= 0) & (values < len(ids))
+    converted[is_named] = ids[values[is_named]]
+    converted[(values >= len(ids)) & (values < num_names)] |= UNNAMED
+    return converted
 
 
 def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -116,7 +124,7 @@ def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDAr
 def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     ids = {name: i for i, name in enumerate(expected)}
     mapping = [ids.setdefault(name, len(ids)) for name in actual]
-    return tuple(ids), np.array(mapping or [0], np.int32)
+    return tuple(ids), np.array(mapping, np.int32)
 
 
 class ComparablePair:
@@ -264,9 +272,9 @@ def _blank(columns: Columns, fields: tuple[str, ...], *, removes_atoms: bool = F
 
 def _uncounted(trace: Trace) -> frozenset[str]:
     """Return the columns that the trace's digests count as 0."""
-    if has_goals(trace.header.level) or "steps.choice" in trace.fields:
-        return frozenset(_COUNTED) - trace.fields
-    return frozenset(_COUNTED) & frozenset(trace.header.absent)
+    if has_goals(trace.header.level) or "steps.num_resolvents" in trace.fields:
+        return COUNTED - trace.fields
+    return COUNTED & frozenset(trace.header.absent)
 
 
 def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
@@ -282,19 +290,21 @@ def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
 def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
     """Return why the two traces cannot be compared, empty if they can. Each reason makes the verdict INCONCLUSIVE.
 
-    An empty program or policy hash, which other engines may leave out, counts as equal.
+    What the header of one of them leaves unknown counts as equal: `note_unknown` names it.
     """
     reasons = []
     for trace, role in ((expected, "expected"), (actual, "actual")):
         if not trace.is_complete:
             reasons.append(f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}")
     e, a = expected.header, actual.header
-    if e.limits != a.limits:
+    known = [name for name in e.limits.__struct_fields__ if name not in (*e.limits.unknown, *a.limits.unknown)]
+    if any(getattr(e.limits, name) != getattr(a.limits, name) for name in known):
         reasons.append(f"the limits differ: expected {_limits(expected)}, actual {_limits(actual)}")
     if e.program_sha256 and a.program_sha256 and e.program_sha256 != a.program_sha256:
         reasons.append("the programs differ: facts, rules or the numbering of symbols")
     hashes = e.policy.sha256, a.policy.sha256
-    if e.policy.name != a.policy.name or (all(hashes) and hashes[0] != hashes[1]):
+    names = e.policy.name, a.policy.name
+    if all(names) and (names[0] != names[1] or (all(hashes) and hashes[0] != hashes[1])):
         reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
     for field in ("graph", "split", "num_queries", "num_corruptions", "seed"):
         values = getattr(e.run, field), getattr(a.run, field)
@@ -306,9 +316,23 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
     return tuple(reasons)
 
 
+def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
+    """Return notes about what was not compared because a header leaves it unknown: limits, program and policy."""
+    notes = []
+    for trace, role in ((expected, "expected"), (actual, "actual")):
+        header = trace.header
+        unknown = [f"the limit {name}" for name in header.limits.unknown]
+        unknown += [] if header.program_sha256 else ["the program"]
+        unknown += [] if header.policy.name else ["the policy"]
+        if unknown:
+            notes.append(f"not compared, since the {role} trace does not tell: {', '.join(unknown)}")
+    return tuple(notes)
+
+
 def _limits(trace: Trace) -> str:
     limits = trace.header.limits
-    return ", ".join(f"{field}={getattr(limits, field)}" for field in limits.__struct_fields__)
+    values = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    return ", ".join(f"{name}={'unknown' if value is None else value}" for name, value in values.items())
 
 
 def _policy(trace: Trace) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
-from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike
+from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike, note_unknown
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.result import (
@@ -171,7 +171,7 @@ class Comparer:
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
             self.findings = tuple(each.classify(known) for each in listed)
-        notes = [*self._pair.tolerance.notes]
+        notes = [*self._pair.tolerance.notes, *note_unknown(self._shells[0], self._shells[1])]
         if not all(source.is_verified for source in self.sources):
             notes.append(SKIPPED)
         for num, num_listed, what in (

@@ -16,7 +16,7 @@ from kgverify.comparison.result import (
     Verdict,
 )
 from kgverify.engines.protocol import CompilerCaches
-from kgverify.program.limits import Limits
+from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 from kgverify.trace.model.trace import Trace
 
@@ -95,7 +95,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     determinism: Determinism
     lockstep: bool
     run: RunInfo
-    limits: Limits
+    limits: DeclaredLimits
     policy: PolicyInfo
     environment: Environment
     causes: tuple[Cause, ...] = ()

@@ -175,6 +175,8 @@ def diff_command(report: ReportContent) -> str:
     if not run.graph or engine.name != "compiled" or report.policy.name not in ("shortest", "two_tower"):
         return ""
     limits = report.limits
+    if limits.unknown:
+        return ""
     words = ["kgverify", "diff", "--graph", run.graph, "--split", run.split, "--queries", str(run.num_queries)]
     words += ["--corruptions", "all" if run.num_corruptions < 0 else str(run.num_corruptions)]
     words += ["--seed", str(run.seed), "--policy", report.policy.name]

@@ -138,7 +138,7 @@ class Explainer:
         lockstep: bool = False,
     ) -> None:
         self._columns = expected.columns
-        self._limits = expected.header.limits
+        self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
         self._names, self._tolerance = comparer.names, comparer.score_tolerance
         self._views = views

@@ -85,7 +85,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         is_markup=True,
         filters=_FILTERS,
         report=report,
-        limits=msgspec.structs.asdict(report.limits),
+        limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None},
         page=build_page(report, expected, actual, stepped),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
-from kgverify.program.limits import Limits
+from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Rule, Symbols
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Field, Rankings, starts_of
@@ -32,7 +32,8 @@ class LoopWriter:
 
     engine:      the prover's name, or its complete description
     predicates, constants: the names behind the ids
-    limits:      the limits under which it proves
+    limits:      the limits under which it proves; None: unknown
+    policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
     rules:       the program's rules; optional
     rule_texts:  the rules as text; optional
@@ -42,10 +43,9 @@ class LoopWriter:
 
     Example:
         >>> import kgverify as kv
-        >>> candidates = {"atom": [[0, 0, 1]], "num_steps": [1], "outcome": [1], "is_limited": [0]}
-        >>> steps = {"depth": [0], "num_atoms": [1], "num_resolvents": [1], "choice": [0]}
-        >>> steps |= {"outcome": [1], "goal_atoms": [[0, 0, 1]]}
-        >>> resolvents = {"kind": [1], "num_atoms": [0], "origin_kind": [2], "origin": [0], "atoms": []}
+        >>> candidates = {"atom": [[0, 0, 1]], "num_steps": [1], "outcome": [1]}
+        >>> steps = {"num_atoms": [1], "num_resolvents": [1], "choice": [0], "goal_atoms": [[0, 0, 1]]}
+        >>> resolvents = {"kind": [1], "num_atoms": [0], "atoms": []}
         >>> with kv.LoopWriter("mine.h5", engine="mine", predicates=["capitalOf"], constants=["paris", "france"]) as trace:
         ...     trace.append(candidates, steps, resolvents)
         >>> kv.open_trace("mine.h5").num_steps
@@ -59,8 +59,8 @@ class LoopWriter:
         engine: str | EngineInfo,
         predicates: Sequence[str],
         constants: Sequence[str],
-        limits: Limits | None = None,
-        policy: str | PolicyInfo = "unknown",
+        limits: DeclaredLimits | None = None,
+        policy: str | PolicyInfo = "",
         program_sha256: str = "",
         run: RunInfo | None = None,
         facts: Any = None,
@@ -73,7 +73,7 @@ class LoopWriter:
         self._path = Path(path)
         self._header = Header(
             engine=EngineInfo(engine) if isinstance(engine, str) else engine,
-            limits=limits or Limits(),
+            limits=limits or DeclaredLimits(),
             policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
             program_sha256=program_sha256,
             run=run or RunInfo(),
@@ -99,7 +99,8 @@ class LoopWriter:
         stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
-        limits dropped. Columns that the format allows to be absent may be left out, but in every batch.
+        limits dropped, if that is given. Columns that the format allows to be absent may be left out, but in every batch:
+        they are unknown, and not compared.
         """
         if stages is not None and not isinstance(stages, Mapping):
             stages = encode_stage_outputs(stages)._asdict()
@@ -120,7 +121,7 @@ class LoopWriter:
         self._given = names
         columns = self._complete(given)
         if self._writer is None:
-            self._writer = self._open(OPTIONAL_COLUMNS - names)
+            self._writer = self._open(OPTIONAL_COLUMNS - {FIELD_OF[path].name for path in given})
         self._writer.append(columns)
         self._num_candidates += len(columns.candidates.query)
 
