@@ -32,6 +32,12 @@ class DeclaredLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     fix=f"choose a {name} from 1 to {most}",
                 )
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeclaredLimits) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
+
+    def __hash__(self) -> int:
+        return hash(msgspec.structs.astuple(self))
+
     def with_defaults(self) -> "Limits":
         """Return the limits with the default of each unknown one."""
         return Limits(**{name: value for name, value in msgspec.structs.asdict(self).items() if value is not None})

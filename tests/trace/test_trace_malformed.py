@@ -158,7 +158,14 @@ def test_an_unknown_column_survives_and_is_not_compared(tmp_path, name):
     for path, options in (("a", {"absent": absent}), ("full", {})):
         write_file(tmp_path / path, HEADER, SYMBOLS, MALFORMED, facts=FACTS, rules=RULES, **options)
     engine = msgspec.structs.replace(HEADER.engine, unknown=tuple(sorted(absent)))
-    write_file(tmp_path / "declared", msgspec.structs.replace(HEADER, engine=engine), SYMBOLS, MALFORMED, facts=FACTS, rules=RULES)
+    write_file(
+        tmp_path / "declared",
+        msgspec.structs.replace(HEADER, engine=engine),
+        SYMBOLS,
+        MALFORMED,
+        facts=FACTS,
+        rules=RULES,
+    )
     first = read_trace(tmp_path / "a")
     assert read_trace(tmp_path / "full").fields - first.fields == absent
     convert_trace(tmp_path / "a", tmp_path / "b")
