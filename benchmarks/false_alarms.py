@@ -1,0 +1,84 @@
+"""Evaluate many small graphs, each with its checks, and count those that are called wrong although nothing is.
+
+    python benchmarks/false_alarms.py --evaluations 1000 --jobs 2
+    python benchmarks/false_alarms.py --evaluations 100 --device cuda
+
+Graphs, numbers of corruptions, policies, limits, layouts and the ways to rank are drawn from the seed. A line names each
+evaluation that is not sound or raises; the exit code is 1 if there is one. `kgverify fuzz` is the same measure for generated
+problems.
+"""
+
+import argparse
+import random
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+
+def draw_arguments(seed: int) -> dict[str, Any]:
+    """Return the arguments of one evaluation."""
+    import kgverify as kv
+
+    rng = random.Random(seed)
+    return {
+        "graph": rng.choice([f"random:{seed}", f"random:{seed}", f"random:{seed}", "countries"]),
+        "queries": rng.choice([1, 2, 3, 5, 9, None]),
+        "corruptions": rng.choice([0, 1, 3, 7, 20, "all"]),
+        "seed": rng.choice([seed, seed + (1 << 33)]),
+        "policy": rng.choice(["shortest", "two_tower"]),
+        "limits": kv.Limits(
+            max_depth=rng.choice([1, 2, 3, 5, 8]),
+            max_atoms=rng.choice([2, 3, 6]),
+            max_resolvents=rng.choice([2, 5, 20, 120]),
+        ),
+        "slots": rng.choice([None, 1, 3, 16, 64]),
+        "part_size": rng.choice([None, None, 1, 10, 100]),
+        "rank_only": rng.random() < 0.5,
+        "check": rng.choice([0, 16, 256]),
+    }
+
+
+def evaluate(device: str, mode: str, seed: int) -> str:
+    """Return what is wrong with one evaluation; empty if it is sound."""
+    import kgverify as kv
+
+    arguments = draw_arguments(seed)
+    try:
+        report = kv.evaluate(mode=mode, device=device, **arguments)
+    except kv.UserError as error:
+        # Not every random graph has enough triples or constants: such a draw is refused, in words.
+        return f"refused: {error}".splitlines()[0]
+    except Exception as error:
+        return f"seed {seed}: {arguments}: {type(error).__name__}: {error}"
+    return "" if report.is_sound else f"seed {seed}: {arguments}: not sound"
+
+
+def main() -> int:
+    """Evaluate, print what is wrong, and return 1 if anything is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--evaluations", type=int, default=1000)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--mode", default="eager")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    seeds = range(options.first_seed, options.first_seed + options.evaluations)
+    one = partial(evaluate, options.device, options.mode)
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(one, seeds, chunksize=4) if options.jobs > 1 else map(one, seeds))
+    refused = [each for each in found if each.startswith("refused")]
+    wrong = [each for each in found if each and not each.startswith("refused")]
+    print(*sorted(set(refused)), *wrong, sep="\n")
+    print(
+        f"{len(found) - len(refused)} evaluations, {len(wrong)} called wrong, {len(refused)} refused,"
+        f" {time.monotonic() - begin:.0f} s"
+    )
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
