@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
+from kgverify.program.atoms import Atom, NamedAtom, Variable, decode_variable, encode_variable, is_variable
 from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import Side
-from kgverify.program.program import Rule, Symbols
+from kgverify.program.program import NamedRule, Rule, Symbols
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Field, Rankings, starts_of
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, STAGES, decode_columns
@@ -35,8 +37,8 @@ class LoopWriter:
     limits:      the limits under which it proves; None: unknown
     policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
-    rules:       the program's rules; optional
-    rule_texts:  the rules as text; optional
+    rules:       the program's rules, each a `Rule`, or a list of its atoms in ids, the head first; optional
+    rule_texts:  the rules as text; by default as the names render them
     level, is_archived, shard_steps: as in `Storage`
 
     UserError for what cannot be written, with the column's name.
@@ -64,7 +66,7 @@ class LoopWriter:
         program_sha256: str = "",
         run: RunInfo | None = None,
         facts: Any = None,
-        rules: Sequence[Rule] | None = None,
+        rules: Sequence[Rule | Sequence[Sequence[int]]] | None = None,
         rule_texts: Sequence[str] = (),
         level: str = "steps",
         is_archived: bool = False,
@@ -77,11 +79,12 @@ class LoopWriter:
             policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
             program_sha256=program_sha256,
             run=run or RunInfo(),
-            clauses=ClauseTexts(rules=tuple(rule_texts)),
         )
         self._symbols = Symbols(tuple(predicates), tuple(constants))
         self._facts = None if facts is None else self._convert(FIELD_OF["program/facts"], facts)
-        self._rules = rules
+        self._rules = None if rules is None else [_number_variables(rule) for rule in rules]
+        texts = rule_texts or [self._render(rule) for rule in self._rules or ()]
+        self._header = msgspec.structs.replace(self._header, clauses=ClauseTexts(rules=tuple(texts)))
         self._level, self._is_archived, self._shard_steps = level, is_archived, shard_steps
         self._num_candidates = 0
         self._given: frozenset[str] | None = None
@@ -150,6 +153,23 @@ class LoopWriter:
             storage=Storage(self._level, absent, self._is_archived, self._shard_steps),
         )
 
+    def _render(self, rule: Rule) -> str:
+        predicates, constants = self._symbols.predicates, self._symbols.constants
+        try:
+            head, *body = (
+                NamedAtom(
+                    predicates[p], *(Variable(f"X{decode_variable(t)}") if t < 0 else constants[t] for t in terms)
+                )
+                for p, *terms in (rule.clause_head, *rule.body)
+            )
+        except IndexError:
+            raise UserError(
+                f"the rule {rule} has an id without a name",
+                where=f"{self._path}:program/rule_atoms",
+                fix="give the names of all predicates and constants",
+            ) from None
+        return str(NamedRule(head, tuple(body)))
+
     def _field(self, group: str, name: str) -> Field:
         field = FIELD_OF.get(f"{group}/{name}")
         if field is None:
@@ -183,6 +203,18 @@ class LoopWriter:
                 which = "of the stages, or none" if is_stage else "that the format requires"
                 raise UserError(f"{field.name} is missing", where=str(self._path), fix=f"give every column {which}")
         return decode_columns(given)
+
+
+def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:
+    """Return a rule with its variables numbered by first appearance."""
+    atoms = (rule.clause_head, *rule.body) if isinstance(rule, Rule) else rule
+    numbers: dict[int, int] = {}
+
+    def number(term: int) -> int:
+        return encode_variable(numbers.setdefault(term, len(numbers))) if is_variable(term) else int(term)
+
+    head, *body = (Atom(int(predicate), number(first), number(second)) for predicate, first, second in atoms)
+    return Rule(head, tuple(body))
 
 
 def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:
