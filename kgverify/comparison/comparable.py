@@ -318,15 +318,18 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
 
 def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
     """Return notes about what was not compared because a header leaves it unknown: limits, program and policy."""
-    notes = []
+    sides: dict[str, list[str]] = {}
     for trace, role in ((expected, "expected"), (actual, "actual")):
         header = trace.header
         unknown = [f"the limit {name}" for name in header.limits.unknown]
         unknown += [] if header.program_sha256 else ["the program"]
         unknown += [] if header.policy.name else ["the policy"]
-        if unknown:
-            notes.append(f"not compared, since the {role} trace does not tell: {', '.join(unknown)}")
-    return tuple(notes)
+        for each in unknown:
+            sides.setdefault(each, []).append(role)
+    groups: dict[str, list[str]] = {}
+    for each, roles in sides.items():
+        groups.setdefault(" and the ".join(roles), []).append(each)
+    return tuple(f"not compared, since unknown to the {who} trace: {', '.join(what)}" for who, what in groups.items())
 
 
 def _limits(trace: Trace) -> str:

@@ -82,7 +82,7 @@ def import_lines(
 
 
 class _Encoder:
-    """Turns names into ids. Variables are numbered by first appearance: in a goal, or in a candidate if the engine's are its own."""
+    """The encoding of names. Variables are numbered in each goal by first appearance, or in each candidate if they are own."""
 
     def __init__(self, header: HeaderLine, predicates: list[str], constants: list[str]) -> None:
         self._header = header

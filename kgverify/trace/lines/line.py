@@ -65,7 +65,7 @@ class CandidateLine(Struct, forbid_unknown_fields=True):
 
 
 class EndLine(Struct, forbid_unknown_fields=True):
-    """How the candidate before ended."""
+    """The outcome of the candidate before."""
 
     end: _Outcome | None
     is_limited: bool | None = None

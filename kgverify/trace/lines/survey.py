@@ -51,7 +51,9 @@ class Survey:
             self._add_step(number, line)
         else:
             if not self._has_candidate:
-                raise self._error(number, "ends a candidate, and there is none before", "print the candidate first")
+                raise self._error(
+                    number, "ends a candidate, but no candidate was printed before", "print the candidate first"
+                )
             self._see(number, line, "end")
         if isinstance(line, CandidateLine | EndLine):
             for name in ("is_limited", "log_probability"):
@@ -70,16 +72,15 @@ class Survey:
                     "give it every time, or leave it out every time",
                 )
         for kind, table in (("predicates", self.header.predicates), ("constants", self.header.constants)):
-            both = self._first.get(f"{kind} by name"), self._first.get(f"{kind} by id")
-            if table is None and None not in both:
+            mixed = self._first_with_both(f"{kind} by name", f"{kind} by id")
+            if table is None and mixed is not None:
                 raise self._error(
-                    max(both),  # type: ignore[type-var]
+                    mixed,
                     f"has {kind} by name and by id, or the lines before have, and there is no list of them",
                     f"list the names in {kind!r} of the first line, or use names alone",
                 )
-        both = self._first.get("variables by name"), self._first.get("variables by id")
-        if None not in both:
-            raise self._error(max(both), "mixes variables by name and by id", "use one of the two")  # type: ignore[type-var]
+        if (mixed := self._first_with_both("variables by name", "variables by id")) is not None:
+            raise self._error(mixed, "has variables by name and by id, or the lines before have", "use one of the two")
         known = {column for name, column in _WHOLE.items() if name in self._first}
         for name, columns in (
             ("choice", ("steps.choice",)),
@@ -138,6 +139,11 @@ class Survey:
                     raise self._error(number, f"names {name} {index}, and the first line lists {len(clauses)}", fix)
             if each.rule is not None and each.fact is not None:
                 raise self._error(number, "has a successor of a rule and a fact", "give the clause that made it")
+
+    def _first_with_both(self, *names: str) -> int | None:
+        """Return the first line at which both were seen; None if they were not."""
+        lines = [self._first.get(name) for name in names]
+        return None if None in lines else max(line for line in lines if line is not None)
 
     def _see(self, number: int, line: Line, *names: str) -> None:
         for name in names:

@@ -34,7 +34,7 @@ class LoopWriter:
 
     engine:      the prover's name, or its complete description
     predicates, constants: the names behind the ids
-    limits:      the limits under which it proves; None: unknown
+    limits:      the limits under which it proves: a `Limits`, or a dictionary of the known ones; None: unknown
     policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
     rules:       the program's rules, each a `Rule`, or a list of its atoms in ids, the head first; optional
@@ -61,7 +61,7 @@ class LoopWriter:
         engine: str | EngineInfo,
         predicates: Sequence[str],
         constants: Sequence[str],
-        limits: DeclaredLimits | None = None,
+        limits: DeclaredLimits | Mapping[str, int] | None = None,
         policy: str | PolicyInfo = "",
         program_sha256: str = "",
         run: RunInfo | None = None,
@@ -75,7 +75,7 @@ class LoopWriter:
         self._path = Path(path)
         self._header = Header(
             engine=EngineInfo(engine) if isinstance(engine, str) else engine,
-            limits=limits or DeclaredLimits(),
+            limits=_declare(limits, str(path)),
             policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
             program_sha256=program_sha256,
             run=run or RunInfo(),
@@ -203,6 +203,17 @@ class LoopWriter:
                 which = "of the stages, or none" if is_stage else "that the format requires"
                 raise UserError(f"{field.name} is missing", where=str(self._path), fix=f"give every column {which}")
         return decode_columns(given)
+
+
+def _declare(limits: DeclaredLimits | Mapping[str, Any] | None, where: str) -> DeclaredLimits:
+    if isinstance(limits, DeclaredLimits):
+        return limits
+    try:
+        declared = DeclaredLimits(**(limits or {}))
+    except TypeError as error:
+        names = ", ".join(DeclaredLimits.__struct_fields__)
+        raise UserError(f"limits: {error}", where=where, fix=f"choose from {names}") from None
+    return declared if declared.unknown else declared.with_defaults()
 
 
 def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:
