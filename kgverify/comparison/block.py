@@ -114,7 +114,7 @@ class BlockComparer:
         expected, actual = self.readers[0].read(row), self.readers[1].read(other)
         step = row - self.readers[0].first_step[candidate]
         if self.lockstep:
-            step = int(pair.expected.columns.steps.depth[row])
+            step = int(pair.full[0].columns.steps.depth[row])
         digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
         difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance)
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]

@@ -34,9 +34,10 @@ def _compare_steps(
     run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, score_error: float | None
 ) -> Comparer:
     """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
-    fields = expected.fields - {"candidates.log_probability"}
-    left = replace(build_trace(run, actual.engine, steps, None), header=expected.header, fields=fields)
-    right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
+    left, right = (build_trace(run, actual.engine, columns, None) for columns in (steps, stepped))
+    no_sum = {"candidates.log_probability"}
+    left = replace(left, header=expected.header, fields=expected.fields - no_sum)
+    right = replace(right, fields=right.fields - no_sum)
     return Comparer(left, right, lockstep=True, score_error=score_error)
 
 

@@ -118,7 +118,7 @@ def test_ids_without_names_stay_apart_from_those_of_another_numbering(tmp_path):
 
 
 @pytest.mark.parametrize("limits", [DeclaredLimits(), DeclaredLimits(max_resolvents=120), Limits(max_depth=3)])
-def test_limits_are_known_as_far_as_they_are_told(tmp_path, limits):
+def test_limits_that_the_header_leaves_out_are_unknown(tmp_path, limits):
     header = msgspec.structs.replace(UNKNOWN, limits=limits)
     write_file(tmp_path / "a", header, SYMBOLS, MALFORMED)
     read = read_trace(tmp_path / "a").header
