@@ -103,7 +103,7 @@ def describe_run(report: ReportContent) -> str:
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
     return (
         f"graph {clip(run.graph) or '?'}, {run.num_queries} queries of {clip(run.split)}, {corruptions} corruptions"
-        f" a side, seed {run.seed}, policy {clip(report.policy.name)}{', lockstep' if report.lockstep else ''}"
+        f" a side, seed {run.seed}, policy {clip(report.policy.name) or '?'}{', lockstep' if report.lockstep else ''}"
     )
 
 

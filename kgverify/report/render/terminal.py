@@ -107,7 +107,7 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     lines.append(
         Text(
             f"  {sides}\n  graph {run.graph or '?'}, {queries} of {run.split},"
-            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}"
+            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name or '?'}"
             f"{', lockstep' if report.lockstep else ''}"
         )
     )
