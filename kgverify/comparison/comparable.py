@@ -254,18 +254,22 @@ def _blank_and_digest(trace: Trace, fields: tuple[str, ...]) -> Trace:
     if not fields:
         return trace
     columns = _blank(trace.columns, fields)
-    return replace(trace, columns=columns, digests=compute_digests(columns))
+    counted = columns
+    if "steps.choice" in fields:
+        # Digests count what is unknown as 0.
+        counted = columns._replace(steps=columns.steps._replace(choice=np.zeros_like(columns.steps.choice)))
+    return replace(trace, columns=columns, digests=compute_digests(counted))
 
 
 def _blank(columns: Columns, fields: tuple[str, ...], *, removes_atoms: bool = False) -> Columns:
-    """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted."""
+    """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted; a choice becomes none."""
     if removes_atoms and "steps.num_resolvents" in fields:
         columns = columns._replace(resolvents=empty_columns().resolvents)
     for name in fields:
         level, field = name.split(".")
         column = getattr(getattr(columns, level), field)
         is_removed = removes_atoms and field in ("goal_atoms", "atoms")
-        zeros = np.zeros_like(column[:0] if is_removed else column)
+        zeros = np.full_like(column[:0] if is_removed else column, -1 if name == "steps.choice" else 0)
         columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: zeros})})
     return columns
 

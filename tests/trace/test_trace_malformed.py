@@ -215,3 +215,16 @@ def test_a_loop_that_tells_nothing_but_goals_and_resolvents(tmp_path):
     assert (header.limits, header.policy.name, header.program_sha256) == (DeclaredLimits(), "", "")
     # The first goal of a candidate need not be its atom.
     assert read.columns.steps.num_atoms.tolist() == [2]
+
+
+@pytest.mark.parametrize("absent", [{"candidates.outcome"}, {"steps.choice"}, OPTIONAL_COLUMNS], ids=len)
+def test_the_judges_of_a_verdict_agree_about_what_is_unknown(tmp_path, absent):
+    columns = make_columns(1, 60)
+    columns = columns._replace(candidates=MALFORMED.candidates)
+    write_file(tmp_path / "full", HEADER, SYMBOLS, columns)
+    write_file(tmp_path / "less", HEADER, SYMBOLS, columns, absent=absent)
+    write_file(tmp_path / "wrong", HEADER, SYMBOLS, MALFORMED, absent=absent)
+    assert kv.compare(tmp_path / "full", tmp_path / "less").verdict is Verdict.AGREE
+    report = kv.compare(tmp_path / "full", tmp_path / "wrong")
+    assert report.verdict is Verdict.DIVERGE
+    assert not absent & {each.field for each in report.divergences}
