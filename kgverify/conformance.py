@@ -25,8 +25,8 @@ from kgverify.testing.checking.check import check_problems, verify_problems
 from kgverify.testing.checking.engine_makers import (
     PLAIN,
     REFERENCE,
+    AnyEngine,
     EngineSpec,
-    Factory,
     MakePipeline,
     find_maker,
     find_supported,
@@ -155,9 +155,9 @@ class Conformance:
 
 @saving_bugs()
 def check_engine(
-    factory: Factory | str,
+    factory: AnyEngine,
     *,
-    reference: Factory | str = REFERENCE,
+    reference: AnyEngine = REFERENCE,
     examples: int = EXAMPLES,
     seed: int = 0,
     seconds: float = SECONDS,
@@ -296,10 +296,10 @@ def save_reproducer(
 
 
 def check_run(
-    factory: Factory | str,
+    factory: AnyEngine,
     graph: KnowledgeGraph | str | Path | None = None,
     run: Run | None = None,
-    reference: Factory | str = REFERENCE,
+    reference: AnyEngine = REFERENCE,
 ) -> str:
     """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
 

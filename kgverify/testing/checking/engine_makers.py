@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import kgverify
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import UserError, describe_error, suggest
@@ -72,6 +71,7 @@ REFERENCE: Final = "reference"
 SIGNATURE: Final = "a class, or a function of (program, limits, policy), that makes an engine"
 METHODS: Final = "an engine has prove(candidates, progress) -> Columns and step(positions) -> Columns"
 """The signatures that error messages show."""
+_OWN_FILES: Final = str(Path(__file__).parents[2])
 _VALUES: Final = f"give `{COMPILED}`, `{REFERENCE}`, MODULE:NAME or FILE.py:NAME, {SIGNATURE}"
 
 
@@ -114,7 +114,7 @@ class Sides(NamedTuple):
         return find_maker(self.engine), find_maker(self.reference, "--reference")
 
     def __str__(self) -> str:
-        return f"{self.engine} against {self.reference}"
+        return f"{self.engine}, compared with {self.reference}"
 
 
 Factory: TypeAlias = Callable[..., Any]
@@ -228,9 +228,7 @@ def describe_raised(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({error.filename}:{error.lineno})"
     frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", str(Path(kgverify.__file__).parent)))
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", _OWN_FILES))
     ]
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
 

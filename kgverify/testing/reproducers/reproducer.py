@@ -48,7 +48,7 @@ class Reproducer:
     @property
     def sides(self) -> str:
         """The engine under test, and the one that it is compared with."""
-        return f"{self.engine} against {self.reference}"
+        return f"{self.engine}, compared with {self.reference}"
 
 
 def make_reproducer(

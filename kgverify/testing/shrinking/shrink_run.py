@@ -91,7 +91,7 @@ class ShrunkRun:
         """Return the signature, the sizes before and after, and the problem."""
         shrunk, minimum, graph, sliced = self.shrunk, self.problem, self.graph, self.sliced
         is_other = self.engine.name == COMPILED and self.engine != find_engines(self.report)[-1]
-        against = "" if self.reference == PLAIN else f" against {self.reference}"
+        against = "" if self.reference == PLAIN else f", compared with {self.reference}"
         lines = [
             f"{shrunk.failure.signature}   on {self.engine}{against}"
             + (", where it occurs as well" if is_other else ""),
