@@ -134,7 +134,7 @@ def build_evaluation_sides(
     UserError for an engine that cannot be made, and for options that do not belong to it.
     """
     given = {name: options[name] for name in ("mode", "device", "precision", "slots", "faults")}
-    check_compiled_options(engine, reference, **given)
+    check_compiled_options(engine, reference, memory=options["memory"], **given)
     if rank_only and (engine != COMPILED or reference not in (COMPILED, REFERENCE)):
         raise UserError(
             "skips candidates by the least model of kgverify's semantics, which a foreign engine may not have",

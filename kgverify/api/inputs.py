@@ -193,6 +193,7 @@ _DEFAULTS: Final[dict[str, tuple[Any, ...]]] = {
     "device": (None, "auto"),
     "precision": (None, "float32"),
     "slots": (None,),
+    "memory": (None,),
     "faults": ((), [], None, ""),
 }
 """The values of options that were not given."""

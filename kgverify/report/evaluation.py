@@ -110,6 +110,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     num_parts_resumed:     parts that an earlier run finished; the following fields are about the others
     candidates_per_second: the throughput of all processes together; None if every part was finished before
     wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
+    reference:             the name of the engine that proved a sample as well
     """
 
     kgverify: str
