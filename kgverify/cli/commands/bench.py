@@ -154,7 +154,8 @@ def bench(
             )
         check_compiled_options(engine, reference, **changed)
         make = partial(_make_engine, run)
-        rivals = Rivals(reference, partial(make, reference, "--reference"))
+        in_reference = () if engine == COMPILED else plan.faults
+        rivals = Rivals(reference, partial(make, reference, "--reference", in_reference))
         if engine != COMPILED:
             rivals = rivals._replace(engine=engine, make_engine=partial(make, engine, "--engine"))
         # What cannot be made is an error before anything is measured.
@@ -181,9 +182,9 @@ def bench(
         raise typer.Exit(1 if compared.is_slower else NOT_COMPARED)
 
 
-def _make_engine(run: Run, engine: str, where: str) -> "Engine":
+def _make_engine(run: Run, engine: str, where: str, faults: tuple[str, ...] = ()) -> "Engine":
     if engine == COMPILED:
-        return make_pipeline(engine, run, where=where, mode="eager").engine
+        return make_pipeline(engine, run, where=where, mode="eager", faults=faults).engine
     return make_pipeline(engine, run, where=where).engine
 
 

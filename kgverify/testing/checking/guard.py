@@ -83,7 +83,8 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
 
     def refuse(part: str, message: str, error: BaseException) -> Exception:
         if isinstance(error, UserError):
-            return UserError(error.message, where=error.where or where, fix=error.fix or SIGNATURES[part])
+            located = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
+            return UserError(error.message, where=located, fix=error.fix or SIGNATURES[part])
         if isinstance(error, NotImplementedError):
             if allows_unsupported:
                 return error
@@ -124,7 +125,7 @@ class GuardedEngine:
 
     limit:  returns the context that limits the time of a number of candidates in a mode
     refuse: returns the exception that replaces one of the engine
-    run:    if given, the columns that the engine returns are checked against its program
+    run:    if given, the ids and lengths of the columns that the engine returns are checked as well
     """
 
     def __init__(
@@ -155,14 +156,14 @@ class GuardedEngine:
             return self._check("step", _call("step", self._refuse, self._engine.step, positions))
 
     def _check(self, part: str, result: Any) -> Columns:
-        """Return the result if it is columns of arrays and, with a run, of the right kinds, lengths and ids."""
+        """Return the result if it is columns of arrays of the right kinds and, with a run, of the right lengths and ids."""
         columns = _checked(part, self._refuse, result, Columns)
         arrays = _call(part, self._refuse, lambda: [array for level in columns for array in level])
         for array in arrays:
             _checked(part, self._refuse, array, np.ndarray)
+        _call(part, self._refuse, _check_kinds, columns)
         if self._run is not None:
             program = self._run.graph.program
-            _call(part, self._refuse, _check_kinds, columns)
             num_rules, num_facts = len(program.rules), len(program.facts)
             where = f"engine {self.info.name}: {part}"
             check = partial(check_columns, num_rules=num_rules, num_facts=num_facts)
