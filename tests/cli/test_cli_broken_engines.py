@@ -172,8 +172,9 @@ def test_no_command_succeeds_with_a_broken_engine(command, broken, words):
 
 @pytest.mark.deep
 def test_in_a_campaign_a_broken_engine_is_an_error_or_a_divergence_but_no_success(command, broken):
-    name, _ = broken
-    for option in ("--engine", "--reference"):
+    name, texts = broken
+    # The reference takes no single step in a campaign.
+    for option in ("--engine", "--reference")[: 1 if "Positions" in " ".join(texts) else 2]:
         found = command(
             "fuzz", "--examples", "4", "--lockstep", "--jobs", "1", "--corpus", f"corpus{option}", option, name
         )
