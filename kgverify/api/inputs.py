@@ -158,7 +158,7 @@ def make_pipeline(
         # An engine that is made already.
         make = _make_always(adapt_pipeline(found))
     else:
-        make = as_maker(found, title)
+        make = as_maker(found, title)  # type: ignore[arg-type]  # UserError for what cannot be called
     pipeline = explain(make, title)(run, GRAPH_SIZES)
     if where == "--reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
         # Both sides would share these functions: the expected side takes the second implementation of both.

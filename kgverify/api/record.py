@@ -100,7 +100,7 @@ def record(
     if engine is not None and reference is not None:
         raise UserError("records one engine, and two are given", where="--reference", fix="leave one of them out")
     where = "--engine" if reference is None else "--reference"
-    engine = COMPILED if engine is None and reference is None else engine if reference is None else reference
+    engine = engine or reference or COMPILED
     is_reference = engine == REFERENCE
     check_reference_workers(
         jobs, scheduler, why_none="" if is_reference else "the engine under test proves in this process"

@@ -143,7 +143,7 @@ def find_violations(
 
 
 def _blame(
-    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
+    law: Law, error: BaseException, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
 ) -> Iterator[Violation]:
     """Yield the violation of an exception, for each problem that causes it."""
     if len(problems) > 1:

@@ -78,7 +78,7 @@ BROKEN = {
         "broken:Engine",
         ["expected ndarray, found list"],
     ),
-    "ids that are no whole numbers": (
+    "ids with a fraction": (
         "class Engine(Base):\n    def prove(self, candidates, progress):\n"
         "        c = super().prove(candidates)\n"
         "        return c._replace(steps=c.steps._replace(goal_atoms=c.steps.goal_atoms.astype(float)))",

@@ -258,7 +258,7 @@ def adapt_pipeline(engine: Any) -> Pipeline:
     - draw(graph, split, queries, num_corruptions, seed) -> CandidateSet: the queries and their corruptions
     - rank(candidates, triples, tolerance) -> Rankings: the rank of each query among its corruptions
 
-    kgverify's functions are used for those that it lacks. UserError for something that is no engine.
+    kgverify's functions are used for those that it lacks. UserError for anything but an engine.
     """
     adapted = adapt_engine(engine)
     draw, rank = (getattr(engine, name, None) for name in ("draw", "rank"))

@@ -173,7 +173,8 @@ class GuardedEngine:
 
 def _check_kinds(columns: Columns) -> None:
     """Raise `_WrongResult` for a column of another kind (whole numbers, numbers) or shape than the field prescribes."""
-    for title, level in zip(("candidates", "steps", "resolvents"), columns, strict=False):
+    levels: tuple[Any, ...] = columns[:3]
+    for title, level in zip(("candidates", "steps", "resolvents"), levels, strict=True):
         for name, array in level._asdict().items():
             field = FIELD_OF.get(f"{title}/{name}")
             if field is None:
