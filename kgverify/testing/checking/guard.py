@@ -137,7 +137,8 @@ class GuardedEngine:
     ) -> None:
         self._engine, self._limit, self._refuse, self._run = engine, limit, refuse, run
         if isinstance(engine, ProbedEngine):
-            self.probe: Callable[[Positions], StageOutputs] = partial(_call, "probe", refuse, engine.probe)
+            probe = engine.probe
+            self.probe: Callable[[Positions], StageOutputs] = lambda position: _call("probe", refuse, probe, position)
 
     @property
     def info(self) -> EngineInfo:
