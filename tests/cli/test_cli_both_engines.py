@@ -4,8 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import two_engines
 from warm_commands import run_shell
 
+import kgverify as kv
+from kgverify.laws import LAWS
 from kgverify.testing.reproducers.text_format import read_reproducer
 
 ENGINES = Path(__file__).with_name("two_engines.py")
@@ -176,3 +179,24 @@ def test_an_option_that_belongs_to_neither_side_is_refused(command, folder, monk
     assert refused.code == 2
     assert refused.err.startswith(f"error: {where}: ")
     assert "fix: " in refused.err
+
+
+def test_provers_of_another_semantics_are_judged_by_each_other_and_not_by_kgverifys():
+    ours = kv.check_engine(two_engines.PrunesNothing, examples=24)
+    theirs = kv.check_engine(two_engines.PrunesNothing, reference=two_engines.KeepsFacts, examples=24)
+    assert not ours.is_conforming
+    assert theirs.is_conforming, str(theirs)
+    assert {"alone", "repetition", "reported-once"} < set(theirs.laws)
+    assert {"made-by-clause", "sound", "score-formula", "ranks"} < set(theirs.left_out)
+    assert set(theirs.laws) | set(theirs.left_out) == set(LAWS)
+    assert "KeepsFacts" in str(theirs).splitlines()[0]
+    assert str(theirs).splitlines()[1].startswith("laws of kgverify's semantics were not checked: ")
+    kv.assert_equivalent(two_engines.PrunesNothing, reference=two_engines.KeepsFacts, examples=8)
+    with pytest.raises(AssertionError, match="does not agree: compared with KeepsFacts"):
+        kv.assert_equivalent(two_engines.Slow, reference=two_engines.KeepsFacts, examples=24)
+
+
+def test_with_one_of_kgverifys_engines_as_the_reference_every_law_is_checked():
+    found = kv.check_engine("reference", reference="compiled", examples=4)
+    assert found.is_conforming, str(found)
+    assert (set(found.laws), found.left_out) == (set(LAWS), ())
