@@ -168,5 +168,5 @@ def test_the_reference_comes_from_option_fixture_or_call(pytester, run, toy):
     made = read_reproducer(saved)
     assert (made.engine.name, made.reference.name) == ("repaired:toy_engine", "toy_engine.py:toy_engine")
     refused = run(*options, "--kgverify-reference", "theirs:Thiers", "test_it.py", "-k", "fixture")
-    refused.assert_outcomes(errors=1)
+    refused.assert_outcomes(failed=1)
     refused.stdout.fnmatch_lines(["*--kgverify-reference: cannot load*did you mean 'Theirs'*"])
