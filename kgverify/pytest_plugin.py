@@ -65,7 +65,7 @@ def read_option(config: pytest.Config, name: str, marker: pytest.Mark | None = N
 
 
 @pytest.fixture(scope="session")
-def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any] | str:
+def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
     """Return the factory of the engine under test. Override it in a conftest.py, or name an engine."""
     spec = read_option(pytestconfig, "engine")
     if not spec:
@@ -80,6 +80,8 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any] | str:
 def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
     """Return the engine to compare with: kgverify's reference prover. Override it in a conftest.py, or name an engine."""
     spec: str = read_option(pytestconfig, "reference")
+    if spec == "reference":
+        return spec
     if spec == "compiled":
         from kgverify.testing.checking.engine_makers import EngineSpec
 
@@ -88,7 +90,7 @@ def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
     return load_engine(spec, read_option(pytestconfig, "mode"), "--kgverify-reference")
 
 
-def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Callable[..., Any] | str:
+def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Callable[..., Any]:
     """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for others."""
     from kgverify.errors import UserError
     from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, compiled_maker, load_factory
@@ -96,7 +98,9 @@ def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Call
     if spec == COMPILED:
         return compiled_maker(mode=mode)
     if spec == REFERENCE:
-        return spec
+        from kgverify.engines.reference.engine import ReferenceEngine
+
+        return ReferenceEngine
     if ":" not in spec:
         raise pytest.UsageError(f"{option}: expected module:factory, found {spec!r}")
     try:

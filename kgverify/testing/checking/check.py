@@ -29,6 +29,9 @@ from kgverify.verification.verify import Verification, verify
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 
+_is_tested: bool = False
+"""True once this process has tested the comparison."""
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -105,12 +108,16 @@ def prepare_batch(
     return _prepare(indices, [problems[i] for i in indices], reference)
 
 
-def prepare_alone(seed: int, index: int, number: int, reference: MakePipeline = make_reference) -> Batch:
+def prepare_alone(
+    seed: int, index: int, number: int, problem: Problem | None = None, reference: MakePipeline = make_reference
+) -> Batch:
     """Return the problem that runs alone at an index of a seed's sequence, proved by the reference.
 
-    number: of the problem, in the list that was divided into batches
+    number:  of the problem, in the list that was divided into batches
+    problem: the one at the index, if it was drawn before
     """
-    (batch,) = prepare_batches([draw_boundary_problem(seed, index)], reference)
+    drawn = draw_boundary_problem(seed, index) if problem is None else problem
+    (batch,) = prepare_batches([drawn], reference)
     merged = batch.merged
     if reference is not make_reference:
         # The sizes are fitted to the steps of kgverify's semantics.
@@ -261,13 +268,20 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
         expected, actual = batch.expected, replace(trace or build(), rankings=rankings)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-        if comparison.verdict is Verdict.AGREE and 0 in batch.indices:
-            # Once in a campaign: the code is the same for all batches.
-            run_self_test(comparer)
+        if comparison.verdict is Verdict.AGREE:
+            _test_comparison(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
         found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
     return found
+
+
+def _test_comparison(comparer: Comparer) -> None:
+    """Test the comparison on the first batch of a process that has several problems: the code is the same for all."""
+    global _is_tested
+    if not _is_tested:
+        run_self_test(comparer)
+        _is_tested = True
 
 
 def _find_differing(merged: Merged, comparison: Comparison) -> set[int]:
