@@ -39,8 +39,8 @@ def compare(
 
     Example:
         >>> import kgverify as kv
-        >>> for engine in "reference", "compiled":
-        ...     _ = kv.record("countries", f"{engine}.h5", engine, mode="eager", queries=2, corruptions=5)
+        >>> _ = kv.record("countries", "reference.h5", "reference", queries=2, corruptions=5)
+        >>> _ = kv.record("countries", "compiled.h5", mode="eager", queries=2, corruptions=5)
         >>> kv.compare("reference.h5", "compiled.h5").verdict.value
         'AGREE'
     """

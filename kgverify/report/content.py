@@ -56,6 +56,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     actual: EngineInfo
 
 
+class EngineNames(msgspec.Struct, frozen=True):
+    """The names by which both engines are made again, such as `compiled` and `module:name`; empty if they are unknown."""
+
+    expected: str = ""
+    actual: str = ""
+
+
 class ComparedTraces(Protocol):
     """The traces that a report was made from."""
 
@@ -105,6 +112,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
+    engines: EngineNames = EngineNames()
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -117,9 +125,11 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         traces: ComparedTraces | None = self.__dict__.get("traces_compared")
         return traces
 
-    def with_traces(self, traces: ComparedTraces, *, command: str = "") -> Self:
-        """Return a copy that refers to its traces, and names the command that made it."""
-        copied = msgspec.structs.replace(self, command=command or self.command)
+    def with_traces(self, traces: ComparedTraces, *, command: str = "", engines: EngineNames | None = None) -> Self:
+        """Return a copy that refers to its traces, and names the command that made it and its engines."""
+        copied = msgspec.structs.replace(
+            self, command=command or self.command, engines=self.engines if engines is None else engines
+        )
         # Not a field: what is encoded is the report alone.
         copied.__dict__["traces_compared"] = traces
         return copied

@@ -26,6 +26,7 @@ from kgverify.errors import UserError
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.runs.output_folder import check_output_folder
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -35,6 +36,8 @@ def diff(
     expected: Annotated[Path | None, typer.Argument(help="The trace to compare with.")] = None,
     actual: Annotated[Path | None, typer.Argument(help="The trace to judge.")] = None,
     *,
+    engine: options.Engine = COMPILED,
+    reference: options.Reference = REFERENCE,
     run_options: RunOptions,
     engine_options: EngineOptions,
     lockstep: Annotated[
@@ -55,7 +58,10 @@ def diff(
     ] = None,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Compare the compiled evaluator with the reference prover, or two recorded traces, step by step."""
+    """Compare two engines, or two recorded traces, step by step.
+
+    By default the compiled evaluator is compared with the reference prover.
+    """
     check_writable(json_path)
     if expected is not None:
         check_reference_workers(jobs, scheduler, why_none="two recorded traces are compared without it")
@@ -67,6 +73,8 @@ def diff(
             ("--fresh-cache", fresh_cache),
             ("--lockstep", lockstep),
             ("--fault", engine_options.fault),
+            ("--engine", engine != COMPILED),
+            ("--reference", reference != REFERENCE),
         ):
             if is_given:
                 raise UserError(
@@ -77,10 +85,11 @@ def diff(
         with show_comparison(expected, actual) as progress:
             report = compare(expected, actual, save=save, score_error=score_error, progress=progress)
     else:
-        check_reference_workers(jobs, scheduler)
         if save is not None:
             check_output_folder(save)
         report = verify(
+            engine=engine,
+            reference=reference,
             **run_options.arguments(),
             **engine_options.arguments(),
             lockstep=lockstep,

@@ -14,7 +14,7 @@ from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 
 
-@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False)
+@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, of_any_prover=True)
 def _reported_once(case: Case) -> Iterator[Finding]:
     if case.is_aligned:
         return
