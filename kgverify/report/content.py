@@ -6,6 +6,7 @@ import msgspec
 
 from kgverify.comparison.result import (
     Attribution,
+    Benign,
     Cause,
     Coverage,
     Divergence,
@@ -105,6 +106,8 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
+    modulo: tuple[str, ...] = ()
+    benign: tuple[Benign, ...] = ()
 
     @property
     def first_divergence(self) -> Divergence | None:
