@@ -126,7 +126,8 @@ class Comparer:
         self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error, modulo=self.modulo)
         self.expected, self.actual = self._pair.expected, self._pair.actual
         self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
-        self._ignored = frozenset(self._pair.not_compared)
+        self.not_compared = self._pair.not_compared
+        self._ignored = frozenset(self.not_compared)
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
