@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -18,7 +19,7 @@ from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates
-from kgverify.comparison.modulo.policy import NAMES, order_kinds, resolve_modulo
+from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -230,7 +231,8 @@ class Comparer:
         columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
         expected, actual = self._load(columns, rows, others)
         if self.modulo:
-            return self._make_pair(expected, actual).full
+            expected, actual = self._make_pair(expected, actual).full
+            return expected, _with_origins(actual, expected) if DUPLICATES in self.modulo else actual
         return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
@@ -387,6 +389,15 @@ class Comparer:
         if not self.has_like_digests or not has_same_bytes(*(block.digests.sequence for block in blocks)):
             return False, False
         return has_equal_columns(*columns, self._lacking, self.score_tolerance)
+
+
+def _with_origins(trace: Trace, other: Trace) -> Trace:
+    """Return a trace with the origins of another one that agrees with it up to the origins of repeated resolvents."""
+    own, wanted = trace.columns.resolvents, other.columns.resolvents
+    if len(own.kind) != len(wanted.kind):
+        return trace
+    resolvents = own._replace(origin_kind=wanted.origin_kind, origin=wanted.origin)
+    return replace(trace, columns=trace.columns._replace(resolvents=resolvents))
 
 
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -212,7 +212,8 @@ class _Planting:
         for change in changes:
             sides = self._traces[0].columns, self._change_columns([change])
             owners = find_wrong_owners(self._comparer, self._column, sides, change.owners)
-            if owners:
+            # What is benign in one of two candidates may still change its sum of log-probabilities.
+            if owners.keys() == change.owners.keys():
                 kept.append(change._replace(owners=owners))
         return kept
 
@@ -319,7 +320,7 @@ class _Planting:
         first, num = int(_starts(steps.num_resolvents)[step]), int(steps.num_resolvents[step])
         wanted = ((old + 1) % max(1, num), num, old + 256, old + 65_536)[copy % 4]
         is_resolvent = 0 <= wanted < num
-        if is_resolvent and 0 <= old < num and self._tolerance:
+        if is_resolvent and 0 <= old < num and (self._tolerance or self._comparer.modulo):
             gap = abs(float(scores[first + wanted]) - float(scores[first + old]))
             is_resolvent = not gap <= 5 * self._tolerance
             return wanted if is_resolvent else num
