@@ -243,8 +243,8 @@ class BlockComparer:
         """Return the gap of the expected scores at a choice that differs, if it is inside the error bound.
 
         Nothing excuses another choice if the expected trace has no scores, a choice is no resolvent, the steps end in
-        different outcomes, or the actual choice is not the first of the actual side's own highest scores. If resolvents are
-        in another order, ties broken by index fall on others: without scores, the same index stands for a tie.
+        different outcomes, or the actual choice is not the first of the actual side's own highest scores. If order does not
+        count, any of these is as good, and without scores the same index in lists of another order stands for a tie.
         """
         is_reordered = bool({ORDER, DUPLICATES} & self.pair.modulo)
         if difference.stage != Stage.CHOOSE or not (self.pair.score_tolerance or is_reordered):
@@ -269,6 +269,8 @@ class BlockComparer:
         is_exact = trace.header.engine.precision == trace.columns.resolvents.score.dtype.name
         if "resolvents.score" not in self.pair.full[1].fields or not is_exact:
             return True
+        if ORDER in self.pair.modulo:
+            return scores[actual.choice] == max(scores)
         return actual.choice == scores.index(max(scores))
 
     def _near_tie(self, candidate: int, step: int, gap: float, difference: Difference) -> NearTie:

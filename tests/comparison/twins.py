@@ -2,24 +2,31 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
-from kgverify.trace.model.columns import Columns, Resolvents, expand_rows, no_stage_items, starts_of
+from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.trace.model.columns import CandidateSet, Columns, Resolvents, expand_rows, no_stage_items, starts_of
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.trace import Trace
 
 
 def twin(trace: Trace, seed: int, *, kinds: str = "names,order") -> Trace:
     """A trace that differs from another in the given kinds alone."""
+    columns = twin_columns(trace.columns, seed, kinds=kinds)
+    return replace(trace, columns=columns, digests=compute_digests(columns))
+
+
+def twin_columns(columns: Columns, seed: int, *, kinds: str = "names,order") -> Columns:
     rng = np.random.default_rng(seed)
-    columns = trace.columns._replace(stages=no_stage_items())
+    columns = columns._replace(stages=no_stage_items())
     if "duplicates" in kinds:
         columns = _repeat(columns, rng)
     if "order" in kinds:
         columns = _shuffle(columns, rng)
     if "names" in kinds:
         columns = _rename(columns, rng)
-    return replace(trace, columns=columns, digests=compute_digests(columns))
+    return columns
 
 
 def select_resolvents(columns: Columns, rows: np.ndarray, counts: np.ndarray) -> Columns:
@@ -77,3 +84,17 @@ def _repeat(columns: Columns, rng: np.random.Generator) -> Columns:
 def log_sums(columns: Columns) -> np.ndarray:
     parts = np.split(columns.resolvents.score.astype(float), np.cumsum(columns.steps.num_resolvents)[:-1])
     return np.array([np.logaddexp.reduce(part) if len(part) else 0.0 for part in parts])
+
+
+class TwinEngine:
+    """An engine that differs from another in names, in order or in repetitions alone, and shows no stages."""
+
+    def __init__(self, engine: Engine, *, kinds: str = "names,order", variables: str = "own") -> None:
+        self._engine, self._kinds = engine, kinds
+        self.info = msgspec.structs.replace(engine.info, name="twin", variables=variables)
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        return twin_columns(self._engine.prove(candidates, progress), 1, kinds=self._kinds)
+
+    def step(self, positions: Positions) -> Columns:
+        return twin_columns(self._engine.step(positions), 2, kinds=self._kinds)

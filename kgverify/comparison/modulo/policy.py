@@ -65,8 +65,8 @@ def resolve_modulo(
     own = [header.engine.name for header in (expected, actual) if header.engine.variables == "own"]
     if not own:
         return NOTHING, ()
-    names = " and ".join(dict.fromkeys(own))
-    note = f"compared up to the {MEANINGS[NAMES]}, which {names} numbers in its own way (--modulo {EXACT}: as numbered)"
+    whose = " and ".join(dict.fromkeys(own))
+    note = f"variables of {whose} have numbers of their own, so names do not count (--modulo {EXACT} counts them)"
     return frozenset([NAMES]), (note,)
 
 
