@@ -106,7 +106,7 @@ class BlockComparer:
     def _find_benign(self, pairs: StepPairs, is_compared: NDArray[np.bool_]) -> Iterator[BenignSteps]:
         """Yield the steps, kind by kind, that agree and that differ as recorded."""
         pair = self.pair
-        decisive = [*self.divergences, *self.near_ties]
+        decisive: list[Divergence | NearTie] = [*self.divergences, *self.near_ties]
         at = np.flatnonzero(is_compared & ~self._is_decisive(pairs, decisive))
         if pair.by_digest:
             found = [(kind, np.flatnonzero(is_alike & is_compared)) for kind, is_alike in self._alike.items()]

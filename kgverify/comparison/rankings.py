@@ -19,7 +19,7 @@ NOT_PROVED_PENALTY: Final = 100.0
 """The penalty, in nats, on the ranking score of a candidate that is not PROVED (docs/semantics.md)."""
 
 NO_ROWS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
-"""No candidates."""
+"""The rows of an empty list of candidates."""
 
 RankCandidates = Callable[[Candidates], Rankings]
 """Ranks candidates as one side does."""

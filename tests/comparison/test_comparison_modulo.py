@@ -1,7 +1,7 @@
 """Equality up to names, order and duplicates: what is benign is counted apart, and everything else is still found."""
 
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import msgspec
@@ -119,7 +119,7 @@ def test_a_tie_that_another_order_breaks_otherwise_is_a_near_tie():
     columns = expected.columns._replace(stages=no_stage_items())
     steps, scores = columns.steps, columns.resolvents.score
     starts, atoms = starts_of(steps.num_resolvents), starts_of(columns.resolvents.num_atoms)
-    contents = [columns.resolvents.atoms[a:b].tolist() for a, b in zip(atoms, atoms[1:], strict=False)]
+    contents = [columns.resolvents.atoms[a:b].tolist() for a, b in pairwise(atoms)]
     highest = [
         begin + np.flatnonzero(scores[begin:end] == scores[begin:end].max())
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
