@@ -104,7 +104,7 @@ def verify(
     if tests_itself:
         check_known_pairs(_judge_known, is_recorded=False)
     comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
-    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, comparer.modulo) if lockstep else None
+    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
     if stepper is not None:
         comparison, views = compare_in_lockstep(stepper, comparer)

@@ -9,25 +9,27 @@ import numpy as np
 import pytest
 from comparison_traces import small_lockstep_trace, small_trace, with_column, with_columns, with_header
 from foreign_records import needs_records, read_records
-from twins import select_resolvents, twin
+from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
 from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
+from kgverify.graphs.load import load_graph
 from kgverify.program.stages import STEP_STAGES
-from kgverify.runs.run import build_trace
+from kgverify.runs.run import Run, build_trace, reference_pipeline
 from kgverify.testing.checking.check import prepare_batches
 from kgverify.testing.checking.engine_makers import compiled_maker
 from kgverify.testing.problems.decode import draw_problems
+from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.model.columns import no_stage_items, starts_of
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import read_trace
 from kgverify.trace.write.writer import write_again
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification.verify import compare_recorded, verify
 
 KINDS = ["names", "order", "duplicates", "names,order", "names,order,duplicates"]
 
@@ -252,3 +254,23 @@ def test_recorded_steps_differ_where_names_and_order_do_not_explain_it(
     comparison = compare(expected, actual, modulo=["names", "order"])
     assert len(comparison.divergences) == num_wrong
     assert comparison.verdict is (Verdict.DIVERGE if num_wrong else Verdict.AGREE)
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("fault", ["", "fact-cap"])
+def test_an_engine_of_its_own_names_and_order_is_judged_by_the_rest(fault: str, lockstep: bool):
+    run = Run(load_graph("countries"), num_queries=1, num_corruptions=2)
+    pipeline = compiled_maker(faults=(fault,) if fault else ())(run, Sizes())
+    pipeline = pipeline._replace(engine=TwinEngine(pipeline.engine))
+    report = verify(run, reference_pipeline(run), pipeline, lockstep=lockstep, modulo=["names", "order"]).report
+    assert [cause.stage for cause in report.causes] == (["match_facts"] if fault else [])
+    assert [each.kind for each in report.benign] == ["names", "order"]
+    text = str(report)
+    assert "equal up to names of variables and the order of resolvents" in text
+    assert text.index("benign differences") > text.index("first divergence" if fault else "self-test")
+
+
+def test_the_page_lists_benign_differences_after_the_causes(tmp_path: Path):
+    recorded = compare_recorded(shallow_trace(), twin(shallow_trace(), 3), modulo=["names", "order"])
+    page = recorded.report.with_traces(recorded).to_html(tmp_path / "page.html").read_text()
+    assert "names of variables: 278 steps of 22 candidates" in page
