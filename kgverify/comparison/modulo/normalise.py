@@ -95,11 +95,11 @@ def _arrange(
     is_valid = (choice >= 0) & (choice < steps.num_resolvents)
     chosen = starts_of(steps.num_resolvents)[:-1][is_valid] + choice[is_valid]
     choice[is_valid] = place[groups.group[chosen]] - starts_of(counts)[:-1][is_valid]
-    every: list[Any] = list(resolvents[:-1])
     atoms = resolvents.atoms[expand_rows(starts_of(resolvents.num_atoms), rows)]
+    arranged: list[Any] = [*(column[rows] for column in resolvents[:-1]), atoms]
     return (
         steps._replace(choice=choice, num_resolvents=counts.astype(steps.num_resolvents.dtype)),
-        Resolvents(*[column[rows] for column in every], atoms),
+        Resolvents(*arranged),
     )
 
 
