@@ -1,6 +1,6 @@
 """`kgverify.verify`: the main job."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from kgverify.api.inputs import (
     make_sides,
     name_again,
 )
+from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
 from kgverify.report.content import EngineNames
@@ -43,6 +44,7 @@ def verify(
     lockstep: bool = False,
     determinism: bool = True,
     score_error: float | None = None,
+    modulo: str | Collection[str] | None = None,
     fresh_cache: bool = False,
     jobs: int = 1,
     scheduler: str | None = None,
@@ -80,6 +82,9 @@ def verify(
         lockstep: Start every step from the expected goal, so that independent faults are listed one by one.
         determinism: Run each engine twice. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
         score_error: An error of the engine's scores to accept, in nats, instead of the judge's bound.
+        modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
+            resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
+            for no kind; if not given, names are benign where an engine numbers variables its own way.
         fresh_cache: Compile into empty caches, which are deleted afterwards.
         jobs: Processes in which kgverify's reference prover proves.
         scheduler: Address of a dask scheduler whose workers prove for kgverify's reference prover.
@@ -104,6 +109,7 @@ def verify(
         ('DIVERGE', 'match_facts')
     """
     check_score_error(score_error)
+    benign = parse_modulo(modulo)
     if save is not None:
         check_output_folder(Path(save))
     run = make_run(
@@ -137,6 +143,7 @@ def verify(
                 lockstep=lockstep,
                 check_determinism=determinism,
                 score_error=score_error,
+                modulo=benign,
                 phase=phase,
             )
     engines = EngineNames(name_again(reference), name_again(engine))

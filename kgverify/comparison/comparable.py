@@ -4,13 +4,16 @@ A trace without goals cannot be renumbered, and its digests cannot be computed a
 other trace, if it has goals, takes its numbering and loses the columns that its digests do not count.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.modulo.normalise import normalise
+from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, NOTHING, ORDER, Modulo, describe_modulo
 from kgverify.comparison.result import DIGEST, FieldRule
 from kgverify.comparison.step_view import UNNAMED, Names
 from kgverify.program.outcomes import Origin
@@ -23,6 +26,20 @@ from kgverify.trace.model.trace import Trace
 
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 """Converts atoms from the ids of one trace to those of the other."""
+
+_OF_RESOLVENTS: Final = ("kind", "num_atoms", "origin_kind", "origin", "score", "atoms", "order")
+
+_FORGIVEN: Final[Mapping[str, Modulo]] = {
+    DIGEST: frozenset([NAMES, ORDER, DUPLICATES]),
+    "candidates.atom": frozenset([NAMES]),
+    "candidates.log_probability": frozenset([DUPLICATES]),
+    "steps.goal_atoms": frozenset([NAMES]),
+    "steps.choice": frozenset([ORDER, DUPLICATES]),
+    "steps.num_resolvents": frozenset([DUPLICATES]),
+    **{f"resolvents.{name}": frozenset([ORDER, DUPLICATES]) for name in _OF_RESOLVENTS},
+    "resolvents.atoms": frozenset([NAMES, ORDER, DUPLICATES]),
+}
+"""The kinds of benign differences that may show in each field."""
 
 
 class Numbering:
@@ -130,8 +147,10 @@ def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[st
 class ComparablePair:
     """Two traces in memory, or the same part of two traces, made comparable.
 
-    expected, actual: in one numbering, without the columns that only one has, with digests that can be compared
-    full:             the traces in that numbering with all their columns
+    expected, actual: in one numbering, in normal form, without the columns that only one has, with digests that can be
+                      compared
+    full:             the traces in that numbering and form with all their columns
+    raw:              the traces like `expected` and `actual`, but not in normal form
     not_compared:     the columns that one of them lacks
     by_digest:        whether steps are compared by stored digests, because a trace keeps no goals
     reasons:          why the two cannot decide anything together, empty if they can
@@ -139,6 +158,7 @@ class ComparablePair:
     score_tolerance:  the largest difference between two scores that count as equal
 
     score_error: the error of the actual scores to accept, in nats; None: the judge's bound
+    modulo:      the kinds of differences that are benign
     """
 
     def __init__(
@@ -148,7 +168,9 @@ class ComparablePair:
         numbering: Numbering | None = None,
         *,
         score_error: float | None = None,
+        modulo: Modulo = NOTHING,
     ) -> None:
+        self.modulo = modulo
         numbering = numbering or Numbering(expected, actual)
         self.full = numbering.convert(0, expected), numbering.convert(1, actual)
         every = column_names(expected.columns)
@@ -156,16 +178,29 @@ class ComparablePair:
         reasons: list[str] = []
         if all(has_goals(trace.header.level) for trace in (expected, actual)):
             self.by_digest = False
-            self.expected, self.actual = (_blank_and_digest(trace, self.not_compared) for trace in self.full)
+            recorded = self.full
+            self.expected, self.actual = self.raw = self._blank(recorded)
+            if modulo:
+                self.full = self._normalise(recorded[0]), self._normalise(recorded[1])
+                self.expected, self.actual = self._blank(self.full)
         else:
             reasons += [*numbering.reasons, *_find_uncounted_columns(self.full)]
             self.by_digest = not reasons
-            self.expected, self.actual = self._prepare_for_digests()
+            self.expected, self.actual = self.raw = self._prepare_for_digests()
         self.reasons = (*check_preconditions(expected, actual), *reasons)
         self.tolerance = judge_tolerance(expected.header, actual.header, score_error)
         self.score_tolerance = self.tolerance.value
         self.names = Names(self.expected)
         self.actual_names = Names(self.actual)
+
+    def _blank(self, traces: tuple[Trace, Trace]) -> tuple[Trace, Trace]:
+        expected, actual = (_blank_and_digest(trace, self.not_compared) for trace in traces)
+        return expected, actual
+
+    def _normalise(self, trace: Trace) -> Trace:
+        has_scores = "resolvents.score" in trace.fields
+        columns = normalise(trace.columns, self.modulo, self.not_compared, has_scores=has_scores)
+        return replace(trace, columns=columns, digests=compute_digests(columns))
 
     def _prepare_for_digests(self) -> tuple[Trace, Trace]:
         uncounted = _uncounted(self.full[0]) | _uncounted(self.full[1])
@@ -203,13 +238,26 @@ class ComparablePair:
             rules["resolvents.score"] = f"within {tolerance:.3g}"
             rules["candidates.log_probability"] = f"within {tolerance:.3g} a step"
             rules["steps.choice"] = f"equal, unless the scores' gap is at most {2 * tolerance:.3g}"
+        for field in self.compared_fields:
+            kinds = _FORGIVEN.get(field, NOTHING) & self.modulo
+            if kinds:
+                rules[field] = f"{rules.get(field, 'equal')} up to {describe_modulo(kinds)}"
         return tuple(FieldRule(field, rules.get(field, "equal")) for field in self.compared_fields)
 
-    def explain_undecided(self, num: int) -> list[str]:
-        """Return why digests alone cannot decide, given the number of divergences in a digest.
+    def leaves_open(self, field: str) -> bool:
+        """Return whether a difference in a field may be benign, and no goals show whether it is."""
+        return self.by_digest and bool(_FORGIVEN.get(field, NOTHING) & self.modulo)
 
-        Scores have an error bound, and no trace shows which choices it excuses.
+    def explain_undecided(self, num: int, num_open: int) -> list[str]:
+        """Return why digests alone cannot decide, given the number of divergences in a digest, and of those left open.
+
+        Scores have an error bound, and no trace shows which choices it excuses. No digest is blind to all benign differences.
         """
+        if num_open:
+            return [
+                f"{num_open} candidates differ, which {describe_modulo(self.modulo)} may explain; a trace without goals"
+                " does not show whether they do: record both at level steps"
+            ]
         if not num or not self.score_tolerance or any(map(is_decidable, self.full)):
             return []
         return [

@@ -6,6 +6,7 @@ import msgspec
 
 from kgverify.comparison.result import (
     Attribution,
+    Benign,
     Cause,
     Coverage,
     Divergence,
@@ -113,6 +114,8 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
     engines: EngineNames = EngineNames()
+    modulo: tuple[str, ...] = ()
+    benign: tuple[Benign, ...] = ()
 
     @property
     def first_divergence(self) -> Divergence | None:

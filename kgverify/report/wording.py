@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, DifferenceClass, Divergence, Value
+from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Benign, DifferenceClass, Divergence, Value
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
@@ -95,6 +96,16 @@ def describe_self_test(report: ReportContent) -> str:
     """Describe the self-test: `21 columns: 84 perturbations, all seen`; empty without one."""
     tested = report.self_test
     return f"{tested.columns} columns: {tested.perturbations:,} perturbations, all seen" if tested is not None else ""
+
+
+def describe_modulo_of(report: ReportContent) -> str:
+    """Describe the differences that were declared benign: `names of variables and the order of resolvents`; may be empty."""
+    return describe_modulo(report.modulo) if report.modulo else ""
+
+
+def describe_benign(benign: Benign) -> str:
+    """Describe benign differences of a kind: `names of variables: 278 steps of 22 candidates`."""
+    return f"{MEANINGS[benign.kind]}: {benign.num_steps:,} steps of {benign.num_candidates:,} candidates"
 
 
 def describe_run(report: ReportContent) -> str:

@@ -371,6 +371,9 @@ def check_consistency(
     wanted = Verdict.DIVERGE if num else Verdict.AGREE
     wanted = Verdict.INCONCLUSIVE if comparison.reasons or is_open else wanted
     require(verdict is wanted, f"{verdict.value} with {num} divergences and {len(comparison.reasons)} reasons")
+    for benign in comparison.benign:
+        is_sound = benign.kind in comparison.modulo and 0 < benign.num_candidates <= benign.num_steps
+        require(is_sound, f"benign differences of kind {benign.kind} were not declared, or not counted")
     members: dict[int, list[Divergence]] = {number: [] for number in range(len(causes))}
     for each in comparison.divergences:
         require(each.cause in members, "a divergence has no cause")

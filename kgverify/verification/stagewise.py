@@ -37,6 +37,11 @@ def find_later_faults(
             yield StageFault(stage, *fault)
 
 
+def is_own(stage: Stage) -> bool:
+    """Return whether a stage is judged by the actual engine's outputs alone."""
+    return stage in (Stage.CLOSE, Stage.LIMIT, Stage.CHOOSE, Stage.FINISH)
+
+
 class _Given(NamedTuple):
     """The outputs of both engines in one step."""
 

@@ -48,6 +48,14 @@ def diff(
         float | None,
         typer.Option(help="Error of the actual scores to accept, in nats, instead of the judge's bound."),
     ] = None,
+    modulo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KINDS",
+            help="Differences that are benign: names, order, duplicates, separated by commas; none. Names are benign if not"
+            " given and an engine numbers variables its own way.",
+        ),
+    ] = None,
     fresh_cache: Annotated[
         bool, typer.Option("--fresh-cache", help="Compile into empty caches, which are deleted afterwards.")
     ] = False,
@@ -83,7 +91,7 @@ def diff(
                     fix="leave it out, or leave out the two traces",
                 )
         with show_comparison(expected, actual) as progress:
-            report = compare(expected, actual, save=save, score_error=score_error, progress=progress)
+            report = compare(expected, actual, save=save, score_error=score_error, modulo=modulo, progress=progress)
     else:
         if save is not None:
             check_output_folder(save)
@@ -95,6 +103,7 @@ def diff(
             lockstep=lockstep,
             determinism=determinism,
             score_error=score_error,
+            modulo=modulo,
             fresh_cache=fresh_cache,
             jobs=jobs,
             scheduler=scheduler,

@@ -173,7 +173,7 @@ class _GoalHasher:
             counts, piece = num_atoms[low:high], atoms[starts[low] : starts[high]]
             ends = starts[low : high + 1] - starts[low]
             exact[low:high] = self._hash(kind[low:high], counts, piece, ends)
-            canonical = _renumber(piece, ends) if self._is_renaming else piece
+            canonical = renumber(piece, ends) if self._is_renaming else piece
             if canonical is not piece and renamed is exact:
                 renamed = exact.copy()
             if renamed is not exact:
@@ -262,7 +262,7 @@ def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64])
     return chosen
 
 
-def _renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.int32]:
+def renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return int32 [n, 3], each goal's variables numbered by first appearance; the same array if they were."""
     is_variable = atoms < 0
     is_variable[:, 0] = False
