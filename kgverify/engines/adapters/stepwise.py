@@ -11,7 +11,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
@@ -139,9 +139,8 @@ class StepwiseEngine:
         scores = [each.score for each in taken.resolvents]
         choice = scores.index(max(scores))
         total = math.fsum(math.exp(score - scores[choice]) for score in scores)
-        ends = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED}
         is_last = depth + 1 >= self.limits.max_depth
-        outcome = ends.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
+        outcome = ENDS.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
         return _Step(goal, depth, taken, choice, outcome, -math.log(total))
 
 
