@@ -155,7 +155,7 @@ class BlockComparer:
         found = locate_difference(views[0], views[1], self.names, step == 0, self.pair.score_tolerance)
         if found is None:
             words = [trace.digests.sequence[own] for trace, own in zip(self.pair.raw, (row, other), strict=True)]
-            found = Difference(Stage.SELECT, DIGEST, *(f"{int(word):016x}" for word in words))
+            found = Difference(Stage.SELECT, DIGEST, f"{int(words[0]):016x}", f"{int(words[1]):016x}")
         atom = self.names.atom(tuple(self.pair.expected.columns.candidates.atom[candidate].tolist()))
         return Benign(
             kind=kind,
@@ -218,11 +218,11 @@ class BlockComparer:
             gap = self._gap_of_choices((row, other), expected, actual, difference)
         if difference.field == "steps.choice" and pair.modulo:
             # Indices are those of the lists as recorded.
-            texts = (
+            choices = [
                 render_choice(reader.read(at), pair.names)
                 for reader, at in zip(self._raw_readers, (row, other), strict=True)
-            )
-            difference = Difference(difference.stage, difference.field, *texts)
+            ]
+            difference = Difference(difference.stage, difference.field, choices[0], choices[1])
         if gap is not None:
             return self._near_tie(candidate, step, gap, difference)
         self.views[candidate, step] = expected, actual
