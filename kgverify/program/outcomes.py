@@ -1,14 +1,19 @@
 """The kinds of goals, the outcomes of derivations, and other codes of a step."""
 
 from enum import IntEnum
+from typing import Final
 
 
 class GoalKind(IntEnum):
-    """The kind of a goal: ordinary, or one of the two terminal ones, which have no atoms."""
+    """The kind of a goal: ordinary, or a terminal one, which has no atoms unless the engine left some by mistake.
+
+    STOP is a terminal action of an engine's own, such as giving up: chosen, it ends the derivation as FAILED.
+    """
 
     GOAL = 0
     TRUE = 1
     FALSE = 2
+    STOP = 3
 
 
 class Outcome(IntEnum):
@@ -18,6 +23,10 @@ class Outcome(IntEnum):
     PROVED = 1
     FAILED = 2
     DEPTH_LIMIT = 3
+
+
+ENDS: Final = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED, GoalKind.STOP: Outcome.FAILED}
+"""The outcome of a derivation whose chosen resolvent is terminal."""
 
 
 class Side(IntEnum):
