@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
 from kgverify.comparison.locate import Difference, is_close, level_of_step, locate_difference
+from kgverify.comparison.outcomes_only import NUM_STEPS
 from kgverify.comparison.result import DIGEST, Divergence, Level, NearTie
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
 from kgverify.program.stages import Stage
@@ -198,7 +199,9 @@ class BlockComparer:
             return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
         outcomes = outcome_name(int(expected.outcome[candidate])), outcome_name(int(actual.outcome[candidate]))
         if outcomes[0] != outcomes[1]:
-            difference = Difference(Stage.RECYCLE, "candidates.outcome", *outcomes)
+            # The end of a derivation whose steps are unknown may follow from any stage.
+            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.RECYCLE
+            difference = Difference(stage, "candidates.outcome", *outcomes)
             return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
         flags = expected.is_limited[candidate], actual.is_limited[candidate]
         if flags[0] != flags[1]:
@@ -210,7 +213,8 @@ class BlockComparer:
         tolerance = 2 * self.pair.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
         if not is_close(*sums, tolerance):
             # As text, since JSON has no NaN.
-            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))
+            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.ADVANCE
+            difference = Difference(stage, "candidates.log_probability", *map(repr, sums))
             return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
         return None
 

@@ -16,6 +16,7 @@ from kgverify.comparison.classify import Finding, Surroundings, classify, find_s
 from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
+from kgverify.comparison.outcomes_only import describe_unknown_steps, drop_unknown_steps
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -98,7 +99,8 @@ class Comparer:
         score_error: float | None = None,
         progress: Progress = lambda num_bytes: None,
     ) -> None:
-        self.sources = open_source(expected), open_source(actual)
+        self.sources = drop_unknown_steps((open_source(expected), open_source(actual)))
+        self._steps_notes = describe_unknown_steps(self.sources)
         self.lockstep = lockstep
         self._explains = explains
         self._kept = kept
@@ -159,7 +161,7 @@ class Comparer:
             *self._pair.reasons,
             *self._pair.explain_undecided(found.num_by_digest),
         ]
-        if not coverage.candidates or not coverage.steps:
+        if not coverage.candidates or not (coverage.steps or self._steps_notes):
             reasons.append(
                 f"nothing was compared: {coverage.candidates_expected} candidates expected,"
                 f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
@@ -171,7 +173,7 @@ class Comparer:
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
             self.findings = tuple(each.classify(known) for each in listed)
-        notes = [*self._pair.tolerance.notes]
+        notes = [*self._steps_notes, *self._pair.tolerance.notes]
         if not all(source.is_verified for source in self.sources):
             notes.append(SKIPPED)
         for num, num_listed, what in (

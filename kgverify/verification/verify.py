@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
+from kgverify.comparison.outcomes_only import has_steps
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import StepSource
@@ -25,7 +26,7 @@ from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import Candidates, Columns, Rankings
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
@@ -91,6 +92,8 @@ def verify(
         strict=True,
     )
     determinism = Determinism(*is_deterministic)
+    recorded, traces = traces, rank_alike(run, (expected, actual), traces)
+    lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
     comparer = Comparer(*traces, score_error=score_error)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
     remembered = RememberingEngine(actual.engine)
@@ -126,8 +129,9 @@ def verify(
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
+    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
     report = build_report(
-        _note_proofs(comparison, outcomes),
+        _note_proofs(noted, outcomes),
         traces[0].header,
         describe_environment(*traces),
         metrics,
@@ -139,7 +143,7 @@ def verify(
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
-    return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
+    return Verification(report, recorded[0], recorded[1], stepper.actual if stepper is not None else None)
 
 
 class RecordedComparison:

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.outcomes_only import has_steps
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
-from kgverify.runs.run import Pipeline, build_trace
+from kgverify.runs.run import Pipeline, build_trace, rank_alike
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
 from kgverify.testing.checking.guard import CheckBug, guard, locate_bug
@@ -227,14 +228,15 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
     if actual is None and not _are_equal(batch.rankings or (), rankings or ()):
         actual = build_trace(run, pipeline.engine, columns, None)
     if actual is not None:
-        expected, actual = batch.expected, replace(actual, rankings=rankings)
+        pipelines = batch.pipeline, pipeline
+        expected, actual = rank_alike(run, pipelines, (batch.expected, replace(actual, rankings=rankings)))
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
         if comparison.verdict is Verdict.AGREE and 0 in batch.indices:
             # Once in a campaign: the code is the same for all batches.
             run_self_test(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
-    if lockstep:
+    if lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
         found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
     return found
 
