@@ -155,9 +155,8 @@ def answer(channel: socket.socket) -> NoReturn:
 
 def become(kind: str, argv: list[str]) -> NoReturn:
     """Run the command or the block of Python, and exit."""
-    # The descriptors stay open until the process ends.
-    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  open until the process ends
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115  open until the process ends
     code = 0
     try:
         if kind == "kgverify":

@@ -139,7 +139,7 @@ def audit_batch(
     audit = "batch-size"
     num = axis.count_rows(subject.inputs(0))
     if num < 2:
-        report.skip(audit, f"{subject.name}: a batch of {num} cannot be made smaller")
+        report.skip(audit, f"{subject.name}: a batch of {num} is too small to divide")
         return
     # The largest difference of each leaf that has rows, with its row and the size of the batch.
     worst: dict[str, tuple[float, int, int]] = {}

@@ -160,7 +160,7 @@ def _agreements(result: BenchResult) -> Iterator[str]:
 
 
 def _comparison_row(row: Comparison) -> Row:
-    number: Callable[[float | None], str] = lambda value: "" if value is None else f"{value:.3f}"  # noqa: E731
+    number: Callable[[float | None], str] = lambda value: "" if value is None else f"{value:.3f}"  # noqa: E731  a type and a body on one line
     band = "" if row.low is None else f"{number(row.low)} to {number(row.high)}"
     change = row.change.value.upper() if row.change is Change.SLOWER else row.change.value
     return f"  {row.name}", change, number(row.ratio), band, row.reason

@@ -1,7 +1,6 @@
 """The training of a `two_tower` for a graph: search for proofs with the reference's steps, then fit the policy to them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kgverify.engines.compiled.execution.device import single_thread
 from kgverify.engines.compiled.stages.choose import Parameters, build_parameters, score_two_tower
 from kgverify.engines.compiled.state import PAD
 from kgverify.engines.policy import Policy, make_two_tower
@@ -116,7 +116,8 @@ def _fit_policy(
     """
     batches = _Batches(decisions)
     generator = torch.Generator().manual_seed(seed)
-    with _single_thread():
+    # Sums have the same order on any number of cores.
+    with single_thread():
         parameters = build_parameters(policy, torch.device("cpu"), torch.float32)
         trained = [each.requires_grad_() for each in parameters if each.is_floating_point()]
         optimizer = torch.optim.AdamW(trained, lr=plan.learning_rate, weight_decay=plan.weight_decay)
@@ -189,14 +190,3 @@ def _read_back(policy: Policy, parameters: Parameters) -> Policy:
         f"block.{i}.{part}" for i in range(policy.num_blocks) for part in ("weight", "bias", "norm.weight", "norm.bias")
     ]
     return Policy(policy.name, weights | dict(zip(parts, blocks, strict=True)))
-
-
-@contextmanager
-def _single_thread() -> Iterator[None]:
-    """Use one thread, so that sums have the same order on any number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -27,7 +27,7 @@ from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
-from kgverify.trace.model.columns import Candidates, Columns, Rankings
+from kgverify.trace.model.columns import Candidates, Columns, Rankings, are_equal
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
@@ -303,11 +303,7 @@ def _run_pipeline(
 
 
 def _is_same(first: Columns, second: Columns) -> bool:
-    return all(
-        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-        for level, other in zip(first, second, strict=True)
-        for a, b in zip(level, other, strict=True)
-    )
+    return are_equal(first, second, equal_nan=True)
 
 
 def _judge_determinism(comparison: Comparison, determinism: Determinism) -> Comparison:

@@ -9,12 +9,14 @@ from kgreference.rank import Ranks
 HITS: Final = (1, 3, 10)
 
 
-def metrics(head_ranks: Sequence[Ranks], tail_ranks: Sequence[Ranks]) -> dict[str, float]:
+def metrics(
+    head_ranks: Sequence[Ranks], tail_ranks: Sequence[Ranks], other_ranks: Sequence[Ranks] = ()
+) -> dict[str, float]:
     """Return the mean reciprocal rank and hits at 1, 3 and 10, keyed ``{side}.{rank type}.{metric}``.
 
-    The side `both` pools the ranks of the two. A side without ranks has no keys.
+    The side `both` pools all ranks, those of neither side (`other_ranks`) included. A side without ranks has no keys.
     """
-    sides = {"head": head_ranks, "tail": tail_ranks, "both": [*head_ranks, *tail_ranks]}
+    sides = {"head": head_ranks, "tail": tail_ranks, "both": [*head_ranks, *tail_ranks, *other_ranks]}
     values = {}
     for side, ranks in sides.items():
         if not ranks:

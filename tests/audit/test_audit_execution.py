@@ -158,7 +158,7 @@ def test_a_kernel_cache_that_grew_was_cold(monkeypatch: pytest.MonkeyPatch):
 def test_the_reasons_are_one_line():
     caches = CompilerCaches(state="warm", graph_hits=2)
     assert describe_execution(("mode default: as requested",), caches) == (
-        "settings: mode default: as requested; compiler's cache warm (2 graphs found, 0 compiled)"
+        "settings: mode default: as requested; compiler's cache warm (graphs: 2 found, 0 compiled)"
     )
 
 

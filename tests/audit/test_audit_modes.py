@@ -116,7 +116,7 @@ def test_the_part_that_deviates_by_itself_is_named() -> None:
     idiom = IDIOM["mark-true"]
 
     def step(kind: Tensor) -> Tensor:
-        return idiom.function(kind) ^ (kind > 0)  # type: ignore[operator]
+        return idiom.function(kind) ^ (kind > 0)
 
     parts = {
         "mark": idiom.subject(),
@@ -134,7 +134,7 @@ def test_the_part_that_deviates_by_itself_is_named() -> None:
 def test_a_stage_of_the_evaluator_with_an_idiom_in_it_is_named() -> None:
     run = Run(load_graph("countries"), num_queries=2, num_corruptions=4)
     subject = build_tick_subject(run, device="cpu", slots=8, stages=plant("rotate-at-once"))
-    assert find_smallest_part(subject, BY_NAME["aot-eager"]).name == "recycle"  # type: ignore[union-attr]
+    assert find_smallest_part(subject, BY_NAME["aot-eager"]).name == "recycle"
 
 
 @pytest.mark.deep
@@ -160,7 +160,7 @@ def test_a_function_that_fails_in_eager_is_reported_with_its_error() -> None:
 
 def test_arguments_other_than_a_tuple_are_refused() -> None:
     with pytest.raises(UserError, match="expected a tuple of arguments"):
-        climb(make_subject("one", torch.neg, lambda: torch.zeros(2)))  # type: ignore[arg-type, return-value]
+        climb(make_subject("one", torch.neg, lambda: torch.zeros(2)))
 
 
 def test_an_output_that_shares_memory_is_no_copy() -> None:
@@ -182,10 +182,10 @@ def test_whole_numbers_have_to_be_equal_and_others_near() -> None:
         return observe(lambda x: x, (value,))
 
     one = torch.tensor([1.0, float("nan")])
-    assert not list(compare_observations(given(one), given(one + 1e-7)))  # type: ignore[arg-type]
-    assert list(compare_observations(given(one), given(one + 1e-3)))  # type: ignore[arg-type]
-    assert list(compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1]))))  # type: ignore[arg-type]
-    assert list(compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0]))))  # type: ignore[arg-type]
+    assert not list(compare_observations(given(one), given(one + 1e-7)))
+    assert list(compare_observations(given(one), given(one + 1e-3)))
+    assert list(compare_observations(given(torch.tensor([10**9])), given(torch.tensor([10**9 + 1]))))
+    assert list(compare_observations(given(torch.tensor([1])), given(torch.tensor([1.0]))))
 
 
 def test_a_value_without_source_is_named() -> None:

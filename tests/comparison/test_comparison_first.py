@@ -12,7 +12,7 @@ def first_of(expected, actual):
     return compare(expected, actual, kept=1).divergences
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2, deep=6)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["steps.choice", "steps.goal_atoms", "resolvents.atoms", "steps.outcome"])
 def test_a_planted_divergence_is_found(seed, name, tmp_path):

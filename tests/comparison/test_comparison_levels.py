@@ -37,6 +37,7 @@ def lower(tmp_path: Path):
     return lower
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("actual", list(TraceLevel))
 @pytest.mark.parametrize("expected", list(TraceLevel))
 def test_equal_traces_of_any_levels_agree_and_say_what_was_compared(lower, expected, actual):
@@ -62,6 +63,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("level", LOW)
 @pytest.mark.parametrize("name", CHANGES)
 def test_one_changed_value_is_a_divergence_of_its_step(lower, level, name):

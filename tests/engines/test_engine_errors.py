@@ -124,7 +124,7 @@ def test_without_a_compiler_auto_is_eager_and_any_other_mode_is_refused(monkeypa
 
 def with_constants(num_constants: int) -> Program:
     """A program that claims a number of constants, without their names."""
-    return replace(PROGRAM, symbols=Symbols(PROGRAM.symbols.predicates, range(num_constants)))  # type: ignore[arg-type]
+    return replace(PROGRAM, symbols=Symbols(PROGRAM.symbols.predicates, range(num_constants)))
 
 
 def test_keys_that_do_not_fit_63_bits_are_refused() -> None:

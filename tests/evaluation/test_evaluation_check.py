@@ -50,6 +50,7 @@ def change_column(name: str, row: int, change: Callable[[np.ndarray], object]) -
     return apply
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rank_only", [False, True])
 @pytest.mark.parametrize("num_corruptions", [9, ALL])
 def test_a_sound_evaluation_is_checked_whole_if_it_is_small(num_corruptions: int, rank_only: bool):
@@ -73,6 +74,7 @@ def test_the_results_alone_select_the_sample():
     assert hash_results(found[0]) != hash_results(found[1])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -116,7 +118,7 @@ def test_wrong_metrics_are_found(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("graph", "num_corruptions"),
-    [("countries_s3", 20), ("countries_s3", ALL), pytest.param("random:3", 20, marks=pytest.mark.deep)],
+    [("countries_s3", 20), ("countries_s3", ALL), pytest.param("random:3", 20, marks=pytest.mark.exhaustive)],
 )
 def test_an_atom_that_the_least_model_lacks_is_found(monkeypatch: pytest.MonkeyPatch, graph: str, num_corruptions: int):
     class Lacking(LeastModel):
@@ -152,6 +154,7 @@ def test_a_draw_that_shortens_the_seed_is_found(monkeypatch: pytest.MonkeyPatch,
     assert {each.actual for each in checked.check.differences} >= {"not drawn"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rank_only", [False, True])
 def test_errors_of_scores_within_their_bounds_are_no_difference(rank_only: bool):
     graph = load_graph("countries")

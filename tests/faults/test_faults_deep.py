@@ -26,7 +26,7 @@ def record_deep(run: Run, pipeline: Pipeline, path: Path) -> Path:
 OF_EACH_STAGE = list({fault.stage: name for name, fault in FAULTS.items()}.values())
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, deep=8)
 @pytest.mark.parametrize("name", sorted({*OF_EACH_STAGE, "depth-not-reset", "overwritten-output", "sticky-outcome"}))
 def test_recorded_stages_name_the_stage_that_a_replay_names(name: str, tmp_path: Path):
     case = case_of(name)

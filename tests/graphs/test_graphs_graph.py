@@ -14,7 +14,7 @@ TEST = (NamedAtom(IN, "bonn", "germany"), NamedAtom(IN, "bonn", "germany"), Name
 
 
 def build(**changes: object) -> KnowledgeGraph:
-    return KnowledgeGraph(**({"name": "toy", "train": TRAIN, "valid": VALID, "test": TEST} | changes))  # type: ignore[arg-type]
+    return KnowledgeGraph(**({"name": "toy", "train": TRAIN, "valid": VALID, "test": TEST} | changes))
 
 
 def domain(graph: KnowledgeGraph, predicate: str, side: Side) -> list[str]:

@@ -89,7 +89,7 @@ class LineRecorder:
             sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
         else:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         return {
             str(Path(path).relative_to(ROOT)): f"{sum(1 << line for line in lines):x}"
             for path, lines in self._lines.items()

@@ -306,7 +306,8 @@ def _become(arguments: list[str], folder: Path) -> NoReturn:
         output = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(output, stream)
-        sys.stdout, sys.stderr = (open(stream, "w", closefd=False, errors="replace") for stream in (1, 2))  # noqa: SIM115
+        for name, stream in (("stdout", 1), ("stderr", 2)):
+            setattr(sys, name, open(stream, "w", closefd=False, errors="replace"))  # noqa: SIM115  open until the process ends
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE_MEMORY,) * 2)

@@ -31,7 +31,7 @@ def test_the_mixer_is_splitmix64():
 
 
 @pytest.mark.parametrize(
-    "num", [50, pytest.param(1000, marks=pytest.mark.deep), pytest.param(10_000, marks=pytest.mark.exhaustive)]
+    "num", [50, pytest.param(400, marks=pytest.mark.deep), pytest.param(10_000, marks=pytest.mark.exhaustive)]
 )
 def test_every_draw_is_the_one_that_the_definition_gives_in_plain_integers(num):
     seen = Counter()

@@ -71,6 +71,12 @@ def test_a_side_without_ranks_has_no_metrics():
     assert values["both.realistic.hits_at_1"] == values["tail.realistic.hits_at_1"] == 1.0
 
 
+def test_ranks_of_neither_side_are_pooled_and_nothing_else():
+    values = metrics([], [Ranks(1.0, 1.0, 1.0)], [Ranks(2.0, 2.0, 2.0)])
+    assert {key.split(".")[0] for key in values} == {"tail", "both"}
+    assert values["both.realistic.hits_at_1"] == 0.5
+
+
 def test_ranks_and_metrics_are_those_of_pykeen():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what PyKEEN and its dependencies warn of on import

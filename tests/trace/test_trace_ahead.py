@@ -48,7 +48,7 @@ def contents(path):
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3, deep=8)
 @pytest.mark.parametrize("level", ["digests", "compact", "steps"])
 @pytest.mark.parametrize("shard_steps", [1, 11, 30])
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
@@ -110,7 +110,7 @@ def fail_at(monkeypatch, name, *, number=errno.ENOSPC):
     monkeypatch.setattr(module, "sync_file", sync)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2, deep=5)
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_a_disk_that_is_full_in_one_of_several_shards_leaves_a_prefix_and_says_so(

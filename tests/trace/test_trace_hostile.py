@@ -51,7 +51,7 @@ def test_the_good_file_is_read(good: Path):
     assert_same_trace(read_trace(good), read_trace(good.with_name("good.h5")))
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -68,7 +68,7 @@ def test_a_hostile_construct_is_refused(good: Path, tmp_path: Path, name: str):
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
-@pytest.mark.sample(12, deep=40)
+@pytest.mark.sample(8, deep=24)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_neither_whole_nor_followed_when_repaired(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)
@@ -196,7 +196,7 @@ def looks(good: Path) -> dict[str, Callable[[Path], object]]:
     }
 
 
-@pytest.mark.sample(40, deep=120)
+@pytest.mark.sample(24, deep=72)
 @pytest.mark.parametrize("look", ["mapped", "expected", "actual"])
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: Path, name: str, look: str):
@@ -219,7 +219,7 @@ def test_a_hostile_construct_is_refused_when_it_is_mapped(good: Path, tmp_path: 
     assert peak < MIN_TOTAL_BYTES + (8 << 20)
 
 
-@pytest.mark.sample(12, deep=40)
+@pytest.mark.sample(8, deep=24)
 @pytest.mark.parametrize("name", CONSTRUCTS)
 def test_a_hostile_construct_whose_values_are_not_verified_is_refused_or_differs(good: Path, tmp_path: Path, name: str):
     path = CONSTRUCTS[name](good, tmp_path)

@@ -98,7 +98,7 @@ def test_a_look_shows_what_reading_everything_shows(path):
             view.step(0, 99)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3, deep=8)
 @pytest.mark.parametrize("is_archived", [False, True])
 @pytest.mark.parametrize("shard_steps", [17, 1 << 40])
 @pytest.mark.parametrize("level", list(TraceLevel))

@@ -180,7 +180,7 @@ with open_writer({path!r}, HEADER, SYMBOLS, facts=FACTS, shard_steps=20) as writ
 """
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(3, deep=12)
 @pytest.mark.parametrize(
     ("countdown", "has_old"),
     [(n, False) for n in (1, 2, 4, 6, 7, 8, 9, 10, 11, 17, 30, 44)]

@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "comparison")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from comparison_traces import with_header_error  # noqa: E402
-from run_engines import FlakyEngine, ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline  # noqa: E402
-from stream_pairs import CHANGES, base_trace, rename_constants, shuffle, store  # noqa: E402
+from comparison_traces import with_header_error
+from run_engines import FlakyEngine, ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline
+from stream_pairs import CHANGES, base_trace, rename_constants, shuffle, store
 
-from kgverify.engines.protocol import Positions  # noqa: E402
-from kgverify.errors import InternalError, UserError  # noqa: E402
-from kgverify.runs.run import reference_pipeline  # noqa: E402
-from kgverify.trace.model.columns import Columns  # noqa: E402
-from kgverify.verification import self_test, stored_self_test, verify  # noqa: E402
-from kgverify.verification.verify import compare_recorded  # noqa: E402
+from kgverify.engines.protocol import Positions
+from kgverify.errors import InternalError, UserError
+from kgverify.runs.run import reference_pipeline
+from kgverify.trace.model.columns import Columns
+from kgverify.verification import self_test, stored_self_test, verify
+from kgverify.verification.verify import compare_recorded
 
 LEVELS = ("digests", "compact", "steps")
 
@@ -38,7 +38,7 @@ def switch_off() -> None:
     from kgverify.verification import planted_runs
 
     for module in (self_test, stored_self_test, planted_runs):
-        module.require = pass_always  # type: ignore[attr-defined]
+        module.require = pass_always
     for name in ("plant_in_recorded", "plant_in_verification", "plant_in_repetition"):
         setattr(verify, name, lambda *arguments: None)
     from kgverify.verification import replay

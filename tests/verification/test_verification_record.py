@@ -104,7 +104,7 @@ class Part:
         return Columns(candidates, steps, resolvents), sequence
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2, deep=8)
 @pytest.mark.parametrize("append_threads", [1, 3])
 @pytest.mark.parametrize("shard_steps", [1, 20, 10**6])
 @pytest.mark.parametrize("level", [level for level in TraceLevel if level is not TraceLevel.DEEP])

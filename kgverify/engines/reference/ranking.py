@@ -58,13 +58,12 @@ def sum_mixed(entities: Iterable[int]) -> int:
 
 def compute_metrics(rankings: Rankings) -> dict[str, float]:
     """Compute the metrics of rankings, with PyKEEN's keys, by the reference."""
-    head, tail, neither = sides = [list[Ranks](), list[Ranks](), list[Ranks]()]
+    # The index of a side is its code; rankings of neither side count only where both sides are pooled.
+    head, tail, neither = sides = list[Ranks](), list[Ranks](), list[Ranks]()
     rows = zip(rankings.side.tolist(), rankings.optimistic.tolist(), rankings.pessimistic.tolist(), strict=True)
     for side, optimistic, pessimistic in rows:
         sides[side].append(Ranks(optimistic, (optimistic + pessimistic) / 2, pessimistic))
-    # Those of neither side count where both are pooled.
-    pooled = metrics([*head, *tail], neither)
-    return metrics(head, tail) | {key: value for key, value in pooled.items() if key.startswith("both.")}
+    return metrics(head, tail, neither)
 
 
 def rank_candidates(candidates: Candidates, triples: NDArray[np.int32], tolerance: float) -> Rankings:

@@ -274,7 +274,7 @@ def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) ->
     if caches is None or caches.state == "unused":
         return f"settings: {text}"
     hits, misses = caches.graph_hits, caches.graph_misses
-    graphs = f" ({hits} graphs found, {misses} compiled)" if hits or misses else ""
+    graphs = f" (graphs: {hits} found, {misses} compiled)" if hits or misses else ""
     return f"settings: {text}; compiler's cache {caches.state}{graphs}"
 
 

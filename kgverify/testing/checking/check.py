@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Final, NamedTuple
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.outcomes_only import has_steps
@@ -23,7 +21,7 @@ from kgverify.testing.checking.watchdog import EngineCrash, EngineHang
 from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_sizes
 from kgverify.testing.problems.merge import Merged, group_problems, merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.trace.model.columns import Columns, Rankings
+from kgverify.trace.model.columns import Columns, Rankings, are_equal
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.self_test import run_self_test
@@ -183,14 +181,6 @@ def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
         return Batch(tuple(indices), merged, pipeline, columns, rankings)
 
 
-def _are_equal(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
-    """Return whether arrays, or sequences of them, are equal in every element, without any tolerance."""
-    if isinstance(expected, np.ndarray):
-        is_same_type = expected.dtype == actual.dtype or expected.dtype.kind == actual.dtype.kind == "f"
-        return is_same_type and np.array_equal(expected, actual)
-    return len(expected) == len(actual) and all(map(_are_equal, expected, actual))
-
-
 def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
     """Return the indices in the batch of the problems that differ.
 
@@ -221,15 +211,13 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
     pipeline = merged.with_unranked(make_pipeline(run, merged.sizes))
     columns = pipeline.engine.prove(pipeline.draw_for(run))
     found: set[int] = set()
-    are_equal = is_quick and _are_equal(batch.columns, columns)
+    build = partial(build_trace, run, pipeline.engine, columns, None)
     # Only consistent columns can be ranked.
-    actual = None if are_equal else build_trace(run, pipeline.engine, columns, None)
+    trace = None if is_quick and are_equal(batch.columns, columns) else build()
     rankings = pipeline.rank_finite(run, columns.candidates)
-    if actual is None and not _are_equal(batch.rankings or (), rankings or ()):
-        actual = build_trace(run, pipeline.engine, columns, None)
-    if actual is not None:
-        pipelines = batch.pipeline, pipeline
-        expected, actual = rank_alike(run, pipelines, (batch.expected, replace(actual, rankings=rankings)))
+    if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
+        traces = batch.expected, replace(trace or build(), rankings=rankings)
+        expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
         if comparison.verdict is Verdict.AGREE and 0 in batch.indices:

@@ -7,6 +7,7 @@ Candidates are in order; the steps of candidate i follow those of candidate i - 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -306,6 +307,18 @@ def join_candidates(parts: Sequence[Candidates]) -> Candidates:
 
 def _join(levels: Sequence[Any]) -> Any:
     return type(levels[0])(*map(np.concatenate, zip(*levels, strict=True)))
+
+
+def are_equal(first: Sequence[Any], second: Sequence[Any], *, equal_nan: bool = False) -> bool:
+    """Return whether arrays, or sequences of them such as `Columns`, are equal in every element, without any tolerance.
+
+    Arrays of different types are unequal, except floats of different precision.
+    """
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        is_float = first.dtype.kind == second.dtype.kind == "f"
+        is_same_type = is_float or first.dtype == second.dtype
+        return is_same_type and np.array_equal(first, second, equal_nan=equal_nan and is_float)
+    return len(first) == len(second) and all(map(partial(are_equal, equal_nan=equal_nan), first, second))
 
 
 def starts_of(counts: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 from judges.cases import Case, NamedAtom, is_ground
@@ -16,11 +17,7 @@ MOST_ROWS: Final = 1 << 13
 
 def has_clingo() -> bool:
     """Return whether clingo is installed."""
-    try:
-        import clingo  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("clingo") is not None
 
 
 def is_small(case: Case) -> bool:

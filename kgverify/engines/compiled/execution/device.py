@@ -69,6 +69,13 @@ def on_device(device: torch.device, has_products: bool) -> Iterator[None]:
         with pinned_arithmetic():
             yield
         return
+    with single_thread():
+        yield
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Let torch use one thread, and restore the number of threads afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
