@@ -152,7 +152,7 @@ class TensorEngine:
     @property
     def info(self) -> EngineInfo:
         """The engine's info: the class's name, and the columns that it does not know."""
-        unknown = UNKNOWN_TO_STEPS
+        unknown: tuple[str, ...] = UNKNOWN_TO_STEPS
         if "choice" in self._gives and "scores" not in self._gives:
             unknown = (*unknown, "resolvents.score", "candidates.log_probability")
         name = self.arrays if isinstance(self.arrays, str) else "tensors"
@@ -184,7 +184,7 @@ class TensorEngine:
         ordered, owner = select_steps(steps, order), owner[order]
         num_steps = np.bincount(owner, minlength=num)
         last = np.cumsum(num_steps) - 1
-        sums = np.bincount(owner, weights=steps.candidates.log_probability[order], minlength=num)
+        sums = np.bincount(owner, weights=steps.candidates.log_probability[order], minlength=num).astype(np.float64)
         return ordered._replace(
             candidates=Candidates(
                 *candidates,

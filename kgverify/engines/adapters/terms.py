@@ -203,7 +203,8 @@ class TermEngine(StepwiseEngine):
         for steps in derivations:
             # Variables of a given goal keep their numbers.
             numbers: dict[str, int] = {}
-            for _, *arguments in steps[0].goal:
+            given: Any = steps[0].goal
+            for _, *arguments in given:
                 numbers |= {term: int(term[1:]) for term in arguments if term.startswith(MARK)}
             encoded.append(
                 [
