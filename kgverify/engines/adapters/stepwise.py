@@ -105,7 +105,8 @@ class StepwiseEngine:
             taken = self._take_all([queries[i] for i in is_open], [visited[i] for i in is_open])
             for i, each in zip(is_open, taken, strict=True):
                 steps[i].append(self._choose(visited[i][-1], len(steps[i]), each))
-                visited[i].append(each.resolvents[steps[i][-1].choice].atoms)
+                if steps[i][-1].outcome is Outcome.OPEN:
+                    visited[i].append(each.resolvents[steps[i][-1].choice].atoms)
             still_open = [i for i in is_open if steps[i][-1].outcome is Outcome.OPEN]
             progress(len(is_open) - len(still_open))
             is_open = still_open

@@ -1,6 +1,7 @@
 """An engine from a batched step on padded tensors: states go from step to step as the engine leaves them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import getattr_static
 from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -410,8 +411,11 @@ class TensorEngine:
 
     def _to_own(self, array: Ids) -> Any:
         """Return an array of NumPy as one of the engine's."""
-        if callable(self.arrays):
-            return self.arrays(array)
+        # A function that is an attribute of a class would be bound to the engine.
+        made = getattr_static(self, "arrays")
+        made = made.__func__ if isinstance(made, staticmethod) else made
+        if callable(made):
+            return made(array)
         if self.arrays == "numpy":
             return array
         if self.arrays != "torch":

@@ -67,6 +67,8 @@ class TermProgram(NamedTuple):
     limits:   of the run
     query:    of the derivation
     visited:  the goals of the derivation so far, the current one last
+
+    `rename` gives the variables of a clause new names.
     """
 
     facts: Facts
@@ -74,6 +76,11 @@ class TermProgram(NamedTuple):
     limits: Limits
     query: TermAtom
     visited: Sequence[TermGoal]
+
+    def rename(self, *clause: TermAtom) -> list[TermAtom]:
+        """Return the atoms of a clause with variables that are new to the derivation: `?X` becomes `?X.3` at step 3."""
+        at = len(self.visited)
+        return [(p, *(f"{t}.{at}" if t.startswith(MARK) else t for t in terms)) for p, *terms in clause]  # type: ignore[misc]
 
 
 class TermEngine(StepwiseEngine):
