@@ -207,6 +207,7 @@ def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     engine, calls = scripted((goals, 3, 9, [0.5, 2.0, 1.0]), (STOPS,))
     columns = engine.prove(QUERY)
     assert columns.resolvents.score[:3].tolist() == [0.5, 2.0, 1.0]
+    assert engine.info.mode == "numpy, choices by kgverify from its scores"
     assert columns.steps.choice.tolist() == [1, 0]
     assert calls[1][0][0, 0].tolist() == [2, 2, 3]
     scores = np.array([0.5, 2.0, 1.0])
@@ -217,7 +218,7 @@ def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     assert np.isnan(columns.resolvents.score[1])
     assert columns.steps.choice.tolist() == [1, 0]
     assert np.isnan(columns.candidates.log_probability[0])
-    assert engine.reasons == ("choices: the engine's own",)
+    assert engine.info.mode == "numpy"
 
 
 def test_a_choice_without_scores_leaves_the_scores_unknown():

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any, Final, Literal, TypeAlias
 
 from kgverify.engines.adapters.resolution import number_variables
-from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError, suggest
 
 Memory: TypeAlias = Literal["none", "sets", "goals"]
@@ -21,16 +20,12 @@ UNKNOWN_TO_STEPS: Final = (
 GIVE_UP_SCORE: Final = -64.0
 """The score of an action that gives up, or of an empty goal, where kgverify scores: below that of any goal."""
 
-NO_CACHES: Final = CompilerCaches(state="unknown")
-"""The caches of an engine that does not describe them."""
 
-
-def explain_choices(policy: str, given: Collection[str] = ()) -> tuple[str, ...]:
-    """Return who makes the choices, in words. given: those of "scores" and "choice" that the engine gives."""
+def describe_mode(arrays: str, given: Collection[str] = ()) -> str:
+    """Return the mode of an engine: its arrays, and who chooses. given: those of "scores" and "choice" that it gives."""
     if "choice" in given:
-        return ("choices: the engine's own",)
-    by = "kgverify, from the engine's scores" if "scores" in given else f"kgverify's policy {policy}"
-    return (f"choices: by {by}, since the engine makes none",)
+        return arrays
+    return f"{arrays}, choices by kgverify" + (" from its scores" if "scores" in given else "")
 
 
 def _as_set(goal: Iterable[Sequence[Any]]) -> Hashable:

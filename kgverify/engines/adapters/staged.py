@@ -184,10 +184,11 @@ def engine_of(resolve: Any = None, *, terms: bool = False, memory: Memory = "non
 
     With `terms=True` the function is the whole step. It receives the goal, a tuple of atoms (predicate, first, second), and
     the program: `program.rules` (pairs of a head and a body), `program.facts` (without the query itself, with
-    `.of(predicate)`), `program.limits`, `program.query`, `program.visited`, and `program.rename(*atoms)`. Every name is a string, and **an argument that
-    begins with `?` is a variable**. It returns the successors: each a list of atoms, or True (proved), False, or None (gives
-    up). Goals go from step to step with the names that the function gave. kgverify rejects successors of more atoms than the
-    limits allow, and chooses by the policy `shortest`; which clause made a successor remains unknown.
+    `.of(predicate)`), `program.limits`, `program.query`, `program.visited`, and `program.rename(*atoms)`, which gives new
+    variables. Every name is a string, and **an argument that begins with `?` is a variable**. It returns the successors: each
+    a list of atoms, or True (proved), False, or None (gives up). Goals go from step to step with the names that the function
+    gave. kgverify rejects successors of more atoms than the limits allow, and chooses by the policy `shortest`; which clause
+    made a successor remains unknown.
 
     Args:
         resolve: A function that returns each clause that matches the first atom of the goal, with the atoms that then

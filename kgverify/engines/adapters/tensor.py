@@ -12,14 +12,13 @@ from kgverify.engines.adapters.encoding import Decoded, Encoding, Ids, Translati
 from kgverify.engines.adapters.environment import (
     GIVE_UP_SCORE,
     MEMORIES,
-    NO_CACHES,
     UNKNOWN_TO_STEPS,
     Memory,
     check_memory,
-    explain_choices,
+    describe_mode,
 )
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import CompilerCaches, Positions, Progress, no_progress
+from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import ENDS, GoalKind, Outcome
@@ -157,17 +156,13 @@ class TensorEngine:
         if "choice" in self._gives and "scores" not in self._gives:
             unknown = (*unknown, "resolvents.score", "candidates.log_probability")
         name = self.arrays if isinstance(self.arrays, str) else "tensors"
-        return EngineInfo(name=self._where, mode=name, device=self.device, unknown=unknown, variables="own")
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Who scores and who chooses, in words."""
-        return explain_choices(self.policy.name, self._gives)
-
-    @property
-    def caches(self) -> CompilerCaches:
-        """No caches that kgverify knows of."""
-        return NO_CACHES
+        return EngineInfo(
+            name=self._where,
+            mode=describe_mode(name, self._gives),
+            device=self.device,
+            unknown=unknown,
+            variables="own",
+        )
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end, `batch_size` at a time. UserError if `expand` returns something else."""

@@ -7,15 +7,14 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from kgverify.engines.adapters.environment import (
     GIVE_UP_SCORE,
     MEMORIES,
-    NO_CACHES,
     UNKNOWN_TO_STEPS,
     Memory,
     check_memory,
-    explain_choices,
+    describe_mode,
 )
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken, TakenStep, collect, read_positions
 from kgverify.engines.policy import Policy
-from kgverify.engines.protocol import CompilerCaches, Positions
+from kgverify.engines.protocol import Positions
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
@@ -114,17 +113,7 @@ class TermEngine(StepwiseEngine):
     @property
     def info(self) -> EngineInfo:
         """The engine's info: the class's name, and the columns that it does not know."""
-        return EngineInfo(name=self._where, mode="python", unknown=UNKNOWN_TO_STEPS, variables="own")
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Who chooses, in words."""
-        return explain_choices(self.policy.name)
-
-    @property
-    def caches(self) -> CompilerCaches:
-        """No caches that kgverify knows of."""
-        return NO_CACHES
+        return EngineInfo(name=self._where, mode=describe_mode("python"), unknown=UNKNOWN_TO_STEPS, variables="own")
 
     def take_step(self, query: Any, visited: Sequence[Any]) -> Taken:
         """Call the function, and reject successors with too many atoms and those in the memory."""
