@@ -108,7 +108,7 @@ class PaddedProver:
         return atoms.gather(1, order[:, :, None].expand_as(atoms))
 
     def close(self, num: int, state: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
-        """Return padded successors: TRUE alone where one is proved, then the first `cap`; FALSE where there is none."""
+        """Return padded successors: TRUE alone where one is proved, then the first `cap`; or else FALSE."""
         is_proof = (atoms[:, :, 0] == 0).all(dim=1)
         is_proved = torch.zeros(num, dtype=torch.bool).index_fill(0, state[is_proof], True)
         counts = torch.bincount(state, minlength=num)

@@ -17,7 +17,7 @@ HOLE: Final = (-1, 0, 0)
 """A row of padding inside a state, as it is recorded."""
 
 _LARGEST: Final = (1 << 29) - 1
-"""The largest number that is told from larger ones; traces hold ids of 32 bits."""
+"""Larger numbers count as this one, since traces hold ids of 32 bits."""
 
 _BELOW_ZERO: Final = 1 << 29
 """Added to an unknown number below 0, so that its id is above those of all names."""

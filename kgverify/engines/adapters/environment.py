@@ -41,7 +41,7 @@ MEMORIES: Final[Mapping[str, Callable[[Iterable[Sequence[Any]]], Hashable] | Non
     "sets": _as_set,
     "goals": _as_goal,
 }
-"""What each memory keeps of a visited goal, in ids."""
+"""The form in which each memory keeps a visited goal."""
 
 
 def check_memory(memory: str, where: str) -> None:

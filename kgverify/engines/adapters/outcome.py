@@ -16,7 +16,7 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.levels import TraceLevel, columns_kept
 
 Answer: TypeAlias = bool | tuple[bool, float]
-"""Whether a triple is proved, alone or with its log-probability in nats."""
+"""True for a proved triple, else False; alone or with its log-probability in nats."""
 
 SIGNATURE: Final = "decide(query) -> True or False, or a pair of that and a score"
 

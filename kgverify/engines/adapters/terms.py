@@ -166,7 +166,7 @@ class TermEngine(StepwiseEngine):
             raise self._misshapen(f"found the successor {successor!r}") from None
         for each in (name for atom in atoms for name in atom):
             if not isinstance(each, str):
-                raise self._misshapen(f"found {each!r} in an atom, which is no string")
+                raise self._misshapen(f"found {each!r} in an atom, expected a string")
         variables = {term for atom in atoms for term in atom[1:] if term.startswith(MARK)}
         score = -(len(atoms) + len(variables) / 64) if atoms else GIVE_UP_SCORE
         return Resolvent(atoms, Origin.NONE, 0, GoalKind.GOAL, score)
