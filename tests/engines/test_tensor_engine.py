@@ -204,7 +204,7 @@ def test_a_result_of_another_form_is_refused_with_the_signature(result, message)
 
 def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     goals = [[[2, 1, 2]], [[2, 2, 3]], [[2, 3, 3]]]
-    engine, calls = scripted((goals, 3, 9, [0.5, 2.0, 1.0]), (STOPS,))
+    engine, calls = scripted((goals, 3, 9, [0.5, 2.0, 1.0]), (STOPS, 1, 9, [0.0]))
     columns = engine.prove(QUERY)
     assert columns.resolvents.score[:3].tolist() == [0.5, 2.0, 1.0]
     assert engine.info.mode == "numpy, choices by kgverify from its scores"
@@ -219,6 +219,12 @@ def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
     assert columns.steps.choice.tolist() == [1, 0]
     assert np.isnan(columns.candidates.log_probability[0])
     assert engine.info.mode == "numpy"
+
+
+def test_scores_that_are_given_in_some_calls_only_are_refused():
+    engine, _ = scripted(([[[2, 1, 2]]], 1, 9, [0.5]), (STOPS,))
+    with pytest.raises(UserError, match="scores given in some calls only"):
+        engine.prove(QUERY)
 
 
 def test_a_choice_without_scores_leaves_the_scores_unknown():

@@ -215,6 +215,10 @@ def test_another_answer_of_a_black_box_is_refused(answer):
         engine(PROGRAM, kv.Limits(), SHORTEST).prove(QUERY)
 
 
+def test_a_black_box_takes_few_lines():
+    assert len(inspect.getsource(ProvesAll).strip().splitlines()) <= 6
+
+
 def test_a_black_box_takes_no_step():
     with pytest.raises(UserError, match="steps of a black box are unknown"):
         ProvesAll(PROGRAM, kv.Limits(), SHORTEST).step(None)

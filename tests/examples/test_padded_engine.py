@@ -2,8 +2,10 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from itertools import islice
+from pathlib import Path
 from statistics import median
 
 import padded_faults
@@ -91,3 +93,13 @@ def count_lines(source):
 
 def test_the_adapters_of_the_example_are_short():
     assert count_lines(inspect.getsource(Fast)) <= 20
+
+
+def test_the_readme_shows_what_its_code_prints(capsys):
+    blocks = re.findall(
+        r"```(\w+)\n(.*?)```", (Path(inspect.getfile(Fast)).parent / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    (code,) = [text for kind, text in blocks if kind == "python"]
+    (printed,) = [text for kind, text in blocks if kind == "text"]
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == printed

@@ -432,7 +432,10 @@ class TensorEngine:
             raise self._misshapen(f"found {_describe(result)}") from error
         if made.success is not None and made.done is None:
             raise self._misshapen("success is given, and done is not")
-        self._gives = frozenset(name for name, value in made._asdict().items() if value is not None)
+        gives = frozenset(name for name, value in made._asdict().items() if value is not None)
+        if self._gives and gives != self._gives:
+            raise self._misshapen(f"{', '.join(sorted(gives ^ self._gives))} given in some calls only")
+        self._gives = gives
         num = len(state.states)
         successors = self._read("successors", made.successors, "iu", (num, None, None, 3))
         read: dict[str, Any] = {"successors": successors}
