@@ -81,7 +81,7 @@ def resolvents(columns):
 
 
 def test_a_complete_naive_step_on_names_agrees_with_the_reference():
-    report = kv.verify("countries", naive, queries=3, corruptions=3)
+    report = kv.verify("countries", naive, queries=1, corruptions=3)
     assert report.verdict is kv.Verdict.AGREE, str(report)
     assert "resolvents.origin" in report.coverage.not_compared
     lines = {
@@ -174,7 +174,7 @@ def test_wrong_arguments_of_engine_of_are_refused(arguments, options):
 @pytest.mark.parametrize(("engine", "num_compared"), [(ReferenceOutcomes, 4), (ReferenceScores, 5)])
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_black_box_is_compared_by_what_it_tells(engine, num_compared, lockstep):
-    report = kv.verify("countries", engine, queries=3, corruptions=3, lockstep=lockstep)
+    report = kv.verify("countries", engine, queries=2, corruptions=2, lockstep=lockstep)
     assert report.verdict is kv.Verdict.AGREE
     assert len(report.coverage.fields) == num_compared
     assert report.coverage.steps == 0
@@ -194,18 +194,20 @@ def test_the_stage_of_a_black_boxes_difference_is_admitted_to_be_unknown():
 
 
 def test_scores_of_a_black_box_are_compared_within_the_accepted_error():
-    assert kv.verify("countries", WrongScores, queries=2, corruptions=2).first_divergence.field == (
+    assert kv.verify("countries", WrongScores, queries=1, corruptions=2).first_divergence.field == (
         "candidates.log_probability"
     )
-    accepted = kv.verify("countries", WrongScores, queries=2, corruptions=2, score_error=1e-2)
+    accepted = kv.verify("countries", WrongScores, queries=1, corruptions=2, score_error=1e-2)
     assert accepted.verdict is kv.Verdict.AGREE
 
 
 def test_a_black_box_can_be_checked_and_fuzzed(tmp_path):
-    report = kv.check_engine(ReferenceOutcomes, examples=40)
+    report = kv.check_engine(ReferenceOutcomes, examples=8)
+    assert {"reported-once", "repetition"} <= set(report.laws)
+    assert "made-by-clause" in report.left_out
     assert report.is_conforming, str(report)
     with pytest.raises(NotConforming, match="any stage may be at fault"):
-        kv.assert_equivalent(ProvesAll, examples=40)
+        kv.assert_equivalent(ProvesAll, examples=8)
 
 
 @pytest.mark.parametrize("answer", [None, 1, "PROVED", (True,), (True, "high"), (1.0, 2.0)])
