@@ -25,6 +25,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
     self_test:   the changes planted before AGREE was given, all of which the comparison saw; None with another verdict
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
+    engines:     the names by which both engines are made again, such as `compiled` and `module:name`
 
     Example:
         >>> import kgverify as kv

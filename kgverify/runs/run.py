@@ -213,13 +213,8 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
 def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings | None) -> Trace:
     """Build a trace in memory with every column that an engine knows. UserError for inconsistent columns."""
     program = run.graph.program
-    check_columns(
-        columns,
-        program.symbols,
-        f"engine {engine.info.name}",
-        num_rules=len(program.rules),
-        num_facts=len(program.facts),
-    )
+    where = f"engine {engine.info.name}"
+    check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
     fields = column_names(columns) - frozenset(engine.info.unknown)
     return Trace(
         header=build_header(run, engine),

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
+from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.outcomes_only import has_steps
-from kgverify.comparison.rankings import compare_rankings
+from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, StepSource
 from kgverify.comparison.step_view import outcome_name
@@ -78,10 +80,13 @@ def verify(
     lockstep: bool = False,
     check_determinism: bool = True,
     score_error: float | None = None,
+    modulo: Collection[str] | None = None,
     tests_itself: bool = True,
     phase: Phase = silent_phase,
 ) -> Verification:
     """Run both pipelines and compare their steps. score_error: of the actual side, accepted instead of the judge's bound.
+
+    modulo: the kinds of differences that are benign; None: names, if an engine numbers variables its own way.
 
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
@@ -101,8 +106,8 @@ def verify(
         check_known_pairs(_judge_known, is_recorded=False)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
     lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
-    comparer = Comparer(*traces, score_error=score_error)
-    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
+    comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
+    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
     if stepper is not None:
         comparison, views = compare_in_lockstep(stepper, comparer)
@@ -199,6 +204,7 @@ def compare_recorded(
     *,
     verifies_content: bool | None = None,
     score_error: float | None = None,
+    modulo: Collection[str] | None = None,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
@@ -213,6 +219,7 @@ def compare_recorded(
         rebuilding=Rebuilder,
         explains=True,
         score_error=score_error,
+        modulo=modulo,
         progress=progress,
     )
     check_known_pairs(_judge_known, is_recorded=True)
@@ -232,7 +239,9 @@ def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -
 
 def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itself: bool = True) -> Report:
     """Return the report of a comparison of recorded traces."""
-    comparison = _compare_recorded_rankings(_admit_unfollowed(comparer.compare()), *comparer.sources, score_error)
+    compared = _admit_unfollowed(comparer.compare())
+    repeating = comparer.benign.candidates(DUPLICATES)
+    comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
@@ -259,7 +268,11 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
 
 
 def _compare_recorded_rankings(
-    comparison: Comparison, expected: StepSource, actual: StepSource, score_error: float | None
+    comparison: Comparison,
+    expected: StepSource,
+    actual: StepSource,
+    score_error: float | None,
+    repeating: NDArray[np.int64] = NO_ROWS,
 ) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
@@ -269,7 +282,9 @@ def _compare_recorded_rankings(
         if any("are listed" in note for note in comparison.notes):
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-    return compare_rankings(comparison, expected.shell(has_candidates=True), actual.shell(), score_error=score_error)
+    return compare_rankings(
+        comparison, expected.shell(has_candidates=True), actual.shell(), score_error=score_error, repeating=repeating
+    )
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:

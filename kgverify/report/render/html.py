@@ -16,12 +16,14 @@ from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_wa
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.wording import (
     clip,
+    describe_benign,
     describe_coverage,
     describe_engine,
     describe_finding,
     describe_kind,
     describe_location,
     describe_loss,
+    describe_modulo_of,
     describe_run,
     describe_self_test,
     diff_command,
@@ -62,10 +64,12 @@ _IN_SCRIPTS: Final = {
 
 _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     clip,
+    describe_benign,
     describe_coverage,
     describe_engine,
     describe_location,
     describe_loss,
+    describe_modulo_of,
     describe_run,
     describe_self_test,
     value_lines,
@@ -85,7 +89,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         is_markup=True,
         filters=_FILTERS,
         report=report,
-        limits=msgspec.structs.asdict(report.limits),
+        limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None},
         page=build_page(report, expected, actual, stepped),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
@@ -107,6 +111,8 @@ def summarize(report: ReportContent) -> dict[str, Any]:
         "metrics": report.metrics,
         "num_divergences": len(report.divergences),
         "num_near_ties": len(report.near_ties),
+        "modulo": report.modulo,
+        "benign": report.benign,
         "first_cause": report.first_cause,
         "causes": report.causes[:MOST_DETAILED],
         "attribution": report.attribution,
@@ -201,7 +207,9 @@ class _RowBuilder:
 
     def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
         self._report = report
-        self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
+        self._reader = DerivationReader(
+            expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
+        )
         self._budget = DETAIL_BUDGET
         self._num = 0
         self._numbers = {id(each): number for number, each in enumerate(report.divergences, 1)}

@@ -10,6 +10,7 @@ from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
+from kgverify.testing.problems.merge import make_reference
 from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
 
 LARGEST_RUN: Final = 20_000
@@ -41,6 +42,7 @@ class Oracle:
         make_pipeline: MakePipeline,
         signature: Signature,
         *,
+        reference: MakePipeline = make_reference,
         lockstep: bool = False,
         max_calls: int,
         seconds: float,
@@ -48,7 +50,7 @@ class Oracle:
         self.calls = 0
         self.smallest: Problem | None = None
         self.signature = signature
-        self._make = make_pipeline
+        self._make, self._reference = make_pipeline, reference
         self._lockstep = lockstep
         self._max_calls = max_calls
         self._begin = time.perf_counter()
@@ -70,11 +72,11 @@ class Oracle:
 
     def judge_alone(self, problem: Problem) -> Failure | None:
         """Judge a problem without memory and without a budget."""
-        return judge(problem, self._counted, lockstep=self._lockstep)
+        return judge(problem, self._counted, reference=self._reference, lockstep=self._lockstep)
 
     def judge_together(self, problems: Sequence[Problem]) -> set[int]:
         """Return the indices of the problems that differ in a common run."""
-        (batch,) = prepare_batches(problems)
+        (batch,) = prepare_batches(problems, self._reference)
         return {each.number for each in find_suspects(batch, self._counted, lockstep=self._lockstep)}
 
     def holds(self, problem: Problem) -> bool:
