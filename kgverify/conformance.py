@@ -126,7 +126,7 @@ class Conformance:
 
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
-        skipped = f", {self.num_skipped} skipped for their policy" if self.num_skipped else ""
+        skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
         checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
         conforms = "conforms"
         if self.reference != REFERENCE:

@@ -210,6 +210,17 @@ def test_a_black_box_can_be_checked_and_fuzzed(tmp_path):
         kv.assert_equivalent(ProvesAll, examples=8)
 
 
+def test_problems_with_limits_that_an_engine_does_not_support_are_skipped():
+    class Narrow(ReferenceOutcomes):
+        def setup(self):
+            if self.limits.max_atoms > 3:
+                raise NotImplementedError("goals of more than 3 atoms")
+
+    report = kv.check_engine(Narrow, examples=8)
+    assert report.is_conforming, str(report)
+    assert report.num_skipped > 0 < report.num_problems
+
+
 @pytest.mark.parametrize("answer", [None, 1, "PROVED", (True,), (True, "high"), (1.0, 2.0)])
 def test_another_answer_of_a_black_box_is_refused(answer):
     engine = type("Odd", (kv.OutcomeEngine,), {"decide": lambda self, query: answer})
