@@ -21,8 +21,8 @@ from kgverify.comparison.locate import (
 from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
-from kgverify.comparison.outcomes_only import NUM_STEPS
 from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
+from kgverify.comparison.source import NUM_STEPS
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of

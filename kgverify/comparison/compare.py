@@ -27,7 +27,6 @@ from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
-from kgverify.comparison.outcomes_only import describe_unknown_steps, drop_unknown_steps
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -38,7 +37,14 @@ from kgverify.comparison.result import (
     Verdict,
     highest_level,
 )
-from kgverify.comparison.source import FileSource, Range, open_source, wants_content
+from kgverify.comparison.source import (
+    FileSource,
+    Range,
+    describe_unknown_steps,
+    drop_unknown_steps,
+    open_source,
+    wants_content,
+)
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import RowsOf, StoredColumns

@@ -16,10 +16,9 @@ from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
-from kgverify.comparison.outcomes_only import has_steps
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import FileSource, StepSource
+from kgverify.comparison.source import FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError

@@ -6,9 +6,9 @@ from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.outcomes_only import has_steps
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.comparison.source import has_steps
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
