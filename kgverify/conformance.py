@@ -88,7 +88,8 @@ class Conformance:
     num_skipped:  with a policy that the engine does not support
     reference:    the name of the engine that it was compared with
     laws:         names of the laws that were checked
-    left_out:     names of the laws that presume kgverify's semantics, which a foreign reference may not have
+    left_out:     names of the laws that presume kgverify's semantics, which a foreign reference may not have, or columns that
+                  the engine does not know
     failure:      the shrunk first problem on which the engine differs from the reference
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
     exception:    the engine's exception on that problem, with its traceback
@@ -125,7 +126,7 @@ class Conformance:
 
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
-        skipped = f", {self.num_skipped} skipped for their policy" if self.num_skipped else ""
+        skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
         checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
         conforms = "conforms"
         if self.reference != REFERENCE:
@@ -211,7 +212,7 @@ def check_engine(
                 make_once(explain(make, role, allows_unsupported=True), problem)
     supported = set.intersection(*(set(find_supported(make, every)) for make in makers))
     kept = [every[i] for i in sorted(supported)]
-    known = LAWS if is_own else LAWS_OF_ANY_PROVER
+    known = LAWS if is_own and _shows_all(make_pipeline, kept[:1]) else LAWS_OF_ANY_PROVER
     chosen = list(known.values()) if laws is None else list(laws)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None
@@ -316,6 +317,16 @@ def check_run(
     verification = verify(run, expected, actual)
     report = verification.report
     return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
+
+
+def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool:
+    """Return whether an engine knows every column and numbers variables canonically, as the laws of the semantics presume."""
+    try:
+        made = [make_once(make_pipeline, problem) for problem in problems]
+    except Exception:
+        # A crash, which the problems show.
+        return True
+    return not any(info.unknown or info.variables != "canonical" for info in made)
 
 
 def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:

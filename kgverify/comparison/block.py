@@ -24,6 +24,7 @@ from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
 from kgverify.comparison.result import DIGEST, Benign, DifferenceClass, Divergence, Level, NearTie
+from kgverify.comparison.source import NUM_STEPS
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
@@ -329,7 +330,9 @@ class BlockComparer:
             return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
         outcomes = outcome_name(int(expected.outcome[candidate])), outcome_name(int(actual.outcome[candidate]))
         if outcomes[0] != outcomes[1]:
-            difference = Difference(Stage.RECYCLE, "candidates.outcome", *outcomes)
+            # The end of a derivation whose steps are unknown may follow from any stage.
+            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.RECYCLE
+            difference = Difference(stage, "candidates.outcome", *outcomes)
             return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
         flags = expected.is_limited[candidate], actual.is_limited[candidate]
         if flags[0] != flags[1]:
@@ -343,7 +346,8 @@ class BlockComparer:
         tolerance = 2 * self.pair.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
         if not is_close(*sums, tolerance):
             # As text, since JSON has no NaN.
-            difference = Difference(Stage.ADVANCE, "candidates.log_probability", repr(sums[0]), repr(sums[1]))
+            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.ADVANCE
+            difference = Difference(stage, "candidates.log_probability", repr(sums[0]), repr(sums[1]))
             return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
         return None
 

@@ -38,7 +38,14 @@ from kgverify.comparison.result import (
     Verdict,
     highest_level,
 )
-from kgverify.comparison.source import FileSource, Range, open_source, wants_content
+from kgverify.comparison.source import (
+    FileSource,
+    Range,
+    describe_unknown_steps,
+    drop_unknown_steps,
+    open_source,
+    wants_content,
+)
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import RowsOf, StoredColumns
@@ -130,7 +137,8 @@ class Comparer:
         progress: Progress = lambda num_bytes: None,
         sizes: Sizes | None = None,
     ) -> None:
-        self.sources = open_source(expected), open_source(actual)
+        self.sources = drop_unknown_steps((open_source(expected), open_source(actual)))
+        self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep
         self._explains = explains
@@ -198,7 +206,7 @@ class Comparer:
             *self._pair.reasons,
             *self._pair.explain_undecided(found.num_by_digest, found.num_open),
         ]
-        if not coverage.candidates or not coverage.steps:
+        if not coverage.candidates or not (coverage.steps or self._steps_notes):
             reasons.append(
                 f"nothing was compared: {coverage.candidates_expected} candidates expected,"
                 f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
@@ -210,7 +218,12 @@ class Comparer:
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
             self.findings = tuple(each.classify(known) for each in listed)
-        notes = [*self._modulo_notes, *self._pair.tolerance.notes, *note_unknown(self._shells[0], self._shells[1])]
+        notes = [
+            *self._steps_notes,
+            *self._modulo_notes,
+            *self._pair.tolerance.notes,
+            *note_unknown(self._shells[0], self._shells[1]),
+        ]
         if not all(source.is_verified for source in self.sources):
             notes.append(SKIPPED)
         for num, num_listed, what in (

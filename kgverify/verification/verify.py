@@ -18,7 +18,7 @@ from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import FileSource, StepSource
+from kgverify.comparison.source import FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -28,7 +28,7 @@ from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, are_equal
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
@@ -104,6 +104,8 @@ def verify(
     determinism = Determinism(*is_deterministic)
     if tests_itself:
         check_known_pairs(_judge_known, is_recorded=False)
+    recorded, traces = traces, rank_alike(run, (expected, actual), traces)
+    lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
     comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
@@ -145,8 +147,9 @@ def verify(
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
+    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
     report = build_report(
-        _note_proofs(comparison, outcomes),
+        _note_proofs(noted, outcomes),
         traces[0].header,
         describe_environment(*traces),
         metrics,
@@ -158,7 +161,7 @@ def verify(
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
-    return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
+    return Verification(report, recorded[0], recorded[1], stepper.actual if stepper is not None else None)
 
 
 class RecordedComparison:

@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.comparison.source import has_steps
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
-from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
+from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
 from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, guard, locate_bug
@@ -265,13 +266,14 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
     trace = None if is_quick and are_equal(batch.columns, columns) else build()
     rankings = pipeline.rank_finite(run, columns.candidates)
     if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
-        expected, actual = batch.expected, replace(trace or build(), rankings=rankings)
+        traces = batch.expected, replace(trace or build(), rankings=rankings)
+        expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
         if comparison.verdict is Verdict.AGREE:
             _test_comparison(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
-    if lockstep:
+    if lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
         found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
     return found
 

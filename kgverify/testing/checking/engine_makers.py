@@ -16,6 +16,7 @@ from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
 from kgverify.errors import UserError, describe_error, suggest
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
+from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
@@ -285,31 +286,32 @@ def adapt_engine(engine: Any) -> Engine:
 
 
 def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
-    """Return the indices of the problems whose policy an engine supports, which is made once for each policy.
+    """Return the indices of the problems that an engine supports, which is made once for each policy with each limits.
 
-    An engine does not support a policy if it raises NotImplementedError or, except for `shortest`, UserError.
+    An engine does not support these if it raises NotImplementedError or, except for the policy `shortest`, UserError.
     """
-    is_supported: dict[PolicySpec, bool] = {}
+    is_supported: dict[tuple[PolicySpec, Limits], bool] = {}
     for problem in problems:
-        if problem.policy in is_supported:
+        settings = problem.policy, problem.limits
+        if settings in is_supported:
             continue
-        is_supported[problem.policy] = True
+        is_supported[settings] = True
         try:
             make_once(make_pipeline, problem)
         except NotImplementedError:
-            is_supported[problem.policy] = False
+            is_supported[settings] = False
         except UserError:
-            is_supported[problem.policy] = problem.policy.name == SHORTEST.name
+            is_supported[settings] = problem.policy.name == SHORTEST.name
         except (Exception, SystemExit):
             # A crash, which the problems show.
             continue
-    return [i for i, problem in enumerate(problems) if is_supported[problem.policy]]
+    return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
 
 
-def make_once(make_pipeline: MakePipeline, problem: Problem) -> None:
-    """Make an engine for a problem, and raise what it raises."""
+def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:
+    """Make an engine for a problem, and return its info, or raise what it raises."""
     merged = merge([problem])
-    make_pipeline(merged.run, merged.sizes)
+    return make_pipeline(merged.run, merged.sizes).engine.info
 
 
 class _Adapted:

@@ -168,7 +168,7 @@ class GuardedEngine:
             num_rules, num_facts = len(program.rules), len(program.facts)
             where = f"engine {self.info.name}: {part}"
             check = partial(check_columns, num_rules=num_rules, num_facts=num_facts)
-            _call(part, self._refuse, check, columns, program.symbols, where)
+            _call(part, self._refuse, check, columns, where)
         return columns
 
 

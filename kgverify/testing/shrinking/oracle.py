@@ -149,22 +149,27 @@ class Oracle:
         return [i for i in range(len(attempts)) if i not in suspects]
 
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
-        problems = [attempts[i] for i in group] + ([] if control is None else [control])
-        is_common = self.can_share and all(each.key == problems[-1].key for each in problems)
+        problems = [attempts[i] for i in group]
+        # Between others, so that a fault in the last fact or rule of a run does not affect the control alone.
+        middle = len(group) // 2
+        if control is not None:
+            problems.insert(middle, control)
+        is_common = self.can_share and all(each.key == problems[0].key for each in problems)
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
         self._check_budget()
         found = self.judge_together(problems)
         if control is None:
             return [i for member, i in enumerate(group) if member in found]
-        if len(group) not in found:
+        if middle not in found:
             return group
+        found = {at - (at > middle) for at in found if at != middle}
         members = [member for member in range(len(group)) if member in found]
         others = [member for member in range(len(group)) if member not in found]
         if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
             # In a common run they have other ids, so that they are only less likely to fail.
             return [group[member] for member in (*members, *others)]
-        self._agreed.update(problems[member] for member in others)
+        self._agreed.update(attempts[group[member]] for member in others)
         return [group[member] for member in members]
 
     def _check_budget(self) -> None:
