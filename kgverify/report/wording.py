@@ -109,13 +109,19 @@ def describe_benign(benign: Benign) -> str:
 
 
 def describe_run(report: ReportContent) -> str:
-    """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`."""
+    """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`.
+
+    A trace of another prover may not know its graph: then queries, corruptions and seed are not known either.
+    """
     run = report.run
-    corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
-    return (
-        f"graph {clip(run.graph) or '?'}, {run.num_queries} queries of {clip(run.split)}, {corruptions} corruptions"
-        f" a side, seed {run.seed}, policy {clip(report.policy.name) or '?'}{', lockstep' if report.lockstep else ''}"
-    )
+    parts = ["graph unknown"]
+    if run.graph:
+        queries = "1 query" if run.num_queries == 1 else f"{run.num_queries} queries"
+        corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
+        parts = [f"graph {clip(run.graph)}", f"{queries} of {clip(run.split)}"]
+        parts += [f"{corruptions} corruptions a side", f"seed {run.seed}"]
+    parts.append(f"policy {clip(report.policy.name) or 'unknown'}")
+    return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
 
 def describe_loss(report: ReportContent) -> str:

@@ -1,16 +1,18 @@
 """The second opinion: what a comparison found, beside what the second comparison, `kgreference.compare`, finds."""
 
 from math import isclose
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
 from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
-from kgverify.engines.reference.comparison import SecondAnswer, compare_again
 from kgverify.trace.model.levels import has_goals
 from kgverify.verification.stored_self_test import require
+
+if TYPE_CHECKING:
+    from kgverify.engines.reference.comparison import SecondAnswer
 
 _MOST_STEPS: Final = 400
 """The most steps that are compared a second time, beyond those of one candidate."""
@@ -40,6 +42,9 @@ def check_sample(comparer: Comparer) -> None:
     counts = np.cumsum(expected.gather_column("num_steps", np.array(wanted, np.int64)), dtype=np.int64)
     rows = np.unique(wanted[: 1 + int(np.searchsorted(counts, _MOST_STEPS))])
     tolerance, lockstep = comparer.score_tolerance, comparer.lockstep
+    # A saved report is shown without the reference.
+    from kgverify.engines.reference.comparison import compare_again
+
     for pair, _, each in compare_again(*comparer.load_pairs(rows), tolerance, lockstep=lockstep).pairs:
         row = int(rows[pair])
         second, first = each.found, listed.get(row)
@@ -66,7 +71,7 @@ def can_be_checked(comparer: Comparer) -> bool:
     return all(map(has_goals, levels)) and not found.reasons and not any("are listed" in note for note in found.notes)
 
 
-def check_by_second(found: Comparison, second: SecondAnswer, where: str) -> None:
+def check_by_second(found: Comparison, second: "SecondAnswer", where: str) -> None:
     """InternalError unless a comparison found exactly what the second one did."""
     decided = [(row, each.found) for row, _, each in second.pairs if each.found is not None]
     wanted: list[Any] = [(row, each.step, each.field) for row, each in decided if each.gap is None]

@@ -25,6 +25,7 @@ from kgverify.report.wording import (
     describe_finding,
     describe_location,
     describe_modulo_of,
+    describe_run,
     describe_self_test,
     make_visible,
     value_lines,
@@ -107,16 +108,7 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     verdict.append(f"   {_coverage_line(report)}", style="default")
     lines: list[RenderableType] = [verdict]
     sides = " against ".join(map(describe_engine, (report.environment.expected, report.environment.actual)))
-    run = report.run
-    queries = "1 query" if run.num_queries == 1 else f"{run.num_queries} queries"
-    corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
-    lines.append(
-        Text(
-            f"  {sides}\n  graph {run.graph or '?'}, {queries} of {run.split},"
-            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name or '?'}"
-            f"{', lockstep' if report.lockstep else ''}"
-        )
-    )
+    lines.append(Text(f"  {sides}\n  {describe_run(report)}"))
     if report.modulo:
         lines.append(Text(f"  equal up to {describe_modulo_of(report)}"))
     lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
