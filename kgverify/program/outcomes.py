@@ -1,6 +1,7 @@
 """The kinds of goals, the outcomes of derivations, and other codes of a step."""
 
 from enum import IntEnum
+from typing import Final
 
 
 class GoalKind(IntEnum):
@@ -18,6 +19,10 @@ class Outcome(IntEnum):
     PROVED = 1
     FAILED = 2
     DEPTH_LIMIT = 3
+
+
+NOT_PROVED_PENALTY: Final = 100.0
+"""The nats subtracted from the score of a candidate that is not PROVED, when it is ranked (docs/semantics.md)."""
 
 
 class Side(IntEnum):

@@ -12,6 +12,7 @@ from kgverify.comparison.result import (
     FieldRule,
     Level,
     NearTie,
+    RankingRules,
     SelfTest,
     Verdict,
 )
@@ -105,6 +106,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
+    ranking_rules: RankingRules | None = None
 
     @property
     def first_divergence(self) -> Divergence | None:

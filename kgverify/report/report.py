@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kgverify.comparison.result import Attribution, Cause, Comparison
+from kgverify.comparison.result import Attribution, Cause, Comparison, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
 from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
@@ -25,6 +25,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
     self_test:   the changes planted before AGREE was given, all of which the comparison saw; None with another verdict
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
+    ranking_rules: the rules by which two recorded traces that differ were ranked; None with engines, or if nothing shows them
 
     Example:
         >>> import kgverify as kv
@@ -106,6 +107,7 @@ def build_report(
     outcomes: Outcomes = NO_OUTCOMES,
     reasons_of_actual: tuple[str, ...] = (),
     caches: CompilerCaches | None = None,
+    ranking_rules: RankingRules | None = None,
 ) -> Report:
     """Combine a comparison with its context. `header` is the expected trace's."""
     return Report(
@@ -123,6 +125,7 @@ def build_report(
         outcomes=outcomes,
         reasons_of_actual=reasons_of_actual,
         caches=caches,
+        ranking_rules=ranking_rules,
     )
 
 

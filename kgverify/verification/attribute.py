@@ -37,8 +37,9 @@ def attribute_loss(
     expected_rank: RankCandidates,
     actual_rank: RankCandidates,
     seed: int = 0,
+    basis: str = "engines",
 ) -> Attribution:
-    """Split the expected MRR less the actual MRR over the causes."""
+    """Split the expected MRR less the actual MRR over the causes. basis: as in `Attribution`."""
     table = _Counterfactuals(expected, actual, divergences, causes, expected_rank, actual_rank)
     num = table.num_players
     if num <= MOST_EXACT:
@@ -55,6 +56,7 @@ def attribute_loss(
         ),
         method=method,
         error=error,
+        basis=basis,
     )
 
 
@@ -77,7 +79,10 @@ class _Counterfactuals:
         self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
         self._e, self._a = e, a
         self._ranks = actual_rank, expected_rank
-        self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK)
+        # What differs in ranking without a cause is rounding.
+        self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK) or 1 << len(
+            causes
+        )
         of_expected, of_extra = np.full(len(e.query) + 1, -1), np.full(len(a.query) + 1, -1)
         for each in reversed(divergences):
             if each.stage != Stage.RANK:

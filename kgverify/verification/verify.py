@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,6 +43,7 @@ from kgverify.verification.planted_runs import (
     plant_in_verification,
 )
 from kgverify.verification.rebuild import Rebuilder
+from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.version import __version__
 
@@ -199,10 +201,13 @@ def compare_recorded(
         score_error=score_error,
         progress=progress,
     )
-    comparison = _compare_recorded_rankings(_admit_unfollowed(comparer.compare()), *comparer.sources, score_error)
+    comparison = _admit_unfollowed(comparer.compare())
+    ranked = recognise_ranks(comparison, comparer, score_error)
+    unexplained = ranked.unexplained if ranked is not None else frozenset()
+    comparison = _compare_recorded_rankings(comparison, *comparer.sources, score_error, unexplained)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
-    findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
+    findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
@@ -210,8 +215,11 @@ def compare_recorded(
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
-    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*comparer.sources)
-    check_numbers(outcomes, metrics, codes, [source.rankings for source in comparer.sources])
+    sides = ranked.traces if ranked is not None else comparer.sources
+    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*sides)
+    check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
+    attribution, notes = split_recorded_loss(ranked, divergences, causes)
+    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
     report = build_report(
         _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
@@ -219,23 +227,30 @@ def compare_recorded(
         metrics,
         Determinism(),
         causes=causes,
+        attribution=attribution,
         outcomes=outcomes,
+        ranking_rules=ranked.rules if ranked is not None else None,
     )
     return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
 def _compare_recorded_rankings(
-    comparison: Comparison, expected: StepSource, actual: StepSource, score_error: float | None
+    comparison: Comparison,
+    expected: StepSource,
+    actual: StepSource,
+    score_error: float | None,
+    unexplained: Collection[tuple[int, int]] = (),
 ) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
-        if all(np.array_equal(left[i], right[i]) for i in range(len(left))):
+        if not unexplained and all(np.array_equal(left[i], right[i]) for i in range(len(left))):
             return comparison
         if any("are listed" in note for note in comparison.notes):
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-    return compare_rankings(comparison, expected.shell(has_candidates=True), actual.shell(), score_error=score_error)
+    shells = expected.shell(has_candidates=True), actual.shell()
+    return compare_rankings(comparison, *shells, score_error=score_error, unexplained=unexplained)
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:
