@@ -4,7 +4,6 @@ No engine is asked. A rule is recognised by ranking a trace's own candidates aga
 """
 
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -192,13 +191,17 @@ class _Recognition:
         return self._counts[key]
 
     def _choose(self, unexplained: list[dict[RankingRule, int]]) -> tuple[RankingRule, RankingRule]:
-        """Return the rule of each side, the closest if none explains all its ranks: alike if possible, then the simplest."""
+        """Return the rule of each side, the closest if none explains all its ranks: of several the simplest.
+
+        The actual rule is the expected one if this explains the actual ranks as well, else the one most like it.
+        """
         options = [[rule for rule, num in each.items() if num == min(each.values())] or [_OWN] for each in unexplained]
         for side in (0, 1):
             if self._recorded[side] is None:
                 others = options[1 - side]
                 options[side] = [_OWN] if _OWN in others else others
-        return min(product(*options), key=lambda pair: sum(a != b for a, b in zip(*pair, strict=True)))
+        expected = options[0][0]
+        return expected, min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
 
     def _describe(self, side: int, rule: RankingRule, unexplained: dict[RankingRule, int]) -> RecognisedRule:
         num = unexplained.get(rule, 0)

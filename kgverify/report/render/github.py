@@ -8,6 +8,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.report.content import ReportContent
 from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
+    OF_TRACES,
     cause_label,
     clip,
     describe_coverage,
@@ -17,6 +18,7 @@ from kgverify.report.wording import (
     describe_kind,
     describe_location,
     describe_loss,
+    describe_rules,
     describe_run,
     describe_values,
     make_visible,
@@ -45,6 +47,7 @@ def render_markdown(report: ReportContent) -> str:
         commands=show_commands(report.first_cause, 1, None) if report.first_cause else (),
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
+        of_traces=OF_TRACES,
     )
 
 
@@ -86,6 +89,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_kind,
     describe_location,
     describe_loss,
+    describe_rules,
     describe_run,
     describe_values,
     fence,

@@ -16,6 +16,7 @@ from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.wording import (
     METRICS,
+    OF_TRACES,
     SIDES,
     clip,
     describe_coverage,
@@ -23,6 +24,7 @@ from kgverify.report.wording import (
     describe_engine,
     describe_finding,
     describe_location,
+    describe_rules,
     describe_self_test,
     make_visible,
     value_lines,
@@ -217,6 +219,9 @@ def _render_causes(report: ReportContent) -> RenderableType:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     if report.attribution:
         lines.append(Text(_summary_of_loss(report, report.attribution)))
+        if report.attribution.basis == "traces":
+            lines.append(Text(OF_TRACES, style="dim"))
+    lines += [Text(make_visible(text), style="dim") for text in describe_rules(report)]
     return Group(*lines)
 
 
