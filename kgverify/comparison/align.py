@@ -48,24 +48,26 @@ CandidateReader = CandidateSet | SourceCandidates
 """The query, side and atom of the candidates of one trace, in the ids that both traces have."""
 
 
-def align_candidates(expected: CandidateReader, actual: CandidateReader) -> Alignment:
+def align_candidates(expected: CandidateReader, actual: CandidateReader, rows: int = ROWS) -> Alignment:
     """Pair the candidates of two traces; some 60 bytes a candidate in memory.
 
     Candidates are found by sorted 64-bit keys and confirmed by their query, side and atom.
     """
     num = expected.num_candidates
     every, none = np.arange(num), np.zeros(0, np.int64)
-    if actual.num_candidates == num and _is_confirmed(expected, actual, every, every):
+    if actual.num_candidates == num and _is_confirmed(expected, actual, every, every, rows):
         return Alignment(every, every, none, none)
-    alignment = _align_keys(expected, actual, (_keys(expected), _keys(actual)))
+    alignment = _align_keys(expected, actual, (_keys(expected, rows), _keys(actual, rows)), rows)
     if alignment is None:
         # Different candidates have one key. Exact keys take longer and more memory.
-        alignment = _align_keys(expected, actual, _exact_keys(expected, actual))
+        alignment = _align_keys(expected, actual, _exact_keys(expected, actual), rows)
         assert alignment is not None
     return alignment
 
 
-def _align_keys(expected: CandidateReader, actual: CandidateReader, keys: tuple[Words, Words]) -> Alignment | None:
+def _align_keys(
+    expected: CandidateReader, actual: CandidateReader, keys: tuple[Words, Words], at_a_time: int
+) -> Alignment | None:
     """Pair candidates by their keys; None if different candidates have one key."""
     orders = [np.argsort(each, kind="stable") for each in keys]
     ordered = [each[order] for each, order in zip(keys, orders, strict=True)]
@@ -75,9 +77,9 @@ def _align_keys(expected: CandidateReader, actual: CandidateReader, keys: tuple[
     is_paired[is_paired] = ordered[1][index[is_paired]] == ordered[0][is_paired]
     rows = orders[0][is_paired], orders[1][index[is_paired]]
     is_sure = (
-        _is_confirmed(expected, actual, *rows)
-        and _has_no_collision(expected, orders[0], ordered[0])
-        and _has_no_collision(actual, orders[1], ordered[1])
+        _is_confirmed(expected, actual, *rows, at_a_time)
+        and _has_no_collision(expected, orders[0], ordered[0], at_a_time)
+        and _has_no_collision(actual, orders[1], ordered[1], at_a_time)
     )
     if not is_sure:
         return None
@@ -90,9 +92,9 @@ def _align_keys(expected: CandidateReader, actual: CandidateReader, keys: tuple[
     )
 
 
-def _blocks(reader: CandidateReader) -> Iterator[tuple[slice, CandidateSet]]:
-    for begin in range(0, reader.num_candidates, ROWS):
-        end = min(begin + ROWS, reader.num_candidates)
+def _blocks(reader: CandidateReader, rows: int) -> Iterator[tuple[slice, CandidateSet]]:
+    for begin in range(0, reader.num_candidates, rows):
+        end = min(begin + rows, reader.num_candidates)
         yield slice(begin, end), reader.take(np.arange(begin, end))
 
 
@@ -103,9 +105,9 @@ def _hash_atoms(atoms: NDArray[np.int32]) -> Words:
     return key
 
 
-def _keys(reader: CandidateReader) -> Words:
+def _keys(reader: CandidateReader, at_a_time: int) -> Words:
     keys = np.empty(reader.num_candidates, np.uint64)
-    for rows, candidates in _blocks(reader):
+    for rows, candidates in _blocks(reader, at_a_time):
         keys[rows] = candidate_keys(candidates)
     return keys
 
@@ -119,19 +121,23 @@ def _exact_keys(expected: CandidateReader, actual: CandidateReader) -> tuple[Wor
 
 
 def _is_confirmed(
-    expected: CandidateReader, actual: CandidateReader, rows: NDArray[np.int64], others: NDArray[np.int64]
+    expected: CandidateReader,
+    actual: CandidateReader,
+    rows: NDArray[np.int64],
+    others: NDArray[np.int64],
+    at_a_time: int,
 ) -> bool:
-    for begin in range(0, len(rows), ROWS):
-        some = slice(begin, begin + ROWS)
+    for begin in range(0, len(rows), at_a_time):
+        some = slice(begin, begin + at_a_time)
         left, right = expected.take(rows[some]), actual.take(others[some])
         if not all(np.array_equal(getattr(left, name), getattr(right, name)) for name in CandidateSet._fields):
             return False
     return True
 
 
-def _has_no_collision(reader: CandidateReader, order: NDArray[np.int64], ordered: Words) -> bool:
+def _has_no_collision(reader: CandidateReader, order: NDArray[np.int64], ordered: Words, at_a_time: int) -> bool:
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
-    return _is_confirmed(reader, reader, order[again], order[again + 1])
+    return _is_confirmed(reader, reader, order[again], order[again + 1], at_a_time)
 
 
 Draws = dict[tuple[int, str], str]
@@ -139,7 +145,11 @@ Draws = dict[tuple[int, str], str]
 
 
 def judge_unpaired(
-    expected: CandidateReader, actual: CandidateReader, alignment: Alignment, pair: ComparablePair
+    expected: CandidateReader,
+    actual: CandidateReader,
+    alignment: Alignment,
+    pair: ComparablePair,
+    at_a_time: int = ROWS,
 ) -> tuple[list[Divergence], Draws]:
     """Return a divergence for each candidate that only one trace has, and the evidence for other draws.
 
@@ -152,7 +162,7 @@ def judge_unpaired(
     redrawn = groups[0].keys() & groups[1].keys()
     facts = set() if pair.expected.facts is None else {tuple(fact) for fact in pair.expected.facts.tolist()}
     draws = {(q, side_name(s)): _describe_draw(groups[0][q, s], groups[1][q, s], facts) for q, s in redrawn}
-    known, seen = _find_relatives(expected, alignment.expected, missing, extra)
+    known, seen = _find_relatives(expected, alignment.expected, missing, extra, at_a_time)
     found = []
     for rows, candidates, names, is_extra in (
         (alignment.missing, missing, pair.names, False),
@@ -184,7 +194,11 @@ def judge_unpaired(
 
 
 def _find_relatives(
-    expected: CandidateReader, paired: NDArray[np.int64], missing: CandidateSet, extra: CandidateSet
+    expected: CandidateReader,
+    paired: NDArray[np.int64],
+    missing: CandidateSet,
+    extra: CandidateSet,
+    at_a_time: int,
 ) -> tuple[set[tuple[int, ...]], set[tuple[int, int, tuple[int, ...]]]]:
     """Return the atoms, and the candidates, of the pairs that have an atom or an identity of an unpaired candidate."""
     identities, atoms = candidate_keys(missing), _hash_atoms(extra.atom)
@@ -192,7 +206,7 @@ def _find_relatives(
     is_paired[paired] = True
     known: set[tuple[int, ...]] = set()
     seen: set[tuple[int, int, tuple[int, ...]]] = set()
-    for rows, candidates in _blocks(expected):
+    for rows, candidates in _blocks(expected, at_a_time):
         hits = np.isin(candidate_keys(candidates), identities) | np.isin(_hash_atoms(candidates.atom), atoms)
         for query, side, atom in zip(
             *(column.tolist() for column in candidates.take(np.flatnonzero(hits & is_paired[rows]))), strict=True

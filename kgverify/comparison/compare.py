@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.comparison.align import Alignment, SourceCandidates, align_candidates, judge_unpaired
+from kgverify.comparison.align import ROWS, Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
 from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike
@@ -58,6 +58,19 @@ def compare(
     return Comparer(expected, actual, **options).compare()
 
 
+class Sizes(NamedTuple):
+    """The sizes of what a comparison takes at a time, which must not change any result.
+
+    block_steps: the steps of a block, which has one candidate at least; None for one block of everything
+    piece_bytes: the bytes of a piece of a column on disk; None for `PIECE_BYTES`
+    rows:        the candidates whose identities are read together
+    """
+
+    block_steps: int | None
+    piece_bytes: int | None = None
+    rows: int = ROWS
+
+
 class Comparer:
     """Compares two traces of the same run, of whatever levels: in memory, in files, or in folders of shards.
 
@@ -70,6 +83,7 @@ class Comparer:
     rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
     explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
     score_error:      the error of the actual scores to accept, in nats; None: the judge's bound
+    sizes:            the sizes of what is compared at a time; None for those that suit the traces
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
@@ -97,6 +111,7 @@ class Comparer:
         explains: bool = False,
         score_error: float | None = None,
         progress: Progress = lambda num_bytes: None,
+        sizes: Sizes | None = None,
     ) -> None:
         self.sources = open_source(expected), open_source(actual)
         self.lockstep = lockstep
@@ -106,6 +121,7 @@ class Comparer:
         self._rows_of: RowsOf | None = None
         self._has_goals = all(has_goals(source.header.level) for source in self.sources)
         self._files = [source for source in self.sources if isinstance(source, FileSource)]
+        self._sizes = sizes or Sizes(BLOCK_STEPS if self._files else None)
         for source, is_wanted in zip(self.sources, wants_content(self.sources, verifies_content), strict=True):
             if isinstance(source, FileSource):
                 source.verify(content=is_wanted)
@@ -235,6 +251,7 @@ class Comparer:
                 has_digests=self.has_like_digests,
                 progress=self._progress,
                 rows_of=self._rows_of,
+                piece_bytes=self._sizes.piece_bytes,
             )
             self.num_stored = columns.num_compared
             verified = columns.verified
@@ -251,7 +268,7 @@ class Comparer:
                 return num, self._split(None, ranges), None
         for source in self._files:
             source.verify_rest(verified)
-        self._alignment = alignment = align_candidates(*self._candidates())
+        self._alignment = alignment = align_candidates(*self._candidates(), self._sizes.rows)
         num = len(alignment.expected)
         return num, self._split(alignment, [(0, num)]), alignment
 
@@ -288,7 +305,7 @@ class Comparer:
         """Judge the candidates that only one trace has; those beyond the ones kept are counted."""
         kept = alignment._replace(missing=alignment.missing[: self._kept], extra=alignment.extra[: self._kept])
         self._found.num += len(alignment.missing) + len(alignment.extra) - len(kept.missing) - len(kept.extra)
-        divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair)
+        divergences, self.draws = judge_unpaired(*self._candidates(), kept, self._pair, self._sizes.rows)
         for each in divergences:
             draw = self.draws.get((each.query, each.side), "")
             around = Surroundings(None, None, None, (), frozenset(), 0.0, draw)
@@ -299,14 +316,15 @@ class Comparer:
         for first, last in ranges:
             begin = first
             while begin < last:
-                end = min(last, begin + BLOCK_STEPS) if self._files else last
+                num_steps = self._sizes.block_steps
+                end = last if num_steps is None else min(last, begin + num_steps)
                 if alignment is None:
                     rows = np.arange(begin, end), np.arange(begin, end)
                 else:
                     rows = alignment.expected[begin:end], alignment.actual[begin:end]
-                for source, own in zip(self.sources, rows, strict=True) if self._files else ():
+                for source, own in zip(self.sources, rows, strict=True) if num_steps is not None else ():
                     sums = np.cumsum(source.gather_column("num_steps", own), dtype=np.int64)
-                    end = min(end, begin + max(1, int(np.searchsorted(sums, BLOCK_STEPS, side="right"))))
+                    end = min(end, begin + max(1, int(np.searchsorted(sums, num_steps or 0, side="right"))))
                 yield rows[0][: end - begin], rows[1][: end - begin]
                 begin = end
 
@@ -329,7 +347,7 @@ class Comparer:
         self._has_other_bits |= block.has_other_bits
         self._found.add(block, rows, explains=self._explains)
         if not self._files:
-            self.views = {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
+            self.views |= {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
 
     def _make_pair(self, expected: Trace, actual: Trace) -> ComparablePair:
         if expected is self._shells[0] and actual is self._shells[1]:

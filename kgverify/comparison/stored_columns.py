@@ -46,6 +46,7 @@ class StoredColumns:
 
     has_digests:  whether the stored digests of both can be compared
     rows_of:      returns the rows of each column around which to compare; None to compare all
+    piece_bytes:  the bytes compared at a time; None for `PIECE_BYTES`
     verified:     the columns whose checksums were verified
     found:        the rows of each column that may differ
     num_compared: the rows of each column that were compared
@@ -60,8 +61,10 @@ class StoredColumns:
         has_digests: bool,
         progress: Callable[[int], None],
         rows_of: RowsOf | None = None,
+        piece_bytes: int | None = None,
     ) -> None:
         self._rows_of = rows_of
+        self._piece_bytes = piece_bytes or PIECE_BYTES
         self.found: dict[str, list[Range]] = {}
         self.num_compared: Counter[str] = Counter()
         self._sources = expected, actual
@@ -145,7 +148,7 @@ class StoredColumns:
         checksums = None if all(source.is_verified for source in self._sources) else _PairedChecksums(name)
         found: list[Range] = []
         num_passed = 0
-        for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name, self._rows_of):
+        for begin, a, b, x, y, is_same in _compare_pieces(expected, actual, name, self._rows_of, self._piece_bytes):
             self.num_compared[name] += len(x)
             if checksums is not None:
                 checksums.add(a, b, x, y, is_same)
@@ -172,13 +175,20 @@ class StoredColumns:
 
 
 def _compare_pieces(
-    expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None
+    expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None, piece_bytes: int
 ) -> Iterator[tuple[int, Position, Position, NDArray[Any], NDArray[Any], bool]]:
     """Yield the pieces of a column in order: the first row, both positions, both values, and whether the bytes are the same."""
+    pieces = list(_split_column(expected, actual, name, rows_of, piece_bytes))
+    if len(pieces) == 1:
+        # Threads take longer to start.
+        begin, end, a, b = pieces[0]
+        x, y = (file.read(name, at, at + end - begin) for file, at in (a, b))
+        yield begin, a, b, x, y, has_same_bytes(x, y)
+        return
     # A comparison waits for memory most of the time, and one core cannot use all the bandwidth.
     with ThreadPoolExecutor(_THREADS) as pool:
         ahead: deque[Any] = deque()
-        for begin, end, a, b in _split_column(expected, actual, name, rows_of):
+        for begin, end, a, b in pieces:
             x, y = (file.read(name, at, at + end - begin) for file, at in (a, b))
             ahead.append((begin, a, b, x, y, pool.submit(has_same_bytes, x, y)))
             if len(ahead) > _AHEAD:
@@ -189,7 +199,7 @@ def _compare_pieces(
 
 
 def _split_column(
-    expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None
+    expected: TraceFile, actual: TraceFile, name: str, rows_of: RowsOf | None, piece_bytes: int
 ) -> Iterator[tuple[int, int, Position, Position]]:
     """Yield ranges of rows that lie in one file on each side, with the files and the first row in each."""
     sides = [
@@ -197,7 +207,7 @@ def _split_column(
     ]
     width = max(trace.files[0].dtype(name).itemsize for trace in (expected, actual))
     stored = expected.files[0].stored.get(name)
-    rows = max(1, PIECE_BYTES // (width * (stored.shape[1] if stored is not None and stored.shape[1:] else 1)))
+    rows = max(1, piece_bytes // (width * (stored.shape[1] if stored is not None and stored.shape[1:] else 1)))
     cuts = np.unique(np.concatenate([*(starts for _, starts in sides), np.arange(0, sides[0][1][-1], rows)]))
     pieces = list(pairwise(cuts.tolist())) if rows_of is None else _pieces_around(cuts, rows_of(name))
     for begin, end in pieces:

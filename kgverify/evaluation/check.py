@@ -1,5 +1,7 @@
 """The check of an evaluation by the reference: single candidates, whole rankings, and the least model if it was used."""
 
+from typing import Final
+
 import numpy as np
 
 from kgverify.engines.protocol import Progress, no_progress
@@ -7,14 +9,33 @@ from kgverify.evaluation.closure import check_model
 from kgverify.evaluation.confidence import judge_sample
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.judge import Judge, derive_endings
-from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.part_file import PartResult, Sample
+from kgverify.evaluation.proving import prove_candidates
 from kgverify.evaluation.rank_only import build_model
 from kgverify.evaluation.sampling import choose_rankings, choose_single, hash_results
 from kgverify.evaluation.self_test import find_altered_candidates, find_altered_rankings, find_removed_atom
 from kgverify.evaluation.wrong_candidates import Namer, find_missing_candidates
 from kgverify.report.evaluation import CheckedRankings, SpotCheck, Strength
 from kgverify.runs.run import Pipeline, Run, reference_pipeline
+from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.score_error import accept_score_error
+
+NUM_ALONE: Final = 2
+"""The candidates that are proved again by themselves."""
+
+
+def _prove_alone(pipeline: Pipeline, sample: Sample, expected: Candidates) -> Sample:
+    """Let the engine prove the candidates of the longest derivations again, each by itself: a batch hides a loop's last turn."""
+    rows = np.argsort(-expected.num_steps.astype(np.int64), kind="stable")[:NUM_ALONE]
+    longest = sample.take(rows)
+    ended = [prove_candidates(pipeline.engine, longest.candidates.take(np.array([i])))[0] for i in range(len(rows))]
+    if not ended:
+        return longest
+    return longest._replace(
+        sample_outcome=np.concatenate([each.outcome for each in ended]),
+        sample_is_limited=np.concatenate([each.is_limited for each in ended]),
+        sample_log_probability=np.concatenate([each.log_probability for each in ended]),
+    )
 
 
 def check_evaluation(
@@ -50,6 +71,7 @@ def check_evaluation(
 
     judge = Judge(run, results, reference, endings, rank_only=rank_only)
     candidates = judge.compare_single(single)
+    alone = _prove_alone(pipeline, single, candidates.expected)
     ranks = judge.rank(sample.rankings)
     rankings = judge.compare_rankings(sample.rankings, ranks)
     num_alterations = find_altered_candidates(judge, single, candidates) + find_altered_rankings(judge, rankings, ranks)
@@ -60,6 +82,7 @@ def check_evaluation(
     differences = [
         *namer.name_missing(missing),
         *namer.name_single(single, candidates),
+        *namer.name_single(alone, judge.compare_single(alone)),
         *namer.name_rankings(rankings),
     ]
     num_equal = sum(each.is_equal for each in rankings)

@@ -1,12 +1,18 @@
 """The report of an evaluation, with the check by the reference."""
 
+from typing import Any, Final
+
 import msgspec
 import numpy as np
 
+from kgverify.errors import InternalError
 from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.figures import find_wrong_figures
-from kgverify.evaluation.part_file import join_results
+from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
+from kgverify.evaluation.known_answers.folders import check_known_folder
+from kgverify.evaluation.known_answers.models import check_known_models
+from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
@@ -15,6 +21,9 @@ from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
 from kgverify.version import __version__
+
+_MANY: Final = 1_000_003
+"""The factor of a known evaluation's counts, for sums that need more than 32 bits."""
 
 
 def report_evaluation(
@@ -32,16 +41,12 @@ def report_evaluation(
     num_checked: the candidates that the reference derives
     reference:   the reference's pipeline, if it runs on other processes
 
-    InternalError if the check does not find a figure that was altered to test it.
+    InternalError if the check does not find a figure that was altered to test it, or a known evaluation gives wrong results.
     """
     from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
 
     results = join_results(result.results[part.number] for part in result.plan.parts)
-    rankings, engine = results.rankings, pipeline.engine.info
-    by_outcome = results.num_outcomes.sum(0, np.int64)
-    true_outcomes = np.bincount(results.outcome, minlength=len(Outcome))
-    num_candidates = int(rankings.num_ranked.sum(dtype=np.int64))
-    smallest_gap = float(results.smallest_gap.min())
+    engine = pipeline.engine.info
     check = None
     if num_checked:
         with phase("checking a sample by the reference", num_checked) as progress:
@@ -52,7 +57,6 @@ def report_evaluation(
         kgverify=__version__,
         graph=run.graph.name,
         split=run.split,
-        num_queries=len(run.queries),
         num_corruptions=run.num_corruptions,
         seed=run.seed,
         policy=run.policy.name,
@@ -60,17 +64,8 @@ def report_evaluation(
         limits=run.limits,
         engine=engine,
         identity=result.identity.sha256,
-        metrics=compute_metrics(rankings),
-        num_rankings=len(rankings.query),
-        num_candidates=num_candidates,
         rank_only=result.plan.rank_only,
-        num_left_out=num_candidates - int(by_outcome.sum()),
-        outcomes=_named(by_outcome.tolist()),
-        true_outcomes=_named(true_outcomes.tolist()),
-        num_limited=int(results.num_limited.sum(dtype=np.int64)),
-        num_choices=int(results.num_choices.sum()),
-        num_rescored=int(results.num_rescored.sum()),
-        smallest_gap=smallest_gap if np.isfinite(smallest_gap) else None,
+        **_compute_figures(run, results),
         num_parts=len(result.plan.parts),
         num_parts_resumed=result.num_resumed,
         num_processes=num_processes,
@@ -79,11 +74,52 @@ def report_evaluation(
         candidates_per_second=result.num_candidates / result.seconds if result.num_candidates else None,
         check=check,
     )
-    metrics = compute_by_reference(rankings)
+    metrics = compute_by_reference(results.rankings)
     wrong = find_wrong_figures(run, results, report, metrics)
     if not wrong:
         find_altered_figures(run, results, report, metrics)
+        if num_checked and report.is_sound:
+            _check_known_answers(report)
     return msgspec.structs.replace(report, wrong_figures=wrong)
+
+
+def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
+    """Compute the figures of a report that follow from the results of all parts, by field."""
+    by_outcome = results.num_outcomes.sum(0, np.int64)
+    true_outcomes = np.bincount(results.outcome, minlength=len(Outcome))
+    num_candidates = int(results.num_ranked.sum(dtype=np.int64))
+    smallest_gap = float(results.smallest_gap.min())
+    return {
+        "num_queries": len(run.queries),
+        "metrics": compute_metrics(results.rankings),
+        "num_rankings": len(results.query),
+        "num_candidates": num_candidates,
+        "num_left_out": num_candidates - int(by_outcome.sum()),
+        "outcomes": _named(by_outcome.tolist()),
+        "true_outcomes": _named(true_outcomes.tolist()),
+        "num_limited": int(results.num_limited.sum(dtype=np.int64)),
+        "num_choices": int(results.num_choices.sum()),
+        "num_rescored": int(results.num_rescored.sum()),
+        "smallest_gap": smallest_gap if np.isfinite(smallest_gap) else None,
+    }
+
+
+def _check_known_answers(report: EvaluationReport) -> None:
+    """Evaluate small programs whose results are known. InternalError if something is wrong."""
+    from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+
+    device = report.engine.device
+    if report.rank_only:
+        check_known_models(device)
+    check_known_folder()
+    for run, _, known in check_known_evaluation(device):
+        # More than 2^31 candidates in all.
+        large = {name: getattr(known, name) * _MANY for name in ("num_ranked", "num_outcomes", "num_limited")}
+        results = join_results([known._replace(**large)])
+        of_known = msgspec.structs.replace(report, rank_only=True, **_compute_figures(run, results))
+        wrong = find_wrong_figures(run, results, of_known, compute_by_reference(results.rankings))
+        if wrong:
+            raise InternalError(f"a known evaluation is reported wrongly: {wrong[0]}")
 
 
 def _named(counts: list[int]) -> dict[str, int]:

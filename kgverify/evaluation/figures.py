@@ -56,6 +56,8 @@ def _check_counts(results: PartResult, report: EvaluationReport) -> list[str]:
         "candidates": (num_ranked.sum(), report.num_candidates),
         "limited candidates": (results.num_limited.sum(dtype=np.int64), report.num_limited),
         "candidates left out": ((num_ranked - num_proved).sum(), report.num_left_out),
+        "choices": (sum(results.num_choices.tolist()), report.num_choices),
+        "choices made again": (sum(results.num_rescored.tolist()), report.num_rescored),
     }
     for outcome in Outcome:
         name = outcome.name.lower()
@@ -66,6 +68,9 @@ def _check_counts(results: PartResult, report: EvaluationReport) -> list[str]:
         for name, (expected, actual) in pairs.items()
         if expected != actual
     ]
+    smallest = min(results.smallest_gap.tolist())
+    if report.smallest_gap != (None if smallest == float("inf") else smallest):
+        wrong.append(f"the smallest gap of a choice is {report.smallest_gap}, and of the parts' {smallest}")
     is_counted = num_proved <= num_ranked if report.rank_only else num_proved == num_ranked
     if not is_counted.all():
         row = int(np.argmin(is_counted))

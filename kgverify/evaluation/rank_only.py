@@ -153,8 +153,8 @@ class AllCorruptions:
     predicate and entity have the same corruptions, which are proved once.
     """
 
-    def __init__(self, run: Run, model: "LeastModel") -> None:
-        self._run, self.model = run, model
+    def __init__(self, run: Run, model: "LeastModel", block_size: int) -> None:
+        self._run, self.model, self._block_size = run, model, block_size
         self._num_constants = len(run.graph.program.symbols.constants)
 
     def draw(self, part: Part) -> Drawn:
@@ -229,7 +229,7 @@ class AllCorruptions:
         begin = 0
         while begin < len(ends):
             before = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + BLOCK_SIZE, "right")))
+            end = max(begin + 1, int(np.searchsorted(ends, before + self._block_size, "right")))
             of = leader[begin:end]
             num, atom = draw_eligible(self._run.graph, triple[of], side[of])
             owner = np.repeat(of, num)
@@ -268,8 +268,10 @@ class RankOnly:
     whose true triple does not rank above everything that is not PROVED.
     """
 
-    def __init__(self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions) -> None:
-        self._run, self._engine, self._source = run, pipeline.engine, source
+    def __init__(
+        self, run: Run, pipeline: Pipeline, source: DrawnCorruptions | AllCorruptions, block_size: int
+    ) -> None:
+        self._run, self._engine, self._source, self._block_size = run, pipeline.engine, source, block_size
         self.model = source.model
 
     def draw(self, part: Part) -> Drawn:
@@ -336,7 +338,7 @@ class RankOnly:
         begin = 0
         while begin < len(groups):
             before = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, before + 2 * BLOCK_SIZE, "right")))
+            end = max(begin + 1, int(np.searchsorted(ends, before + 2 * self._block_size, "right")))
             of, here = kind[begin:end], groups[begin:end]
             bounds = starts_of(block.num[of])
             gaps = score[expand_rows(starts, of)] - np.repeat(true_score[here], block.num[of])
@@ -346,7 +348,7 @@ class RankOnly:
         return draw_sample(proved, np.zeros(len(score), np.bool_), self._run.seed)
 
 
-def build_rank_only(run: Run, pipeline: Pipeline) -> RankOnly:
+def build_rank_only(run: Run, pipeline: Pipeline, block_size: int = BLOCK_SIZE) -> RankOnly:
     """Build the rank-only work of a run. UserError for a pipeline with its own draw or ranks, or a model that is too large."""
     if pipeline.draw is not draw_candidates or pipeline.rank is not rank_candidates:
         raise UserError(
@@ -355,8 +357,9 @@ def build_rank_only(run: Run, pipeline: Pipeline) -> RankOnly:
             fix="leave --rank-only out, and all candidates are proved",
         )
     model = build_model(run, pipeline.engine.info.device)
-    source = AllCorruptions(run, model) if run.num_corruptions == ALL else DrawnCorruptions(run, model)
-    return RankOnly(run, pipeline, source)
+    is_all = run.num_corruptions == ALL
+    source = AllCorruptions(run, model, block_size) if is_all else DrawnCorruptions(run, model)
+    return RankOnly(run, pipeline, source, block_size)
 
 
 def build_model(run: Run, device: str) -> "LeastModel":

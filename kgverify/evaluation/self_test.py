@@ -80,8 +80,17 @@ def _alter(results: PartResult, row: int, compared: ComparedRanking) -> Iterator
 def find_altered_figures(run: Run, results: PartResult, report: EvaluationReport, metrics: dict[str, float]) -> int:
     """Alter every figure of a report that follows from its rankings; otherwise like `find_altered_candidates`."""
     replace = msgspec.structs.replace
-    counts = ("num_candidates", "num_limited", "num_left_out", "num_queries", "num_rankings")
+    counts = (
+        "num_candidates",
+        "num_limited",
+        "num_left_out",
+        "num_queries",
+        "num_rankings",
+        "num_choices",
+        "num_rescored",
+    )
     reports = [(name, replace(report, **{name: getattr(report, name) + 1})) for name in counts]
+    reports.append(("smallest_gap", replace(report, smallest_gap=(report.smallest_gap or 0.0) + 1)))
     for name in ("metrics", "outcomes", "true_outcomes"):
         of = getattr(report, name)
         reports += [

@@ -121,7 +121,8 @@ class SidesReader:
 
 def _align(expected: Columns, actual: Columns) -> dict[int, int]:
     """Return the actual row of each expected candidate that both sides have."""
-    found = align_candidates(*(CandidateSet(*columns.candidates[:3]) for columns in (expected, actual)))
+    left, right = (CandidateSet(*columns.candidates[:3]) for columns in (expected, actual))
+    found = align_candidates(left, right)
     return dict(zip(found.expected.tolist(), found.actual.tolist(), strict=True))
 
 

@@ -22,6 +22,7 @@ from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.trace.model.columns import Candidates, Columns, Digests, Resolvents, Steps, select_candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import BLOCK_STEPS
 from kgverify.verification.stored_self_test import plant_in_stored_columns, require
@@ -94,11 +95,11 @@ def _compared_columns(comparer: Comparer, comparison: Comparison) -> list[str]:
 
 
 def _check_coverage(comparer: Comparer, comparison: Comparison) -> None:
-    """InternalError unless everything was compared, row by row where columns are stored, within the errors declared."""
+    """InternalError unless everything was compared, row by row where columns are stored, within the errors accepted."""
     covered = comparison.coverage
-    errors = [source.header.engine.score_error for source in comparer.sources]
-    declared = errors[0] + (errors[1] if comparer.score_error is None else comparer.score_error)
-    require(comparer.score_tolerance <= declared, f"the tolerance is {comparer.score_tolerance}, declared {declared}")
+    headers = [source.header for source in comparer.sources]
+    accepted = judge_tolerance(headers[0], headers[1], comparer.score_error).value
+    require(comparer.score_tolerance <= accepted, f"the tolerance is {comparer.score_tolerance}, accepted {accepted}")
     _check_pairs(comparer)
     for source in comparer.sources:
         num = source.num_candidates
@@ -351,14 +352,8 @@ class _Planting:
             require(not is_equal, f"a block with another {self._column} in row {change.rows[0]} counts as equal")
 
     def _check(self, changes: Collection[_Change]) -> None:
-        """InternalError unless each change is reported where and as it is, whichever side it is on."""
-        changed = self._apply(changes)
-        self._check_sides(changes, self._traces[0], changed)
-        if self._comparer.has_same_numbering and not self._by_digest:
-            other_way = [each._replace(numbers=each.numbers and each.numbers[::-1]) for each in changes]
-            self._check_sides(other_way, changed, self._traces[0])
-
-    def _check_sides(self, changes: Collection[_Change], expected: Trace, actual: Trace) -> None:
+        """InternalError unless each change is reported where and as it is."""
+        expected, actual = self._traces[0], self._apply(changes)
         found = self._comparer.like(expected, actual).compare()
         # Digests without goals do not show what an error of scores excuses.
         verdicts = {Verdict.DIVERGE, *([Verdict.INCONCLUSIVE] if self._by_digest and self._tolerance else [])}

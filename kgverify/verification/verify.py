@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import StepSource
+from kgverify.comparison.source import FileSource, StepSource
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -28,10 +29,13 @@ from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, are_equal
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.known.answers import check_known_pairs
+from kgverify.verification.known.files import check_known_files
+from kgverify.verification.known.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -45,6 +49,7 @@ from kgverify.verification.planted_runs import (
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.second_opinion import check_sample
 from kgverify.version import __version__
 
 
@@ -82,8 +87,8 @@ def verify(
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
 
-    Before AGREE is given, the comparison must see changes planted in all that it compared, unless it `tests_itself` not;
-    InternalError if it does not see one.
+    tests_itself: whether known pairs must have their known answers, and whether AGREE is given only after the comparison
+    reported changes planted in all that it compared; InternalError otherwise
     """
     traces, is_deterministic = zip(
         *(
@@ -93,6 +98,8 @@ def verify(
         strict=True,
     )
     determinism = Determinism(*is_deterministic)
+    if tests_itself:
+        check_known_pairs(_judge_known, is_recorded=False)
     comparer = Comparer(*traces, score_error=score_error)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
     remembered = RememberingEngine(actual.engine)
@@ -103,6 +110,8 @@ def verify(
             comparer, comparer.compare(), run, actual._replace(engine=remembered), phase
         )
 
+    if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
+        check_known_runs(verify)
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
     explainer = Explainer(traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep)
     with phase("replaying divergent steps", 0):
@@ -113,6 +122,9 @@ def verify(
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
+    for each in (comparer, stepper) if tests_itself else ():
+        if each is not None:
+            check_sample(each)
     check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         if check_determinism:
@@ -201,6 +213,23 @@ def compare_recorded(
         score_error=score_error,
         progress=progress,
     )
+    check_known_pairs(_judge_known, is_recorded=True)
+    if any(isinstance(source, FileSource) for source in comparer.sources):
+        check_known_files(_judge_known)
+    if not {source.header.level for source in comparer.sources} <= {TraceLevel.STEPS, TraceLevel.DIGESTS}:
+        check_traces_of_runs(_judge_known)
+    report = _judge_recorded(comparer, score_error)
+    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
+
+
+def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
+    """Compare a known pair like `compare_recorded`, without a self-test."""
+    comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
+    return comparer, _judge_recorded(comparer, options.get("score_error"), tests_itself=False)
+
+
+def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itself: bool = True) -> Report:
+    """Return the report of a comparison of recorded traces."""
     comparison = _admit_unfollowed(comparer.compare())
     ranked = recognise_ranks(comparison, comparer, score_error)
     unexplained = ranked.unexplained if ranked is not None else frozenset()
@@ -211,7 +240,9 @@ def compare_recorded(
     divergences, causes = group_causes(comparison.divergences, findings)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
-    if comparison.verdict is Verdict.AGREE:
+    if tests_itself:
+        check_sample(comparer)
+    if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
@@ -220,7 +251,7 @@ def compare_recorded(
     check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
     attribution, notes = split_recorded_loss(ranked, divergences, causes)
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
-    report = build_report(
+    return build_report(
         _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
         describe_environment(*comparer.sources),
@@ -231,7 +262,6 @@ def compare_recorded(
         outcomes=outcomes,
         ranking_rules=ranked.rules if ranked is not None else None,
     )
-    return RecordedComparison(report, comparer.sources, comparer.rebuilds)
 
 
 def _compare_recorded_rankings(

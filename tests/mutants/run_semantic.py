@@ -54,6 +54,7 @@ def main() -> int:
     """Try mutants without a result and print a table; return 1 if some are left."""
     options = _parse()
     mutants = [each for each in read_lists() if not options.lists or each.list in options.lists]
+    mutants = [each for each in mutants if not each.equivalent]
     mutants = [each for each in mutants if options.only in str(each)]
     index, count = map(int, options.shard.split("/"))
     mutants = [each for each in mutants if int(each.digest, 16) % count == index - 1]

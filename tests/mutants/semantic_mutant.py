@@ -30,12 +30,13 @@ COPIED_FOR_TESTS: Final = (
 class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An edit of one file.
 
-    file:  the path from the root of the repository
-    old:   a text that occurs in the file exactly once
-    new:   the text that takes its place
-    what:  a description of the mistake
-    stage: the stage that the mistake is in, for mistakes in a prover
-    list:  the name of the list
+    file:       the path from the root of the repository
+    old:        a text that occurs in the file exactly once
+    new:        the text that takes its place
+    what:       a description of the mistake
+    stage:      the stage that the mistake is in, for mistakes in a prover
+    equivalent: the reason why no run can show the edit; such an entry is not tried
+    list:       the name of the list
     """
 
     file: str
@@ -43,6 +44,7 @@ class SemanticMutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     new: str
     what: str
     stage: str = ""
+    equivalent: str = ""
     list: str = ""
 
     @property
@@ -99,6 +101,8 @@ def check_lists(mutants: Iterable[SemanticMutant], stages: Iterable[str]) -> lis
         seen.add(mutant.digest)
         if len(mutant.what.split()) < 3:
             problems.append(f"lacks a description: {mutant}")
+        if mutant.equivalent and len(mutant.equivalent.split()) < 5:
+            problems.append(f"lacks a reason: {mutant}")
         if mutant.stage not in known:
             problems.append(f"unknown stage {mutant.stage!r}: {mutant}")
     return problems

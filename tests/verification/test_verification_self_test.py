@@ -28,9 +28,13 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
+from kgverify.verification.known.answers import check_known_pairs
+from kgverify.verification.known.files import check_known_files
+from kgverify.verification.known.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.planted_runs import check_attribution, check_consistency, plant_in_repetition
+from kgverify.verification.second_opinion import check_sample
 from kgverify.verification.self_test import check_digests
-from kgverify.verification.verify import compare_recorded, verify
+from kgverify.verification.verify import _judge_known, compare_recorded, verify
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -93,6 +97,48 @@ def test_traces_on_disk_are_tested_as_they_are_stored(trace: Trace, tmp_path: Pa
     assert all(each is not None and each.columns > 6 for each in tested)
     # The ends of files are places to change as well.
     assert tested[1].perturbations > tested[0].perturbations
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (block.BlockComparer, "_gap_of_choices", lambda *given: 0.0),
+        (block, "is_close", lambda expected, actual, tolerance: not abs(expected - actual) > tolerance),
+        (equal_columns, "has_equal_sums", lambda *given: True),
+        (compare, "highest_level", lambda levels: None),
+    ],
+)
+def test_known_pairs_have_their_known_answers(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any]
+):
+    check_known_pairs.cache_clear()
+    check_known_pairs(_judge_known, is_recorded=False)
+    check_known_pairs.cache_clear()
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises(InternalError, match="known pair"):
+        check_known_pairs(_judge_known, is_recorded=False)
+
+
+def test_the_known_answers_are_those_of_all_known_pairs(run: Run):
+    check_known_pairs(_judge_known, is_recorded=True)
+    check_known_files(_judge_known)
+    check_known_runs(verify)
+    check_traces_of_runs(_judge_known)
+
+
+def test_a_second_comparison_sees_what_is_reported_elsewhere(trace: Trace):
+    columns = trace.columns
+    choice = columns.steps.choice.copy()
+    choice[-1] += 7
+    changed = columns._replace(steps=columns.steps._replace(choice=choice))
+    comparer = compare.Comparer(trace, replace(trace, columns=changed, digests=digests.compute_digests(changed)))
+    found = comparer.compare()
+    check_sample(comparer)
+    for wrong in ({"step": 0}, {"field": "steps.outcome"}, {"candidate": 0}):
+        moved = tuple(msgspec.structs.replace(each, **wrong) for each in found.divergences)
+        comparer.comparison = msgspec.structs.replace(found, divergences=moved)
+        with pytest.raises(InternalError, match="a second comparison finds"):
+            check_sample(comparer)
 
 
 def test_no_other_verdict_is_tested(run: Run):

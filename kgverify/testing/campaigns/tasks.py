@@ -32,7 +32,7 @@ from kgverify.testing.checking.engine_makers import (
 )
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
 from kgverify.testing.checking.watchdog import in_replaceable_process
-from kgverify.testing.problems.boundaries import draw_boundary_problem, runs_alone
+from kgverify.testing.problems.boundaries import draw_boundary_problem, draw_kernel_problem, runs_alone
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
 from kgverify.testing.problems.merge import group_problems
@@ -83,10 +83,15 @@ def try_block(
     make = find_maker(engine)
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
-    # Another mode would compile each run.
-    alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode == "eager"}
-    for i in alone:
-        drawn[i] = draw_boundary_problem(seed, first + i)
+    if engine.mode == "fused" and engine.device == "cpu":
+        # Triton's interpreter takes as long as the work, so tiny problems exercise the kernels most.
+        alone = set(range(num_problems))
+        drawn = [draw_kernel_problem(seed, first + i) for i in alone]
+    else:
+        # Another mode would compile each run.
+        alone = {i for i in range(num_problems) if runs_alone(first + i) and engine.mode == "eager"}
+        for i in alone:
+            drawn[i] = draw_boundary_problem(seed, first + i)
     indices = list(range(num_problems))
     if engine.name != COMPILED:
         check_made(make)
@@ -108,7 +113,11 @@ def try_block(
             if log is not None:
                 log.write_text(json.dumps(group), encoding="utf-8")
             is_alone = group[0] in alone
-            batch = prepare_alone(seed, first + group[0], group[0]) if is_alone else prepare_batch(group, drawn)
+            batch = (
+                prepare_alone(seed, first + group[0], group[0], drawn[group[0]])
+                if is_alone
+                else prepare_batch(group, drawn)
+            )
             batches.append(batch)
             suspects += find_suspects(batch, make, lockstep=lockstep)
             if any(suspect.hangs for suspect in suspects):
@@ -129,7 +138,7 @@ def try_block(
             if _add_sighting(sightings, failure, first, seed, engine, lockstep):
                 patience = 0
     for i in dead:
-        (batch,) = [prepare_alone(seed, first + i, i)] if i in alone else prepare_batches([drawn[i]])
+        (batch,) = [prepare_alone(seed, first + i, i, drawn[i])] if i in alone else prepare_batches([drawn[i]])
         problem = batch.merged.problems[0]
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")

@@ -29,6 +29,9 @@ from kgverify.verification.verify import Verification, verify
 MOST_CONFIRMED: Final = 10
 """The default number of problems that `check_problems` confirms."""
 
+_is_tested: bool = False
+"""True once this process has tested the comparison."""
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -98,12 +101,13 @@ def prepare_batch(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
     return _prepare(indices, [problems[i] for i in indices])
 
 
-def prepare_alone(seed: int, index: int, number: int) -> Batch:
+def prepare_alone(seed: int, index: int, number: int, problem: Problem | None = None) -> Batch:
     """Return the problem that runs alone at an index of a seed's sequence, proved by the reference.
 
-    number: of the problem, in the list that was divided into batches
+    number:  of the problem, in the list that was divided into batches
+    problem: the one at the index, if it was drawn before
     """
-    (batch,) = prepare_batches([draw_boundary_problem(seed, index)])
+    (batch,) = prepare_batches([draw_boundary_problem(seed, index) if problem is None else problem])
     merged = batch.merged
     fitted = fit_sizes(merged.problems[0], merged.graph.program, batch.columns, seed, index)
     return replace(batch, indices=(number,), merged=replace(merged, problems=(fitted,), sizes=fitted.sizes))
@@ -218,13 +222,20 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
         expected, actual = batch.expected, replace(trace or build(), rankings=rankings)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
-        if comparison.verdict is Verdict.AGREE and 0 in batch.indices:
-            # Once in a campaign: the code is the same for all batches.
-            run_self_test(comparer)
+        if comparison.verdict is Verdict.AGREE:
+            _test_comparison(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
     if lockstep:
         found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
     return found
+
+
+def _test_comparison(comparer: Comparer) -> None:
+    """Test the comparison on the first batch of a process that has several problems: the code is the same for all."""
+    global _is_tested
+    if not _is_tested:
+        run_self_test(comparer)
+        _is_tested = True
 
 
 def _find_differing(merged: Merged, comparison: Comparison) -> set[int]:

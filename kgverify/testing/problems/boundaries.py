@@ -45,14 +45,14 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     """Return the problem that runs alone at an index of a seed's sequence, with sizes that do not fit it yet."""
     pick = _Choices(seed, index, "program")
     turn = index // ALONE_EVERY
-    # The expensive ones come at fixed intervals, no two in one block.
+    # The expensive ones come at fixed intervals, no two in one block, and each early in a campaign.
     if turn % 2048 == 120:
         return _many_facts(pick)
-    if turn % 4096 == 1144:
+    if turn % 4096 == 248:
         return _many_resolvents()
-    if turn % 4096 == 1656:
+    if turn % 4096 == 376:
         return _deep(pick, _BYTE + 8 + pick(8))
-    if turn % 16384 == 3192:
+    if turn % 16384 == 504:
         return _many_candidates()
     if turn % 512 == 100:
         spread = Spread(_MANY_SYMBOLS[turn // 512 % 4] - pick(4), pick(2), pick(3))
@@ -60,11 +60,57 @@ def draw_boundary_problem(seed: int, index: int) -> Problem:
     if turn % 128 == 20:
         return _deep(pick, 12 + pick(8))
     if turn % 64 == 42:
-        return _wide(pick)
+        return _wide(pick, turn // 64)
+    if turn % 64 == 10:
+        return _without_facts(pick)
     if turn % 128 == 26:
         # Few symbols, and keys of facts beyond 32 bits.
         return replace(_small(seed, index, pick), spread=Spread(3000, 256, pick(3)))
     return _small(seed, index, pick)
+
+
+def draw_kernel_problem(seed: int, index: int) -> Problem:
+    """Return a problem of few steps at an index of a seed's sequence, for kernels that are interpreted, and so slow.
+
+    Every second one holds a condition of the kernels' loops: more clauses than lanes, several proofs in one block, a goal
+    that fills its padding and comes again, a second derivation in a slot, keys beyond 31 bits.
+    """
+    pick = _Choices(seed, index, "kernel")
+    number, is_special = divmod(index, 2)
+    if not is_special:
+        small = _small(seed, index, pick)
+        depth = min(small.limits.max_depth, 2)
+        limits = Limits(depth, small.limits.max_atoms, small.limits.max_resolvents, small.limits.exclude_query)
+        return replace(small, limits=limits, policy=PolicySpec())
+    kind = number % 6
+    if kind == 0:
+        return _wide(pick, 2 + pick(2))
+    names = [f"c{i}" for i in range(4)]
+    facts = tuple(NamedAtom("q", a, b) for a in names[:3] for b in names[: 3 - pick(2)])
+    rules = (
+        NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("q", _Z, _Y))),
+        NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _Y, _X),)),
+    )
+    limits = Limits(max_depth=3, max_atoms=2, max_resolvents=1 + pick(4))
+    if kind == 1:
+        # A cycle of goals that fill their padding.
+        turned = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("p", _Y, _X),))
+        one_atom = Limits(max_depth=4, max_atoms=1, max_resolvents=4)
+        return Problem(facts=facts, rules=(turned, rules[1]), unranked=(NamedAtom("p", "c3", "c0"),), limits=one_atom)
+    if kind == 2:
+        pairs = (("c0", _Y), (_X, "c1"), (_X, _Y), (_X, _X))
+        return Problem(facts=facts, unranked=(NamedAtom("q", *pairs[pick(4)]),), limits=limits)
+    if kind == 3:
+        pairs_of_loops = (("c0", "c1"), ("c1", "c0"), ("c2", "c3"), ("c3", "c3"))[: 3 + pick(2)]
+        loops = tuple(NamedAtom("q", *each) for each in pairs_of_loops)
+        loop = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _Z, _Z), NamedAtom("q", _X, _Y)))
+        return Problem(facts=loops, rules=(loop,), unranked=(NamedAtom("p", "c0", "c1"),), limits=limits)
+    queries = tuple(NamedAtom("p", names[pick(4)], names[pick(4)]) for _ in range(3))
+    if kind == 4:
+        # One slot for all of them.
+        sizes = Sizes(slots=1, match_window=4, score_window=8, pool=3)
+        return Problem(facts=facts, rules=rules, unranked=queries, limits=limits, sizes=sizes)
+    return Problem(facts=facts, rules=rules, unranked=queries[:1], limits=limits, spread=Spread(3000, 256, pick(3)))
 
 
 class _Choices:
@@ -170,12 +216,12 @@ def _deep(pick: _Choices, depth: int) -> Problem:
     )
 
 
-def _wide(pick: _Choices) -> Problem:
-    """Return about 256 facts or rules that match in one step, or candidates."""
+def _wide(pick: _Choices, number: int) -> Problem:
+    """Return about 256 facts or rules that match in one step, or candidates; of each kind in turn."""
     num = _BYTE - 1 + pick(4)
     many = [f"m{i}" for i in range(num)]
     limits = Limits(max_depth=2, max_atoms=2, max_resolvents=(_BYTE, _BYTE, _BYTE + 1, 2)[pick(4)])
-    kind = pick(4)
+    kind = number % 4
     if kind == 0:
         # About as many on either side.
         fact = NamedAtom("q", many[num // 2], many[0])
@@ -183,6 +229,8 @@ def _wide(pick: _Choices) -> Problem:
         return Problem(facts=(fact,), queries=(fact,), constants=constants, num_corruptions=ALL, limits=limits)
     if kind == 1:
         # The last one has the fewest variables, and is chosen.
+        num = max(num, _BYTE + 1)
+        limits = Limits(max_depth=2, max_atoms=2, max_resolvents=num - pick(4) // 3)
         ends: list[Term] = [*[_Y] * (num - 1), "c0"]
         rules = tuple(NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, end),)) for end in ends)
         return Problem(
@@ -193,6 +241,13 @@ def _wide(pick: _Choices) -> Problem:
     first, second = (_X, _Z) if kind == 2 else (_Z, _X)
     rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", first, second), NamedAtom("r", _Z, _Y)))
     return Problem(facts=facts, rules=(rule,), unranked=(NamedAtom("p", "c0", "c0"),), limits=limits)
+
+
+def _without_facts(pick: _Choices) -> Problem:
+    """Return a rule alone, and queries of the first predicate and constant, each argument bound or not."""
+    rule = NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("pq"[pick(2)], _Y, _X),))
+    queries = (NamedAtom("p", "c0", _Y), NamedAtom("p", _X, "c0"), NamedAtom("p", _X, _X), NamedAtom("p", _X, _Y))
+    return Problem(rules=(rule,), unranked=queries, limits=Limits(max_depth=2, max_atoms=1, max_resolvents=2))
 
 
 def _many_facts(pick: _Choices) -> Problem:

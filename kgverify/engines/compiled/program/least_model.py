@@ -51,15 +51,24 @@ class LeastModel:
     A variable that occurs only in the head of a rule stands for every constant of the program. `num_rounds` counts the rounds
     that derived new atoms.
 
+    most_rows: of a join in one part; as many as fit into `memory_budget` if not given
+
     UserError if the model takes more than `memory_budget` bytes, or its keys do not fit 63 bits.
     """
 
-    def __init__(self, program: Program, *, device: str = "auto", memory_budget: int = MEMORY_BUDGET) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *,
+        device: str = "auto",
+        memory_budget: int = MEMORY_BUDGET,
+        most_rows: int | None = None,
+    ) -> None:
         self._device = resolve_device(device)
         self._num_constants = max(1, len(program.symbols.constants))
         self._num_predicates = len(program.symbols.predicates)
         self._most_atoms = memory_budget // _BYTES_OF_ATOM
-        self._most_rows = max(1, memory_budget // _BYTES_OF_ROW)
+        self._most_rows = max(1, memory_budget // _BYTES_OF_ROW) if most_rows is None else most_rows
         self._memory_budget = memory_budget
         if (self._num_predicates + 1) * self._num_constants**2 >= 2**63:
             raise UserError(

@@ -1,0 +1,113 @@
+"""The second comparison, `kgreference.compare`, of traces in memory: both are read value by value, in names."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from kgreference.compare import Clause, Compared, Proved, Rules, TakenStep, compare_candidates, pair_candidates
+from kgverify.trace.model.trace import Trace
+
+
+class SecondAnswer(NamedTuple):
+    """The answer of the second comparison.
+
+    pairs:   the rows of each pair, with what differs first
+    missing: the rows of the expected candidates that the actual side lacks
+    extra:   the rows of the actual candidates that the expected side lacks
+    """
+
+    pairs: list[tuple[int, int, Compared]]
+    missing: list[int]
+    extra: list[int]
+
+
+def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep: bool = False) -> SecondAnswer:
+    """Compare two traces of levels that keep goals, one candidate at a time."""
+    fields = expected.fields & actual.fields
+    has_clauses = "resolvents.origin" in fields
+    # The indices of facts depend on the numbering of names, and name nothing without the facts.
+    has_clauses &= expected.symbols == actual.symbols or (expected.facts is not None and actual.facts is not None)
+    left, right = (list(_read(trace, fields, has_clauses)) for trace in (expected, actual))
+    score = actual.columns.resolvents.score
+    rules = Rules(
+        tolerance,
+        lockstep,
+        is_rounded="resolvents.score" not in actual.fields or actual.header.engine.precision != score.dtype.name,
+        has_steps="steps.num_resolvents" in fields,
+    )
+    pairs, missing, extra = pair_candidates(left, right)
+    return SecondAnswer([(i, j, compare_candidates(left[i], right[j], rules)) for i, j in pairs], missing, extra)
+
+
+def _read(trace: Trace, fields: frozenset[str], has_clauses: bool) -> Iterator[Proved]:
+    """Yield the candidates of a trace, without the columns that only one trace has."""
+    symbols, (candidates, steps, resolvents, _) = trace.symbols, trace.columns
+    facts = [] if trace.facts is None else trace.facts.tolist()
+
+    def argument(number: int) -> Any:
+        return symbols.constants[number] if 0 <= number < len(symbols.constants) else number
+
+    def name(atom: Sequence[int]) -> Any:
+        predicate, first, second = atom
+        is_known = 0 <= predicate < len(symbols.predicates)
+        return symbols.predicates[predicate] if is_known else predicate, argument(first), argument(second)
+
+    def clause(kind: int, number: int) -> Any:
+        if not has_clauses:
+            return None
+        return (kind, name(facts[number])) if kind == 2 and 0 <= number < len(facts) else (kind, number)
+
+    def known(field: str, values: Any) -> Iterator[Any]:
+        listed = values.tolist()
+        return iter(listed if field in fields else [None] * len(listed))
+
+    names: dict[tuple[int, ...], Any] = {}
+
+    def named(atom: list[int]) -> Any:
+        key = tuple(atom)
+        if key not in names:
+            names[key] = name(key)
+        return names[key]
+
+    goals, atoms = map(named, steps.goal_atoms.tolist()), map(named, resolvents.atoms.tolist())
+    each_resolvent = zip(
+        resolvents.kind.tolist(),
+        resolvents.num_atoms.tolist(),
+        resolvents.origin_kind.tolist(),
+        resolvents.origin.tolist(),
+        # The scores of one side alone still decide what is a near-tie.
+        resolvents.score.tolist() if "resolvents.score" in trace.fields else [None] * len(resolvents.kind),
+        strict=True,
+    )
+    each_step = zip(
+        known("steps.depth", steps.depth),
+        steps.num_atoms.tolist(),
+        steps.num_resolvents.tolist(),
+        known("steps.dropped_atoms", steps.dropped_atoms),
+        known("steps.dropped_resolvents", steps.dropped_resolvents),
+        steps.choice.tolist(),
+        known("steps.outcome", steps.outcome),
+        strict=True,
+    )
+
+    def take_step() -> TakenStep:
+        depth, num_atoms, num_resolvents, dropped_atoms, dropped_resolvents, choice, outcome = next(each_step)
+        goal = tuple(islice(goals, num_atoms))
+        made = [
+            Clause((kind, tuple(islice(atoms, num))), clause(by, number), score)
+            for kind, num, by, number, score in islice(each_resolvent, num_resolvents)
+        ]
+        return TakenStep(goal, depth, made, dropped_atoms, dropped_resolvents, choice, outcome)
+
+    for query, side, atom, num_steps, outcome, is_limited, log_probability in zip(
+        candidates.query.tolist(),
+        candidates.side.tolist(),
+        candidates.atom.tolist(),
+        candidates.num_steps.tolist(),
+        candidates.outcome.tolist(),
+        known("candidates.is_limited", candidates.is_limited),
+        known("candidates.log_probability", candidates.log_probability),
+        strict=True,
+    ):
+        taken = [take_step() for _ in range(num_steps)]
+        yield Proved((query, side, name(atom)), taken, outcome, is_limited, log_probability)

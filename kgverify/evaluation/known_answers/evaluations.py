@@ -1,0 +1,240 @@
+"""An evaluation of a small graph by an engine that derives nothing: a formula gives the ending of each atom.
+
+Draw, ranks, counts, statistics and the sample of candidates are compared with what a loop over single candidates gives, for all
+corruptions and for a few, with and without those that cannot affect a rank. The formula gives every kind of ending to true
+triples and to corruptions: PROVED below -100, ties, the depth limit, limited candidates.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.engines.reference.least_model import derive_least_model
+from kgverify.engines.reference.ranking import ReferenceDraw, sum_mixed
+from kgverify.errors import InternalError
+from kgverify.evaluation.part_file import PartResult
+from kgverify.evaluation.proving import FullWork, PartWork
+from kgverify.evaluation.rank_only import build_rank_only
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import Atom, NamedAtom, Variable
+from kgverify.program.outcomes import Outcome, Side
+from kgverify.program.program import NamedRule
+from kgverify.ranking.corrupt import ALL, draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.parts import plan_parts
+from kgverify.runs.run import Pipeline, Run
+from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.header import EngineInfo
+
+NUM_CONSTANTS: Final = 16
+NUM_QUERIES: Final = 140
+"""Twice as many rankings, more than 8 bits can number."""
+SEED: Final = (1 << 40) + 5
+FEW: Final = 3
+"""The corruptions of a query and side where not all are taken."""
+BLOCK_SIZE: Final = 64
+"""The corruptions that are proved at once where those that cannot affect a rank are left out."""
+
+Triple = tuple[int, int, int]
+
+
+class Ending(NamedTuple):
+    """The ending of an atom, and the closeness of its choices."""
+
+    outcome: int
+    is_limited: int
+    log_probability: float
+    num_choices: int
+    num_rescored: int
+    gap: float
+
+    @property
+    def score(self) -> float:
+        """The score that it is ranked by."""
+        return self.log_probability - 100 * (self.outcome != Outcome.PROVED)
+
+
+class Endings(dict[Triple, Ending]):
+    """The ending of each atom. What does not follow is not PROVED."""
+
+    def __init__(self, model: set[Triple]) -> None:
+        self._model = model
+
+    def __missing__(self, atom: Triple) -> Ending:
+        predicate, first, second = atom
+        number = (predicate * 101 + first) * 103 + second
+        number = number * 2654435761 % 2**32 >> 8
+        kind = number % 8
+        if atom in self._model and kind < 6:
+            # Below -100, it may rank below one that is not PROVED.
+            outcome, log_probability = Outcome.PROVED, -100.5 if kind == 0 else -0.5 * (number // 8 % 9)
+        else:
+            outcome = Outcome.DEPTH_LIMIT if kind % 2 else Outcome.FAILED
+            log_probability = -0.5 * (number // 8 % 9)
+        self[atom] = Ending(
+            int(outcome), number // 16 % 2, log_probability, number % 5, number % 3, 1.0 + number % 1009 / 7
+        )
+        return self[atom]
+
+
+class _Evaluated(NamedTuple):
+    """The endings of candidates, as an engine with a method `evaluate` returns them."""
+
+    results: tuple[Any, Any, Any]
+    num_choices: int
+    num_rescored: int
+    smallest_gap: float
+
+
+@dataclass(eq=False)
+class FormulaEngine:
+    """The engine that looks endings up. It counts the closeness of the choices of what it was given."""
+
+    endings: Endings
+    info: EngineInfo
+    num_choices: int = 0
+    num_rescored: int = 0
+    gaps: list[float] = field(default_factory=lambda: [np.inf])
+
+    def evaluate(self, candidates: CandidateSet, progress: Progress = no_progress) -> _Evaluated:
+        """Return the endings of candidates."""
+        found = [self.endings[predicate, a, b] for predicate, a, b in candidates.atom.tolist()]
+        choices, rescored = sum(each.num_choices for each in found), sum(each.num_rescored for each in found)
+        gap = min((each.gap for each in found), default=np.inf)
+        self.num_choices += choices
+        self.num_rescored += rescored
+        self.gaps.append(gap)
+        outcome = np.array([each.outcome for each in found], np.int32)
+        is_limited = np.array([each.is_limited for each in found], np.bool_)
+        log_probability = np.array([each.log_probability for each in found], np.float64)
+        return _Evaluated((outcome, is_limited, log_probability), choices, rescored, gap)
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Raise NotImplementedError: an evaluation records no steps."""
+        raise NotImplementedError
+
+    def step(self, positions: Positions) -> Columns:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
+
+def build_graph() -> KnowledgeGraph:
+    """Return a graph with queries of two predicates that share entities, about half of which follow."""
+    names = [f"c{i}" for i in range(NUM_CONSTANTS)]
+    pairs = [(a, b) for a in range(NUM_CONSTANTS) for b in range(NUM_CONSTANTS)]
+    x, y, z = map(Variable, "XYZ")
+    return KnowledgeGraph(
+        "known",
+        train=tuple(NamedAtom("r", names[a], names[b]) for a, b in pairs if (a * 7 + b * 3) % 11 < 2),
+        test=tuple(NamedAtom("pq"[(a + b) % 2], names[a], names[b]) for a, b in pairs if (a * 5 + b) % 9 < 5),
+        rules=(
+            NamedRule(NamedAtom("p", x, y), (NamedAtom("r", x, z), NamedAtom("r", z, y))),
+            NamedRule(NamedAtom("q", x, y), (NamedAtom("r", y, x),)),
+        ),
+    )
+
+
+def build_engine(graph: KnowledgeGraph, device: str) -> FormulaEngine:
+    """Return the engine of a graph, of the device on which the least model is derived."""
+    program = graph.program
+    facts = [Atom(*fact) for fact in program.facts.tolist()]
+    model = derive_least_model(len(program.symbols.predicates), NUM_CONSTANTS, facts, program.rules)
+    return FormulaEngine(Endings(model), EngineInfo("formula", device=device))
+
+
+def check_known_evaluation(device: str) -> list[tuple[Run, FormulaEngine, PartResult]]:
+    """Evaluate the graph in each way, and return the results. InternalError if a value is wrong."""
+    graph = build_graph()
+    found = []
+    for num_corruptions in (ALL, FEW):
+        for rank_only in (False, True):
+            engine = build_engine(graph, device)
+            run = Run(graph, num_queries=NUM_QUERIES, num_corruptions=num_corruptions, seed=SEED)
+            pipeline = Pipeline(engine, draw_candidates, rank_candidates)
+            work: PartWork = build_rank_only(run, pipeline, BLOCK_SIZE) if rank_only else FullWork(run, pipeline)
+            (part,) = plan_parts(run, "cpu", 1 << 20).parts
+            result = work.summarize(part, work.prove(part, work.draw(part), no_progress))
+            wrong = next(_find_wrong_values(run, engine, result, rank_only=rank_only), None)
+            if wrong:
+                how = f"{num_corruptions} corruptions{', --rank-only' * rank_only}"
+                raise InternalError(f"evaluate is wrong on a known evaluation ({how}): {wrong}")
+            found.append((run, engine, result))
+    return found
+
+
+def _find_wrong_values(run: Run, engine: FormulaEngine, result: PartResult, *, rank_only: bool) -> Iterator[str]:
+    """Describe values that differ from those of a loop over single candidates."""
+    endings = engine.endings
+    draw = ReferenceDraw(run.graph, run.split, run.num_corruptions, run.seed)
+    groups = [(query, side) for query in run.queries for side in (0, 1)]
+    if list(zip(result.query.tolist(), result.side.tolist(), strict=True)) != groups:
+        yield "the queries and sides"
+        return
+    of_group: dict[tuple[int, int], dict[Triple, Ending]] = {}
+    for row, group in enumerate(groups):
+        atoms: Sequence[Triple] = draw.draw(*group)
+        true, *others = ranked = [endings[atom] for atom in atoms]
+        of_group[group] = dict(zip(atoms, ranked, strict=True))
+        num_above = sum(each.score > true.score + 0.25 for each in others)
+        num_tied = sum(abs(each.score - true.score) < 0.25 for each in others)
+        entities = sum_mixed([atom[1 + group[1]] for atom in atoms])
+        expected = [len(atoms), 1 + num_above, 1 + num_above + num_tied, true.outcome, true.log_probability]
+        columns: list[NDArray[Any]] = [
+            result.num_ranked,
+            result.optimistic,
+            result.pessimistic,
+            result.outcome,
+            result.log_probability,
+        ]
+        if not (rank_only and run.num_corruptions == ALL):
+            expected.append(entities)
+            columns.append(result.drawn)
+        if [column[row].item() for column in columns] != expected:
+            yield f"query {group[0]}, side {group[1]}: {[column[row].item() for column in columns]}, not {expected}"
+        counts = Counter(each.outcome for each in ranked)
+        counted = result.num_outcomes[row].tolist()
+        is_whole = not rank_only or true.outcome != Outcome.PROVED or true.log_probability < -100
+        if is_whole and counted != [counts[each] for each in Outcome]:
+            yield f"query {group[0]}, side {group[1]}: the outcomes of its candidates"
+        if is_whole and result.num_limited[row] != sum(each.is_limited for each in ranked):
+            yield f"query {group[0]}, side {group[1]}: its limited candidates"
+        if counted[Outcome.PROVED] != counts[Outcome.PROVED] or sum(counted) > len(atoms):
+            yield f"query {group[0]}, side {group[1]}: its PROVED candidates"
+    yield from _find_wrong_samples(run, result, of_group)
+    statistics = result.num_choices.item(), result.num_rescored.item(), result.smallest_gap.item()
+    if statistics != (engine.num_choices, engine.num_rescored, min(engine.gaps)):
+        yield "the closeness of the choices"
+    if not rank_only and engine.num_choices != sum(
+        each.num_choices for of in of_group.values() for each in of.values()
+    ):
+        yield "the candidates that were given to the engine"
+
+
+def _find_wrong_samples(
+    run: Run, result: PartResult, of_group: dict[tuple[int, int], dict[Triple, Ending]]
+) -> Iterator[str]:
+    """Describe sampled candidates that do not exist, or end otherwise."""
+    sample = result.sample
+    seen = set()
+    for query, side, atom, *ending, is_true in zip(
+        sample.sample_query.tolist(),
+        sample.sample_side.tolist(),
+        map(tuple, sample.sample_atom.tolist()),
+        sample.sample_outcome.tolist(),
+        sample.sample_is_limited.tolist(),
+        sample.sample_log_probability.tolist(),
+        sample.sample_is_true.tolist(),
+        strict=True,
+    ):
+        expected = of_group[query, side].get(atom)
+        if expected is None or list(expected[:3]) != ending or is_true != (atom == tuple(run.triples[query].tolist())):
+            yield f"the sampled candidate {atom} of query {query}, side {Side(side).name}"
+        seen.add((query, side, atom))
+    num_true = int(sample.sample_is_true.sum())
+    if len(seen) < len(sample.sample_query) or num_true != len(of_group) or num_true == len(seen):
+        yield "the number of sampled candidates"

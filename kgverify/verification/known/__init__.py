@@ -1,0 +1,1 @@
+"""Known pairs and runs, whose answers the judge must give before it gives any other."""

@@ -1,0 +1,239 @@
+"""Known runs: a few queries that the reference proves, and engines that are wrong in known ways, verified before others.
+
+They test what explains a divergence: the repeated steps, lockstep, the steps behind near-ties, and the split of the loss.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
+from kgverify.graphs.graph import KnowledgeGraph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.program import NamedRule
+from kgverify.program.stages import Stage
+from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
+from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.stage_items import StageOutputs
+from kgverify.verification.known.answers import Answer, JudgeRecorded, Known, answer_of, require_known
+from kgverify.verification.known.pairs import at_level
+from kgverify.verification.record import prove_deep
+
+Verify = Callable[..., Any]
+"""Verifies a pipeline against another on the same run."""
+
+Change = Callable[[Columns], Columns]
+
+_ERROR: Final = 1e-3
+
+
+class _WrongEngine:
+    """An engine that changes what another one proves, and the steps it takes; and shows stages that a change spoils."""
+
+    def __init__(self, engine: Any, prove: Change, step: Change, probe: Callable[[StageOutputs], StageOutputs]) -> None:
+        self._engine: Any = engine
+        self._prove, self._step, self._probe = prove, step, probe
+
+    @property
+    def info(self) -> EngineInfo:
+        """The description of the engine."""
+        return EngineInfo("known", score_error=_ERROR)
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Prove candidates, and change the result."""
+        return self._prove(self._engine.prove(candidates, progress))
+
+    def step(self, positions: Positions) -> Columns:
+        """Take steps, and change the result."""
+        return self._step(self._engine.step(positions))
+
+    def probe(self, position: Positions) -> StageOutputs:
+        """Show the stages of a step, and change the result."""
+        return self._probe(self._engine.probe(position))
+
+
+def _known_run() -> Run:
+    x, y, z = (Variable(name) for name in "XYZ")
+    facts = [
+        ("p", "a", "b"),
+        ("p", "b", "c"),
+        ("p", "c", "d"),
+        ("p", "a", "d"),
+        ("q", "b", "a"),
+        ("q", "d", "b"),
+        ("p", "d", "a"),
+    ]
+    rules = (
+        NamedRule(NamedAtom("q", x, y), (NamedAtom("p", y, x),)),
+        NamedRule(NamedAtom("q", x, z), (NamedAtom("p", x, y), NamedAtom("p", y, z))),
+        NamedRule(NamedAtom("q", x, y), (NamedAtom("q", y, x),)),
+        NamedRule(NamedAtom("q", x, z), (NamedAtom("q", x, y), NamedAtom("p", y, z))),
+    )
+    test = tuple(NamedAtom(*names) for names in (("q", "a", "c"), ("q", "c", "b"), ("q", "d", "a")))
+    graph = KnowledgeGraph("known", tuple(NamedAtom(*names) for names in facts), (), test, rules)
+    return Run(graph, Limits(max_depth=5, max_atoms=3, max_resolvents=6), num_queries=3, num_corruptions=2)
+
+
+def _same(columns: Any) -> Any:
+    return columns
+
+
+def _owner(columns: Columns) -> Any:
+    return np.repeat(np.arange(len(columns.steps.depth)), columns.steps.num_resolvents)
+
+
+def _score(columns: Columns, depth: int, change: float) -> Columns:
+    score = columns.resolvents.score.copy()
+    score[columns.steps.depth[_owner(columns)] == depth] += change
+    return columns._replace(resolvents=columns.resolvents._replace(score=score))
+
+
+def _steps(columns: Columns, **changes: Callable[[Any], Any]) -> Columns:
+    """Change columns of the steps at depth 1."""
+    steps = columns.steps
+    at = steps.depth == 1
+    made = {}
+    for name, change in changes.items():
+        values = getattr(steps, name)
+        made[name] = np.where(at, change(values), values).astype(values.dtype)
+    return columns._replace(steps=steps._replace(**made))
+
+
+def _ends(columns: Columns) -> Columns:
+    """Change the sums of some candidates, the outcome of others, and a flag."""
+    candidates = columns.candidates
+    number = np.arange(len(candidates.query))
+    return columns._replace(
+        candidates=candidates._replace(
+            log_probability=candidates.log_probability - 300.0 * (number % 4 == 1),
+            outcome=np.where(number % 5 == 2, (candidates.outcome + 1) % 4, candidates.outcome).astype(np.int8),
+            is_limited=np.where(number % 5 == 3, 1 - candidates.is_limited, candidates.is_limited).astype(np.uint8),
+        )
+    )
+
+
+def _drop(columns: Columns) -> Columns:
+    """Count other dropped resolvents at depth 1, and other scores at depth 0 of every other candidate."""
+    return _score(_steps(columns, dropped_resolvents=lambda values: values + 1), 2, 0.5)
+
+
+def _mixed(columns: Columns) -> Columns:
+    """Change something else in each query: scores, atoms of a goal, dropped resolvents, and sums in every fourth candidate."""
+    steps, candidates = columns.steps, columns.candidates
+    owner = np.repeat(np.arange(len(candidates.query)), candidates.num_steps)
+    query = candidates.query[owner] if len(candidates.query) else owner
+    at = (steps.depth == 1) & (owner % 2 == 0)
+    score = columns.resolvents.score + 0.25 * ((query == 0) & at)[_owner(columns)]
+    atoms = steps.goal_atoms.copy()
+    atoms[np.repeat((query == 1) & at, steps.num_atoms), 2] = 0
+    dropped = (steps.dropped_atoms + ((query == 2) & at)).astype(np.uint32)
+    columns = columns._replace(
+        steps=steps._replace(goal_atoms=atoms, dropped_atoms=dropped),
+        resolvents=columns.resolvents._replace(score=score.astype(np.float64)),
+    )
+    return _ends(columns)
+
+
+def _tie(columns: Columns) -> Columns:
+    """Choose the last of equal scores, which the engine's own scores put first."""
+    steps, score = columns.steps, columns.resolvents.score.copy()
+    first, choice = starts_of(steps.num_resolvents), steps.choice.copy()
+    for row in range(len(choice)):
+        own = score[first[row] : first[row + 1]]
+        best: Any = np.flatnonzero(own == own.max()) if len(own) else []
+        if len(best) > 1:
+            choice[row] = best[-1]
+            own[best[-1]] += _ERROR / 2
+    return columns._replace(steps=steps._replace(choice=choice), resolvents=columns.resolvents._replace(score=score))
+
+
+def _of_stages(outputs: StageOutputs) -> StageOutputs:
+    limited = outputs[Stage.LIMIT]
+    return {**outputs, Stage.LIMIT: (limited[0], limited[1], limited[2] + 1)}
+
+
+def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]]:
+    """Yield the name of each known run, its pipelines and the options of its verification."""
+    run = _known_run()
+    right = reference_pipeline(run)
+
+    def wrong(prove: Change, step: Change, probe: Any = _same) -> Pipeline:
+        engine: Engine = _WrongEngine(right.engine, prove, step, probe)
+        return right._replace(engine=engine)
+
+    def goals(columns: Columns) -> Columns:
+        atoms = columns.steps.goal_atoms.copy()
+        atoms[-1, 2] = atoms[0, 1]
+        return columns._replace(steps=columns.steps._replace(goal_atoms=atoms))
+
+    def later(columns: Columns) -> Columns:
+        return _steps(columns, outcome=lambda values: (values + 1) % 4)
+
+    lockstep = {"lockstep": True}
+    yield "run: the same wrong step alone", run, right, wrong(_drop, _drop), {}
+    yield "run: the same wrong step alone, in lockstep", run, right, wrong(_drop, _drop), lockstep
+    yield "run: a wrong stage", run, right, wrong(_drop, _drop, _of_stages), {}
+    yield "run: wrong only in a batch", run, right, wrong(lambda c: goals(_drop(c)), _same), {}
+    yield "run: wrong ends", run, right, wrong(_ends, _same), {}
+    yield "run: wrong ends, in lockstep", run, right, wrong(_ends, later), lockstep
+    yield "run: near-ties", run, right, wrong(_tie, _same), {"score_error": _ERROR}
+    yield "run: wrong behind near-ties", run, right, wrong(_tie, later), {"score_error": _ERROR}
+    yield (
+        "run: other scores behind near-ties",
+        run,
+        right,
+        wrong(_tie, lambda c: _score(c, 1, 0.1)),
+        {"score_error": _ERROR},
+    )
+    yield "run: near-ties in lockstep", run, right, wrong(_tie, _tie), {**lockstep, "score_error": _ERROR}
+    yield "run: several causes", run, right, wrong(_mixed, _same), {}
+    yield "run: several causes, in single steps as well", run, right, wrong(_mixed, _mixed), {}
+    yield "run: several causes, in lockstep", run, right, wrong(_mixed, _mixed, _of_stages), lockstep
+    ranks = right._replace(
+        rank=lambda *given: right.rank(*given)._replace(optimistic=right.rank(*given).optimistic + 1)
+    )
+    yield "run: wrong ranks", run, right, ranks, {}
+    yield "run: wrong ranks and steps", run, right, ranks._replace(engine=wrong(_mixed, _same).engine), {}
+
+
+def traces_of_runs() -> Iterator[Known]:
+    """Yield recorded traces of the known run whose goals are rebuilt, or whose stages were recorded."""
+    run = _known_run()
+    pipeline = reference_pipeline(run)
+    columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
+    numbers = columns.stages.number.copy()
+    numbers[columns.stages.stage >= 11] += 1
+    spoiled = _mixed(columns)
+    spoiled = spoiled._replace(stages=spoiled.stages._replace(number=numbers))
+    right, wrong, stages = (
+        build_trace(run, pipeline.engine, each, None) for each in (columns, _mixed(columns), spoiled)
+    )
+    for level in ("compact", "deep"):
+        yield Known(f"run: {level}", at_level(right, level), at_level(wrong, level))
+    yield Known("run: compact and steps", at_level(right, "compact"), at_level(wrong, "steps"))
+    yield Known("run: other outputs of stages", at_level(right, "deep"), at_level(stages, "deep"))
+
+
+@cache
+def check_traces_of_runs(judge: JudgeRecorded) -> None:
+    """InternalError unless each pair of traces of the known run has its known answer."""
+    for known in traces_of_runs():
+        require_known(known.name, answer_of(judge(known.expected, known.actual, **known.options)[1]))
+
+
+def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
+    """Yield the answers of a judge for the known runs."""
+    for name, run, expected, actual, options in known_runs():
+        found = verify(run, expected, actual, check_determinism=False, tests_itself=False, **options)
+        yield name, answer_of(found.report)
+
+
+@cache
+def check_known_runs(verify: Verify) -> None:
+    """InternalError unless each known run has its known answer."""
+    for name, answer in known_run_answers(verify):
+        require_known(name, answer)

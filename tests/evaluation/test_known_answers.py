@@ -1,0 +1,56 @@
+"""The known answers hold, and a wrong edit of what they judge is found."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kgverify.engines.compiled.program import least_model
+from kgverify.errors import InternalError
+from kgverify.evaluation import part_file, part_store, proving
+from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
+from kgverify.evaluation.known_answers.folders import check_known_folder
+from kgverify.evaluation.known_answers.models import check_known_models
+from kgverify.evaluation.part_file import PartResult
+from kgverify.runs.parts import Part
+
+
+def test_known_answers_hold():
+    check_known_models("cpu")
+    check_known_evaluation("cpu")
+    check_known_folder()
+
+
+def test_a_least_model_without_its_last_round_is_found(monkeypatch: pytest.MonkeyPatch):
+    apply = least_model.LeastModel._apply
+    monkeypatch.setattr(
+        least_model.LeastModel, "_apply", lambda self, rules: self.num_rounds < 3 and apply(self, rules)
+    )
+    with pytest.raises(InternalError, match="known program 0"):
+        check_known_models("cpu")
+
+
+def test_endings_counted_for_other_rankings_are_found(monkeypatch: pytest.MonkeyPatch):
+    def summarize(*arguments: object) -> PartResult:
+        result = part_file.summarize_part(*arguments)  # type: ignore[arg-type]  # the arguments as they are
+        return result._replace(num_limited=np.roll(result.num_limited, 1))
+
+    monkeypatch.setattr(proving, "summarize_part", summarize)
+    with pytest.raises(InternalError, match="known evaluation"):
+        check_known_evaluation("cpu")
+
+
+def test_a_file_that_is_read_for_another_part_is_found(monkeypatch: pytest.MonkeyPatch):
+    def read(path: Path, part: Part, identity: str) -> PartResult:
+        with np.load(path) as file:
+            return PartResult(**{name: file[name] for name in PartResult._fields})
+
+    monkeypatch.setattr(part_store, "read_part", read)
+    with pytest.raises(InternalError, match="resumed with another"):
+        check_known_folder()
+
+
+def test_a_folder_that_opens_for_any_evaluation_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(part_store, "_list_differences", lambda found, given: [])
+    with pytest.raises(InternalError, match="resumed with another"):
+        check_known_folder()
