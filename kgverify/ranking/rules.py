@@ -130,13 +130,14 @@ def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
         return ranking_scores(candidates)
     if ranked_by is RankedBy.PLAIN:
         return candidates.log_probability
-    return (candidates.outcome == Outcome.PROVED).astype(np.float64)
+    is_proved: NDArray[np.bool_] = candidates.outcome == Outcome.PROVED
+    return is_proved.astype(np.float64)
 
 
 def give_ranks(counts: Counts, ties: Ties) -> Ranks:
     """Return the ranks by a rule of ties. At random, a rank has the mean reciprocal of all that are possible."""
-    optimistic = 1.0 + counts.above
-    pessimistic = optimistic + counts.tied
+    optimistic: NDArray[np.float64] = 1.0 + counts.above
+    pessimistic: NDArray[np.float64] = optimistic + counts.tied
     if ties is Ties.REALISTIC:
         optimistic = pessimistic = (optimistic + pessimistic) / 2
     elif ties is Ties.OPTIMISTIC:
@@ -176,7 +177,8 @@ def find_unexplained(low: Counts, high: Counts, ties: Ties, recorded: Ranks) -> 
         fits = is_whole | (ties is Ties.BOUNDS)
         fits &= (first.optimistic <= found.optimistic) & (found.optimistic <= last.optimistic)
         fits &= (first.pessimistic <= found.pessimistic) & (found.pessimistic <= last.pessimistic)
-    return key[~(fits & (found.num_ranked == least.num_ranked))]
+    unexplained: NDArray[np.int64] = key[~(fits & (found.num_ranked == least.num_ranked))]
+    return unexplained
 
 
 class RuleRanker:

@@ -77,8 +77,9 @@ def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: flo
     """
     sources = comparer.sources
     left, right = sources[0].rankings, sources[1].rankings
-    has_others = left is not None and right is not None
-    has_others = has_others and not all(map(np.array_equal, left or (), right or ()))
+    has_others = False
+    if left is not None and right is not None:
+        has_others = not all(np.array_equal(*pair) for pair in zip(left, right, strict=True))
     if not has_others and not comparison.divergences:
         return None
     expected, actual = (
