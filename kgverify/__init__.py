@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from kgverify.api.verify import verify
     from kgverify.comparison.result import Verdict
     from kgverify.conformance import check_engine
+    from kgverify.engines.adapters.encoding import Encoding
+    from kgverify.engines.adapters.outcome import OutcomeEngine
     from kgverify.engines.adapters.staged import StagedEngine, engine_of
     from kgverify.engines.adapters.stepwise import StepwiseEngine
+    from kgverify.engines.adapters.tensor import TensorEngine
     from kgverify.engines.protocol import Engine
     from kgverify.errors import UserError
     from kgverify.graphs.graph import KnowledgeGraph
@@ -40,16 +43,19 @@ if TYPE_CHECKING:
     from kgverify.trace.write.writer import TraceWriter
 
 __all__ = [
+    "Encoding",
     "Engine",
     "EngineInfo",
     "KnowledgeGraph",
     "Limits",
     "LoopWriter",
+    "OutcomeEngine",
     "Problem",
     "Report",
     "Stage",
     "StagedEngine",
     "StepwiseEngine",
+    "TensorEngine",
     "TraceWriter",
     "UserError",
     "Verdict",
@@ -69,16 +75,19 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _HOMES = {
+        "Encoding": "engines.adapters.encoding",
         "Engine": "engines.protocol",
         "EngineInfo": "trace.model.header",
         "KnowledgeGraph": "graphs.graph",
         "Limits": "program.limits",
         "LoopWriter": "trace.write.loop_writer",
+        "OutcomeEngine": "engines.adapters.outcome",
         "Problem": "testing.problems.problem",
         "Report": "report.report",
         "Stage": "program.stages",
         "StagedEngine": "engines.adapters.staged",
         "StepwiseEngine": "engines.adapters.stepwise",
+        "TensorEngine": "engines.adapters.tensor",
         "TraceWriter": "trace.write.writer",
         "UserError": "errors",
         "Verdict": "comparison.result",

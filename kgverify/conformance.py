@@ -16,21 +16,26 @@ from kgverify.engines.policy import SHORTEST
 from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
-from kgverify.laws.catalogue import LAWS
+from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
 from kgverify.laws.law import Law, Violation, check_laws
 from kgverify.laws.shrinking import make_law_reproducer, shrink_violation
 from kgverify.report.render.terminal import report_text
-from kgverify.runs.run import Run, reference_pipeline
+from kgverify.runs.run import Run
 from kgverify.testing.checking.check import check_problems, verify_problems
 from kgverify.testing.checking.engine_makers import (
+    PLAIN,
+    REFERENCE,
+    AnyEngine,
     EngineSpec,
-    Factory,
     MakePipeline,
-    as_maker,
+    find_maker,
     find_supported,
+    follows_semantics,
     make_once,
+    name_engine,
 )
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
+from kgverify.testing.checking.guard import explain, find_explained
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import GRAPH_SIZES, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
@@ -68,7 +73,7 @@ MOST_LINES: Final = 24
 
 
 class NotConforming(AssertionError):
-    """An error: an engine differs from the reference, or breaks a law. Its text is the report."""
+    """An error: an engine differs from its reference, or breaks a law. Its text is the report."""
 
     def __init__(self, report: "Conformance") -> None:
         self.report = report
@@ -81,7 +86,10 @@ class Conformance:
 
     num_problems: that were checked
     num_skipped:  with a policy that the engine does not support
+    reference:    the name of the engine that it was compared with
     laws:         names of the laws that were checked
+    left_out:     names of the laws that presume kgverify's semantics, which a foreign reference may not have, or columns that
+                  the engine does not know
     failure:      the shrunk first problem on which the engine differs from the reference
     neighbour:    the change in that problem after which both sides agree, or the law holds; empty if it is unknown
     exception:    the engine's exception on that problem, with its traceback
@@ -94,6 +102,8 @@ class Conformance:
     laws: tuple[str, ...]
     failure: Failure | None
     violations: tuple[Violation, ...]
+    reference: str = REFERENCE
+    left_out: tuple[str, ...] = ()
     neighbour: str = ""
     exception: BaseException | None = None
 
@@ -116,13 +126,17 @@ class Conformance:
 
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
-        skipped = f", {self.num_skipped} skipped for their policy" if self.num_skipped else ""
+        skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
         checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
+        conforms = "conforms"
+        if self.reference != REFERENCE:
+            checked, conforms = f"compared with {self.reference}, {checked}", "agrees"
+        without = f"laws of kgverify's semantics were not checked: {', '.join(self.left_out)}" if self.left_out else ""
         if self.is_conforming:
-            return f"{self.engine} conforms: {checked}"
+            return f"{self.engine} {conforms}: {checked}" + (f"\n{without}" if without else "")
         if not self.num_problems:
             return f"{self.engine}: nothing was checked{skipped}"
-        lines = [f"{self.engine} does not conform: {checked}", ""]
+        lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *filter(None, [without]), ""]
         if self.failure is not None:
             lines += _describe_failure(self.failure)
             if self.exception is not None:
@@ -142,8 +156,9 @@ class Conformance:
 
 @saving_bugs()
 def check_engine(
-    factory: Factory,
+    factory: AnyEngine,
     *,
+    reference: AnyEngine = REFERENCE,
     examples: int = EXAMPLES,
     seed: int = 0,
     seconds: float = SECONDS,
@@ -152,19 +167,22 @@ def check_engine(
     laws: Sequence[Law] | None = None,
     lockstep: bool = True,
 ) -> Conformance:
-    """Check an engine against the reference and against the laws, until something is wrong.
+    """Check an engine against a reference and against the laws, until something is wrong.
 
-    If the engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped.
+    If an engine raises UserError or NotImplementedError for a policy, problems with that policy are skipped. With a
+    reference that is not kgverify's, only laws that hold for any prover are checked; the result lists the others.
 
     Args:
         factory: A class or function that makes the engine of (program, limits, policy); or a function that makes a
-            pipeline of (run, sizes).
+            pipeline of (run, sizes); or the name of one, `module:name` or `file.py:name`. An engine may bring its own
+            corruptions and ranks as methods `draw` and `rank`.
+        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         examples: Number of generated problems.
         seed: Seed of the generated problems.
         seconds: Seconds after which no further round of problems begins; at least one round is checked.
         problems: Problems that replace the generated ones.
         first: Problems that are checked before the others.
-        laws: The laws to check; all if not given.
+        laws: The laws to check; all that hold for the reference if not given.
         lockstep: Compare every step from the expected goal as well.
 
     Returns:
@@ -183,21 +201,26 @@ def check_engine(
     """
     if examples < 1:
         raise UserError(f"expected 1 example or more, found {examples}", where="examples", fix="give 1 or more")
-    make_pipeline = as_maker(factory)
+    make_pipeline, make_expected = find_maker(factory, "engine"), find_maker(reference, "reference")
     decoded = problems if problems is not None else islice(draw_problems(seed), examples)
     every = [*first, *decoded]
+    is_own = follows_semantics(reference)
+    makers = [make_pipeline] if is_own else [make_pipeline, make_expected]
     for problem in [each for each in every if each.policy.name == SHORTEST.name][:1]:
-        with suppress(NotImplementedError):
-            make_once(make_pipeline, problem)
-    kept = [every[i] for i in find_supported(make_pipeline, every)]
-    chosen = list(LAWS.values()) if laws is None else list(laws)
+        for make, role in zip(makers, ("engine", "reference"), strict=False):
+            with suppress(NotImplementedError):
+                make_once(explain(make, role, allows_unsupported=True), problem)
+    supported = set.intersection(*(set(find_supported(make, every)) for make in makers))
+    kept = [every[i] for i in sorted(supported)]
+    known = LAWS if is_own and _shows_all(make_pipeline, kept[:1]) else LAWS_OF_ANY_PROVER
+    chosen = list(known.values()) if laws is None else list(laws)
     begun, done, size = monotonic(), 0, FIRST_PART
     failure: Failure | None = None
     neighbour = ""
     violations: list[Violation] = []
     while done < len(kept) and failure is None and not violations and (not done or monotonic() - begun < seconds):
         part, at = kept[done : done + size], monotonic()
-        failures = check_problems(part, make_pipeline, lockstep=lockstep, most=1)
+        failures = check_problems(part, make_pipeline, reference=make_expected, lockstep=lockstep, most=1)
         failure = replace(failures[0], index=done + failures[0].index) if failures else None
         if failure is None or failure.divergence is not None:
             # An exception would break every law.
@@ -210,9 +233,18 @@ def check_engine(
     if failure is not None and failure.signature.kind != UNDECIDED:
         # A failure that does not occur again stays as it is.
         with suppress(UserError):
-            shrunk = shrink(failure, make_pipeline, lockstep=lockstep, max_calls=SHRINK_CALLS, seconds=SHRINK_SECONDS)
+            shrunk = shrink(
+                failure,
+                make_pipeline,
+                reference=make_expected,
+                lockstep=lockstep,
+                max_calls=SHRINK_CALLS,
+                seconds=SHRINK_SECONDS,
+            )
             failure, neighbour = shrunk.failure, shrunk.change
-        crash = _find_exception(failure, make_pipeline) if failure.signature.kind == CRASH else None
+        crash = None
+        if failure.signature.kind == CRASH:
+            crash = _find_exception(failure, make_pipeline, make_expected)
     elif violations and failure is None:
         law = next(law for law in chosen if law.name == violations[0].law)
         with suppress(UserError):
@@ -221,7 +253,9 @@ def check_engine(
             )
             neighbour = shrunk.change
     return Conformance(
-        engine=getattr(factory, "__name__", type(factory).__name__),
+        engine=name_engine(factory),
+        reference=name_engine(reference),
+        left_out=() if laws is not None else tuple(name for name in LAWS if name not in known),
         num_problems=done,
         num_skipped=len(every) - len(kept),
         laws=tuple(law.name for law in chosen),
@@ -232,7 +266,14 @@ def check_engine(
     )
 
 
-def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lockstep: bool = True) -> None:
+def save_reproducer(
+    report: Conformance,
+    path: Path,
+    engine: EngineSpec,
+    *,
+    reference: EngineSpec = PLAIN,
+    lockstep: bool = True,
+) -> None:
     """Write the problem of a report as a reproducer, which `kgverify replay` runs again.
 
     UserError for a report without a problem, and where the file cannot be written.
@@ -242,10 +283,10 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
             problem=report.failure.problem, signature=report.failure.signature, message=report.failure.message
         )
         if report.failure.is_alone:
-            made = make_reproducer(report.failure, engine, lockstep=lockstep)
-        made = replace(made, engine=engine, neighbour=report.neighbour)
+            made = make_reproducer(report.failure, engine, reference=reference, lockstep=lockstep)
+        made = replace(made, engine=engine, reference=reference, neighbour=report.neighbour)
     elif report.violations:
-        made = make_law_reproducer(report.violations[0], engine, neighbour=report.neighbour)
+        made = make_law_reproducer(report.violations[0], engine, reference=reference, neighbour=report.neighbour)
     else:
         raise UserError("the engine conforms", where=str(path), fix="save the report of one that does not")
     try:
@@ -255,7 +296,12 @@ def save_reproducer(report: Conformance, path: Path, engine: EngineSpec, *, lock
     write_reproducer(made, path)
 
 
-def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None, run: Run | None = None) -> str:
+def check_run(
+    factory: AnyEngine,
+    graph: KnowledgeGraph | str | Path | None = None,
+    run: Run | None = None,
+    reference: AnyEngine = REFERENCE,
+) -> str:
     """Return the report of an engine on a run, or on the first queries of a graph; empty if it agrees.
 
     UserError unless one of graph and run is given.
@@ -265,16 +311,29 @@ def check_run(factory: Factory, graph: KnowledgeGraph | str | Path | None = None
     if run is None:
         assert graph is not None
         run = Run(graph if isinstance(graph, KnowledgeGraph) else load_graph(graph))
-    verification = verify(run, reference_pipeline(run), as_maker(factory)(run, GRAPH_SIZES))
+    expected, actual = (
+        find_explained(each, role)(run, GRAPH_SIZES) for each, role in ((reference, "reference"), (factory, "engine"))
+    )
+    verification = verify(run, expected, actual)
     report = verification.report
     return "" if report.verdict is Verdict.AGREE else report_text(report, verification.expected)
 
 
-def _find_exception(failure: Failure, make_pipeline: MakePipeline) -> BaseException | None:
-    """Return the engine's exception on the problem of a crash; None if it does not occur again."""
+def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool:
+    """Return whether an engine knows every column and numbers variables canonically, as the laws of the semantics presume."""
     try:
-        verify_problems(failure.group, make_pipeline, lockstep=True)
-    except Exception as error:
+        made = [make_once(make_pipeline, problem) for problem in problems]
+    except Exception:
+        # A crash, which the problems show.
+        return True
+    return not any(info.unknown or info.variables != "canonical" for info in made)
+
+
+def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: MakePipeline) -> BaseException | None:
+    """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
+    try:
+        verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
+    except (Exception, SystemExit) as error:
         return error
     return None
 

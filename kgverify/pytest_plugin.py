@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from kgverify.conformance import Conformance
     from kgverify.graphs.graph import KnowledgeGraph
     from kgverify.runs.run import Run
+    from kgverify.testing.checking.engine_makers import AnyEngine, EngineSpec
     from kgverify.testing.problems.problem import Problem
 
 FOLDER: Final = "kgverify-failures"
 """The folder beside the test file in which failing problems are saved unless a corpus is given."""
 
 _OPTIONS: Final = (
-    ("engine", str, "", "the engine under test, as module:factory; or compiled, or reference"),
+    ("engine", str, "", "the engine under test, as module:factory or file.py:factory; or compiled, or reference"),
+    ("reference", str, "reference", "the engine to compare with, given in the same way"),
     ("examples", int, "300", "number of generated problems in each check"),
     ("seed", int, "0", "seed of these problems"),
     ("time", float, "60", "seconds after which no further problems are tried"),
@@ -74,23 +76,37 @@ def kgverify_engine(pytestconfig: pytest.Config) -> Callable[..., Any]:
     return load_engine(spec, read_option(pytestconfig, "mode"))
 
 
-def load_engine(spec: str, mode: str) -> Callable[..., Any]:
+@pytest.fixture(scope="session")
+def kgverify_reference(pytestconfig: pytest.Config) -> "AnyEngine":
+    """Return the engine to compare with: kgverify's reference prover. Override it in a conftest.py, or name an engine."""
+    spec: str = read_option(pytestconfig, "reference")
+    if spec == "reference":
+        return spec
+    if spec == "compiled":
+        from kgverify.testing.checking.engine_makers import EngineSpec
+
+        # Not a bare function: kgverify's semantics, and so its laws, hold for it.
+        return EngineSpec(spec, read_option(pytestconfig, "mode"))
+    return load_engine(spec, read_option(pytestconfig, "mode"), "--kgverify-reference")
+
+
+def load_engine(spec: str, mode: str, option: str = "--kgverify-engine") -> Callable[..., Any]:
     """Return the factory that `module:factory` names, or that of `compiled` or `reference`. UsageError for others."""
     from kgverify.errors import UserError
-    from kgverify.testing.checking.engine_makers import compiled_maker, load_factory
+    from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, compiled_maker, load_factory
 
-    if spec == "compiled":
+    if spec == COMPILED:
         return compiled_maker(mode=mode)
-    if spec == "reference":
+    if spec == REFERENCE:
         from kgverify.engines.reference.engine import ReferenceEngine
 
         return ReferenceEngine
     if ":" not in spec:
-        raise pytest.UsageError(f"--kgverify-engine: expected module:factory, found {spec!r}")
+        raise pytest.UsageError(f"{option}: expected module:factory, found {spec!r}")
     try:
-        factory: Callable[..., Any] = load_factory(spec, "--kgverify-engine")
+        factory: Callable[..., Any] = load_factory(spec, option)
     except UserError as error:
-        raise pytest.UsageError(f"--kgverify-engine: cannot load {spec!r}: {error.message}") from None
+        raise pytest.UsageError(f"{option}: cannot load {spec!r}: {error.message}. fix: {error.fix}") from None
     return factory
 
 
@@ -100,6 +116,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
 
     assert_equivalent()                     the engine of the fixture `kgverify_engine`, on decoded problems
     assert_equivalent(engine)               another one: a factory of engines, or a maker of pipelines
+    assert_equivalent(reference=engine)     against another one than that of the fixture `kgverify_reference`
     assert_equivalent(problems=[...])       on your own problems
     assert_equivalent(graph="countries")    on a graph: a name, a folder or a `KnowledgeGraph`
     assert_equivalent(run=Run(...))         on a run
@@ -109,6 +126,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     def check(
         engine: Callable[..., Any] | None = None,
         *,
+        reference: "AnyEngine | None" = None,
         problems: "Sequence[Problem] | None" = None,
         graph: "KnowledgeGraph | str | Path | None" = None,
         run: "Run | None" = None,
@@ -116,10 +134,11 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
     ) -> "Conformance | None":
         __tracebackhide__ = True
         factory = engine if engine is not None else request.getfixturevalue("kgverify_engine")
+        expected = reference if reference is not None else request.getfixturevalue("kgverify_reference")
         if graph is not None or run is not None:
             from kgverify.conformance import check_run
 
-            text = check_run(factory, graph, run)
+            text = check_run(factory, graph, run, expected)
             if text:
                 request.node.stash[_FIRST_CAUSE] = _first_line(text)
                 raise AssertionError(text)
@@ -128,6 +147,7 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
 
         report = check_engine(
             factory,
+            reference=expected,
             examples=read_option(request.config, "examples", marker),
             seed=read_option(request.config, "seed", marker),
             seconds=read_option(request.config, "time", marker),
@@ -138,7 +158,12 @@ def assert_equivalent(request: pytest.FixtureRequest) -> Callable[..., "Conforma
         if not report.is_conforming:
             request.node.stash[_FIRST_CAUSE] = _first_line(str(report))
             if report.problem is not None:
-                request.node.stash[_REPRODUCER] = _save(request, report, factory, engine is None)
+                request.node.stash[_REPRODUCER] = _save(
+                    request,
+                    report,
+                    _write_down(request, factory, "engine" if engine is None else ""),
+                    _write_down(request, expected, "reference" if reference is None else ""),
+                )
             raise NotConforming(report)
         return report
 
@@ -176,18 +201,30 @@ def _read_corpus(request: pytest.FixtureRequest) -> "list[Problem]":
     return [read_reproducer(path).problem for path in sorted((request.config.rootpath / corpus).glob(f"*{SUFFIX}"))]
 
 
-def _save(request: pytest.FixtureRequest, report: "Conformance", factory: Callable[..., Any], is_named: bool) -> Path:
+def _write_down(request: pytest.FixtureRequest, engine: "AnyEngine", option: str) -> "EngineSpec":
+    """Return an engine as text; one that an option names, by its name."""
+    from kgverify.testing.checking.engine_makers import EngineSpec
+
+    if isinstance(engine, EngineSpec):
+        return engine
+    name = read_option(request.config, option) if option else ""
+    is_default = option == "reference" and name == "reference"
+    if isinstance(engine, str):
+        name = engine
+    elif not name or is_default:
+        # The fixture is overridden, or the test gives the engine.
+        name = f"{getattr(engine, '__module__', '?')}:{getattr(engine, '__qualname__', type(engine).__name__)}"
+    return EngineSpec(name, read_option(request.config, "mode"))
+
+
+def _save(request: pytest.FixtureRequest, report: "Conformance", engine: "EngineSpec", reference: "EngineSpec") -> Path:
     """Save the failing problem, under the test's name, beside its file or in the corpus."""
     from kgverify.conformance import save_reproducer
-    from kgverify.testing.checking.engine_makers import EngineSpec
     from kgverify.testing.reproducers.text_format import SUFFIX
 
     corpus = read_option(request.config, "corpus")
     folder = request.config.rootpath / corpus if corpus else request.path.parent / FOLDER
     name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}-{request.node.name}").strip("-")
-    engine = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', type(factory).__name__)}"
-    if is_named and read_option(request.config, "engine"):
-        engine = read_option(request.config, "engine")
     path: Path = folder / f"{name}{SUFFIX}"
-    save_reproducer(report, path, EngineSpec(engine, read_option(request.config, "mode")))
+    save_reproducer(report, path, engine, reference=reference)
     return path

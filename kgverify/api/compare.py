@@ -1,8 +1,10 @@
 """`kgverify.compare`: two recorded traces."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from kgverify.api.inputs import check_score_error
+from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.report.report import Report
 from kgverify.runs.output_folder import check_output_folder
@@ -18,6 +20,7 @@ def compare(
     *,
     save: str | Path | None = None,
     score_error: float | None = None,
+    modulo: str | Collection[str] | None = None,
     progress: Progress = no_progress,
 ) -> Report:
     """Compare two recorded traces, step by step. No engine runs, and torch is not needed.
@@ -28,6 +31,9 @@ def compare(
         actual: The trace to judge.
         save: A folder for copies of both traces and the report, for `kgverify show` and `kgverify report`.
         score_error: An error of the actual trace's scores to accept, in nats, instead of the judge's bound.
+        modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
+            resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
+            for no kind; if not given, names are benign where an engine numbers variables its own way.
         progress: A function that is called with the number of bytes compared since its last call.
 
     Returns:
@@ -39,14 +45,20 @@ def compare(
 
     Example:
         >>> import kgverify as kv
-        >>> for engine in "reference", "compiled":
-        ...     _ = kv.record("countries", f"{engine}.h5", engine, mode="eager", queries=2, corruptions=5)
+        >>> _ = kv.record("countries", "reference.h5", "reference", queries=2, corruptions=5)
+        >>> _ = kv.record("countries", "compiled.h5", mode="eager", queries=2, corruptions=5)
         >>> kv.compare("reference.h5", "compiled.h5").verdict.value
         'AGREE'
     """
     if save is not None:
         check_output_folder(Path(save))
-    recorded = compare_recorded(expected, actual, score_error=check_score_error(score_error), progress=progress)
+    recorded = compare_recorded(
+        expected,
+        actual,
+        score_error=check_score_error(score_error),
+        modulo=parse_modulo(modulo),
+        progress=progress,
+    )
     if save is not None:
         save_verification(recorded, Path(save))
     return recorded.report.with_traces(recorded)

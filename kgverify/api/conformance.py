@@ -4,26 +4,30 @@ from kgverify.api.inputs import GraphLike
 from kgverify.api.verify import verify
 from kgverify.comparison.result import Verdict
 from kgverify.conformance import EXAMPLES, SECONDS, check_engine
-from kgverify.testing.checking.engine_makers import Factory
+from kgverify.testing.checking.engine_makers import REFERENCE, Factory
 
 
 def assert_equivalent(
-    engine: Factory,
+    engine: Factory | str,
     graph: GraphLike | None = None,
     *,
+    reference: Factory | str = REFERENCE,
     examples: int = EXAMPLES,
     seed: int = 0,
     seconds: float = SECONDS,
     queries: int = 20,
     corruptions: int | str = 50,
 ) -> None:
-    """Raise an AssertionError unless an engine agrees with the reference prover and keeps the laws.
+    """Raise an AssertionError unless an engine agrees with a reference and keeps the laws.
 
     In pytest the fixture `assert_equivalent` does the same, and saves what it finds.
 
     Args:
-        engine: A class or function that makes the engine of `(program, limits, policy)`.
+        engine: A class or function that makes the engine of `(program, limits, policy)`, or its name: `"module:name"` or
+            `"file.py:name"`.
         graph: A graph to compare on; if not given, generated problems, which are shrunk if they fail.
+        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given. With
+            another one, only laws that hold for any prover are checked.
         examples: Number of generated problems.
         seed: Seed of the generated problems, or of the corruptions of a graph.
         seconds: Seconds after which no further problems are generated.
@@ -45,8 +49,9 @@ def assert_equivalent(
         kgverify.conformance.NotConforming: proves_nothing does not conform...
     """
     if graph is None:
-        check_engine(engine, examples=examples, seed=seed, seconds=seconds).raise_if_broken()
+        found = check_engine(engine, reference=reference, examples=examples, seed=seed, seconds=seconds)
+        found.raise_if_broken()
         return
-    report = verify(graph, engine, queries=queries, corruptions=corruptions, seed=seed)
+    report = verify(graph, engine, reference=reference, queries=queries, corruptions=corruptions, seed=seed)
     if report.verdict is not Verdict.AGREE:
         raise AssertionError(str(report))

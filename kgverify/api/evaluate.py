@@ -3,9 +3,11 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from kgverify.api.inputs import GraphLike, list_faults, make_run
+from kgverify.api.inputs import EngineLike, GraphLike, check_compiled_options, list_faults, make_pipeline, make_run
 from kgverify.engines.policy import Policy
+from kgverify.errors import UserError
 from kgverify.evaluation.evaluate import evaluate as evaluate_run
 from kgverify.evaluation.evaluation_report import report_evaluation
 from kgverify.evaluation.proving import explain_out_of_memory
@@ -16,11 +18,14 @@ from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.runs.run import Pipeline, Run
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 
 def evaluate(
     graph: GraphLike,
+    engine: EngineLike = "compiled",
     *,
+    reference: EngineLike = "reference",
     rules: str | Path | None = None,
     split: str = "test",
     queries: int | None = None,
@@ -41,10 +46,12 @@ def evaluate(
     phase: Phase = silent_phase,
     warn: Callable[[str], None] = lambda text: None,
 ) -> EvaluationReport:
-    """Rank the triples of a split among their corruptions with the compiled evaluator, without recording steps.
+    """Rank the triples of a split among their corruptions, by default with the compiled evaluator, without recording steps.
 
     Args:
         graph: The name of a graph, its path, or a `KnowledgeGraph`; see `kgverify.verify`.
+        engine: The engine that proves, as for `kgverify.verify`; the steps of a foreign one are dropped.
+        reference: The engine that proves a sample as well; kgverify's reference prover if not given.
         rules: A file of rules that replaces those of the graph.
         split: The split whose triples are the queries.
         queries: Number of queries, from the beginning of the split; all if not given.
@@ -59,7 +66,7 @@ def evaluate(
         memory: The most bytes of the device; half of the free ones if not given.
         part_size: The most candidates of a part, after which results are saved.
         check: Number of candidates that the reference proves as well.
-        rank_only: Skip candidates that cannot affect a rank.
+        rank_only: Skip candidates that cannot affect a rank, by the least model; for the compiled evaluator alone.
         faults: Faults to plant in the compiled evaluator.
         save: A folder for the finished parts, from which an interrupted evaluation resumes.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
@@ -90,8 +97,10 @@ def evaluate(
         policy=policy,
         limits=limits,
     )
-    pipeline = build_evaluator(
+    sides = build_evaluation_sides(
         run,
+        engine,
+        reference,
         mode=mode,
         device=device,
         precision=precision,
@@ -101,6 +110,7 @@ def evaluate(
         rank_only=rank_only,
         faults=faults,
     )
+    pipeline, expected = sides
     found = evaluate_run(
         run,
         pipeline,
@@ -111,7 +121,33 @@ def evaluate(
         warn=warn,
     )
     assert found is not None, "one process leads itself"
-    return report_evaluation(run, found, pipeline, num_checked=check, phase=phase)
+    return report_evaluation(run, found, pipeline, num_checked=check, reference=expected, phase=phase)
+
+
+def build_evaluation_sides(
+    run: Run, engine: EngineLike, reference: EngineLike, *, rank_only: bool, **options: Any
+) -> tuple[Pipeline, Pipeline | None]:
+    """Build the pipeline of the engine, and that of the reference unless it is kgverify's own.
+
+    options: as for `build_evaluator`
+
+    UserError for an engine that cannot be made, and for options that do not belong to it.
+    """
+    given = {name: options[name] for name in ("mode", "device", "precision", "slots", "faults")}
+    check_compiled_options(engine, reference, memory=options["memory"], **given)
+    if rank_only and (engine != COMPILED or reference not in (COMPILED, REFERENCE)):
+        raise UserError(
+            "skips candidates by the least model of kgverify's semantics, which a foreign engine may not have",
+            where="--rank-only",
+            fix="leave it out",
+        )
+    expected = None
+    if reference != REFERENCE:
+        faults = options["faults"] if engine != COMPILED else ()
+        expected = make_pipeline(reference, run, where="--reference", **given | {"faults": faults})
+    if engine == COMPILED:
+        return build_evaluator(run, rank_only=rank_only, **options), expected
+    return make_pipeline(engine, run), expected
 
 
 def build_evaluator(

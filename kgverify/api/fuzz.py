@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from kgverify.api.inputs import EngineLike, write_down
+from kgverify.api.inputs import EngineLike, write_down_sides
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import read_known
 from kgverify.testing.campaigns.result import CampaignResult, Watch
@@ -13,6 +13,7 @@ from kgverify.testing.campaigns.result import CampaignResult, Watch
 def fuzz(
     engine: EngineLike = "compiled",
     *,
+    reference: EngineLike = "reference",
     examples: int | None = None,
     seconds: float | None = None,
     corpus: str | Path = "fuzz-corpus",
@@ -27,14 +28,15 @@ def fuzz(
     today: date | None = None,
     watch: Watch = lambda tally: None,
 ) -> CampaignResult:
-    """Compare an engine with the reference on generated problems until a budget is spent.
+    """Compare an engine with a reference on generated problems until a budget is spent.
 
     Each kind of divergence is shrunk to a minimal problem once, and kept in the corpus as a reproducer for
     `kgverify.replay`. The next call replays the corpus first, and resumes where this one stopped.
 
     Args:
-        engine: The engine under test: `"compiled"`, `"module:name"`, or a class or function of
-            `(program, limits, policy)` at the top level of a module.
+        engine: The engine under test: `"compiled"`, `"reference"`, `"module:name"`, `"file.py:name"`, or a class or
+            function of `(program, limits, policy)` at the top level of a module.
+        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         examples: Number of problems; 2,000 if neither `examples` nor `seconds` is given.
         seconds: Seconds after which no further problems are tried.
         corpus: Folder of reproducers.
@@ -61,9 +63,11 @@ def fuzz(
         >>> result.is_passed, result.num_problems
         (True, 20)
     """
+    sides = write_down_sides(engine, reference, mode=mode, device=device, faults=faults)
     campaign = Campaign(
         corpus=Path(corpus),
-        engine=write_down(engine, mode=mode, device=device, faults=faults),
+        engine=sides.engine,
+        reference=sides.reference,
         lockstep=lockstep,
         seed=seed,
         examples=examples,

@@ -1,26 +1,36 @@
 """The arguments that the public functions share: a graph, the queries of a run, and an engine."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine
-from kgverify.errors import UserError, suggest
+from kgverify.errors import UserError
 from kgverify.faults.plant import compiled_pipeline_with_faults
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.runs.run import Pipeline, Run, load_policy, reference_pipeline
+from kgverify.ranking.corrupt import draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.fan_out import reference_over, with_reference_ranking
+from kgverify.runs.run import Pipeline, Run, load_policy
 from kgverify.testing.checking.engine_makers import (
     COMPILED,
+    EAGER,
     REFERENCE,
     EngineSpec,
-    adapt_engine,
+    MakePipeline,
+    Sides,
+    adapt_pipeline,
     as_maker,
     load_factory,
+    name_engine,
 )
+from kgverify.testing.checking.guard import explain
+from kgverify.testing.problems.merge import make_reference
 from kgverify.testing.problems.problem import GRAPH_SIZES
 
 if TYPE_CHECKING:
@@ -30,7 +40,7 @@ GraphLike: TypeAlias = str | Path | KnowledgeGraph
 """The name of a graph, its path, or the graph itself."""
 
 EngineLike: TypeAlias = str | Callable[..., Any] | Engine
-"""`compiled`, `reference`, `module:name`, an engine, or a class or function that makes one of (program, limits, policy)."""
+"""`compiled`, `reference`, `module:name`, `file.py:name`, an engine, or a class or function of (program, limits, policy)."""
 
 ALL: Final = "all"
 
@@ -76,10 +86,55 @@ def _count_corruptions(corruptions: int | str) -> int:
     )
 
 
+@contextmanager
+def make_sides(
+    engine: EngineLike,
+    reference: EngineLike,
+    run: Run,
+    *,
+    jobs: int = 1,
+    scheduler: str | None = None,
+    faults: str | Sequence[str] = (),
+    **options: Any,
+) -> Iterator[tuple[Pipeline, Pipeline]]:
+    """Provide the pipelines of the reference and of the engine under test, in this order, until the context ends.
+
+    jobs, scheduler: of kgverify's reference prover
+    faults:          planted in the engine under test if it is compiled, else in the reference
+    options:         of the compiled evaluator; see `make_pipeline`
+
+    UserError for an engine that cannot be made, and for options of an evaluator that is on neither side.
+    """
+    check_compiled_options(engine, reference, faults=faults, **options)
+    in_engine = faults if engine == COMPILED else ()
+    actual = make_pipeline(engine, run, faults=in_engine, **options)
+    with _make_reference_side(reference, run, jobs, scheduler, () if in_engine else faults, options) as expected:
+        yield expected, actual
+
+
+@contextmanager
+def _make_reference_side(
+    reference: EngineLike,
+    run: Run,
+    jobs: int,
+    scheduler: str | None,
+    faults: str | Sequence[str],
+    options: dict[str, Any],
+) -> Iterator[Pipeline]:
+    is_plain = reference == REFERENCE
+    check_reference_workers(jobs, scheduler, why_none="" if is_plain else f"{_name(reference)} proves in this process")
+    if is_plain:
+        with reference_over(run, jobs=jobs, scheduler=scheduler) as expected:
+            yield expected
+    else:
+        yield make_pipeline(reference, run, where="--reference", faults=faults, **options)
+
+
 def make_pipeline(
     engine: EngineLike,
     run: Run,
     *,
+    where: str = "--engine",
     mode: str = "auto",
     device: str = "auto",
     precision: str = "float32",
@@ -87,30 +142,73 @@ def make_pipeline(
     faults: str | Sequence[str] = (),
     layout: "Layout | None" = None,
 ) -> Pipeline:
-    """Return the engine under test with the corruptions and ranks of its maker. UserError for what is not an engine."""
+    """Return an engine with the corruptions and ranks of its maker. UserError for what is not an engine.
+
+    The options are those of the compiled evaluator, and mean nothing to others.
+    """
     if engine == COMPILED:
         return compiled_pipeline_with_faults(
             run, list_faults(faults), mode=mode, device=device, slots=slots, precision=precision, layout=layout
         )
-    if faults:
-        raise UserError(
-            "faults are planted in the compiled evaluator alone", where="--fault", fix="use the engine `compiled`"
-        )
-    if isinstance(engine, str) and ":" not in engine and engine != REFERENCE:
-        known = (COMPILED, REFERENCE)
-        raise UserError(
-            f"unknown engine {engine!r}",
-            where="--engine",
-            fix=suggest(engine, known) or f"choose {' or '.join(known)}, or name your own as module:name",
-        )
     if engine == REFERENCE:
-        return reference_pipeline(run)
-    if isinstance(engine, str):
-        engine = load_factory(engine, "--engine")
-    if not isinstance(engine, type) and callable(getattr(engine, "prove", None)):
-        made = adapt_engine(engine)
-        return as_maker(lambda program, limits, policy: made)(run, GRAPH_SIZES)
-    return as_maker(engine)(run, GRAPH_SIZES)  # type: ignore[arg-type]
+        return make_reference(run, GRAPH_SIZES)
+    title = f"{where} {_name(engine)}"
+    found = load_factory(engine, where) if isinstance(engine, str) else engine
+    if not isinstance(found, type) and callable(getattr(found, "prove", None)):
+        # An engine that is made already.
+        make = _make_always(adapt_pipeline(found))
+    else:
+        make = as_maker(found, title)  # type: ignore[arg-type]  # UserError for what cannot be called
+    pipeline = explain(make, title)(run, GRAPH_SIZES)
+    if where == "--reference" and pipeline.draw is draw_candidates and pipeline.rank is rank_candidates:
+        # Both sides would share these functions: the expected side takes the second implementation of both.
+        return with_reference_ranking(pipeline.engine)
+    return pipeline
+
+
+def _make_always(pipeline: Pipeline) -> MakePipeline:
+    return lambda run, sizes: pipeline
+
+
+def check_compiled_options(*engines: EngineLike | None, **options: Any) -> None:
+    """Raise UserError for an option of the compiled evaluator if it is not among the engines.
+
+    options: mode, device, precision, slots and faults, as given; their defaults mean nothing
+    """
+    if COMPILED in engines:
+        return
+    for name, value in options.items():
+        if value not in _DEFAULTS[name]:
+            names = " and ".join(dict.fromkeys(_name(each) for each in engines if each is not None))
+            what = "faults are planted in the compiled evaluator alone"
+            raise UserError(
+                what if name == "faults" else f"is an option of the compiled evaluator, which does not run: {names}",
+                where="--fault" if name == "faults" else f"--{name}",
+                fix="leave it out, or use --engine compiled",
+            )
+
+
+_DEFAULTS: Final[dict[str, tuple[Any, ...]]] = {
+    "mode": (None, "auto"),
+    "device": (None, "auto"),
+    "precision": (None, "float32"),
+    "slots": (None,),
+    "memory": (None,),
+    "faults": ((), [], None, ""),
+}
+"""The values of options that were not given."""
+
+
+def _name(engine: EngineLike) -> str:
+    return name_engine(engine)  # type: ignore[arg-type]
+
+
+def name_again(engine: EngineLike) -> str:
+    """Return the name by which an engine can be made again; empty if it has none."""
+    try:
+        return write_down(engine).name
+    except UserError:
+        return ""
 
 
 def list_faults(faults: str | Sequence[str]) -> tuple[str, ...]:
@@ -150,23 +248,48 @@ def check_score_error(score_error: float | None) -> float | None:
     return score_error
 
 
-def write_down(engine: EngineLike, *, mode: str, device: str, faults: str | Sequence[str]) -> EngineSpec:
+def write_down(
+    engine: EngineLike,
+    *,
+    mode: str = EAGER.mode,
+    device: str = EAGER.device,
+    faults: str | Sequence[str] = (),
+    where: str = "--engine",
+) -> EngineSpec:
     """Return the engine as text, by which other processes and reproducers make it again.
 
     UserError for an engine that cannot be imported by its name.
     """
-    if faults and engine != COMPILED:
-        raise UserError("faults are planted in the compiled evaluator", where="--fault", fix="leave out --engine")
     if engine == COMPILED:
         return EngineSpec(COMPILED, mode, device, list_faults(faults))
     if isinstance(engine, str):
         return EngineSpec(engine)
     module, path = getattr(engine, "__module__", ""), getattr(engine, "__qualname__", "")
     name = f"{module}:{path}"
-    if not path or "<" in path or load_factory(name, "engine") is not engine:
+    if not path or "<" in path or not _is_importable(name, engine):
         raise UserError(
             "expected an engine that can be imported by its name",
-            where="engine",
+            where=where,
             fix="define the class or function at the top level of a module",
         )
     return EngineSpec(name)
+
+
+def _is_importable(name: str, engine: EngineLike) -> bool:
+    try:
+        return load_factory(name, "engine") is engine
+    except UserError:
+        return False
+
+
+def write_down_sides(
+    engine: EngineLike, reference: EngineLike, *, mode: str, device: str, faults: str | Sequence[str]
+) -> Sides:
+    """Return both engines as text. UserError as for `write_down`, and for options of an evaluator on neither side."""
+    changed = {name: value for name, value in (("mode", mode), ("device", device)) if value not in EAGER}
+    check_compiled_options(engine, reference, faults=faults, **changed)
+    in_engine = faults if engine == COMPILED else ()
+    return Sides(
+        write_down(engine, mode=mode, device=device, faults=in_engine),
+        write_down(reference, mode=mode, device=device, faults=() if in_engine else faults, where="--reference"),
+    )

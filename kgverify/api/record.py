@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from kgverify.api.inputs import EngineLike, GraphLike, check_reference_workers, make_pipeline, make_run
+from kgverify.api.inputs import (
+    EngineLike,
+    GraphLike,
+    check_compiled_options,
+    check_reference_workers,
+    make_pipeline,
+    make_run,
+)
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
@@ -19,8 +26,9 @@ from kgverify.verification.record import record as record_run
 def record(
     graph: GraphLike,
     path: str | Path,
-    engine: EngineLike = "compiled",
+    engine: EngineLike | None = None,
     *,
+    reference: EngineLike | None = None,
     rules: str | Path | None = None,
     split: str = "test",
     queries: int = 20,
@@ -49,7 +57,9 @@ def record(
     Args:
         graph: The name of a graph, its path, or a `KnowledgeGraph`; see `kgverify.verify`.
         path: The trace: a file, or a folder of shards if it is large.
-        engine: The engine to record; see `kgverify.verify`.
+        engine: The engine to record, as for `kgverify.verify`; the compiled evaluator if neither is given.
+        reference: The engine to record, as the reference of a later comparison: a foreign one gets the second
+            implementation of corruptions and ranks. Give either `engine` or `reference`.
         rules: A file of rules that replaces those of the graph.
         split: The split whose triples are the queries.
         queries: Number of queries, from the beginning of the split.
@@ -62,8 +72,8 @@ def record(
         precision: Precision of the compiled evaluator's policy.
         slots: Derivations that the compiled evaluator proves at the same time.
         faults: Faults to plant in the compiled evaluator.
-        jobs: Processes in which the reference proves.
-        scheduler: Address of a dask scheduler whose workers prove for the reference.
+        jobs: Processes in which kgverify's reference prover proves.
+        scheduler: Address of a dask scheduler whose workers prove for kgverify's reference prover.
         level: What is kept of each step: `"digests"`, `"compact"` (clauses and scores), `"steps"`, or `"deep"` (also what
             each stage gave).
         archive: Compress the file as far as HDF5's filters can.
@@ -87,14 +97,15 @@ def record(
     path, kept = Path(path), parse_level(level, "--level")
     if path.exists() and not (overwrite or resume):
         raise UserError("exists already", where=str(path), fix="choose another path, or overwrite it with --force")
+    if engine is not None and reference is not None:
+        raise UserError("records one engine, and two are given", where="--reference", fix="leave one of them out")
+    where = "--engine" if reference is None else "--reference"
+    engine = engine or reference or COMPILED
     is_reference = engine == REFERENCE
     check_reference_workers(
         jobs, scheduler, why_none="" if is_reference else "the engine under test proves in this process"
     )
-    if faults and engine != COMPILED:
-        raise UserError(
-            "faults are planted in the compiled evaluator alone", where="--fault", fix="use --engine compiled"
-        )
+    check_compiled_options(engine, mode=mode, device=device, precision=precision, slots=slots, faults=faults)
     run = make_run(
         graph,
         rules=rules,
@@ -113,7 +124,15 @@ def record(
         if is_reference
         else nullcontext(
             make_pipeline(
-                engine, run, mode=mode, device=device, precision=precision, slots=slots, faults=faults, layout=layout
+                engine,
+                run,
+                where=where,
+                mode=mode,
+                device=device,
+                precision=precision,
+                slots=slots,
+                faults=faults,
+                layout=layout,
             )
         )
     ) as pipeline:

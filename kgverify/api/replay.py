@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kgverify.api.inputs import EngineLike, list_faults
+from kgverify.api.inputs import EngineLike, check_compiled_options, list_faults
 from kgverify.laws.replay import Replay
 from kgverify.laws.replay import replay as replay_reproducer
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, as_maker, find_maker
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, Factory, find_maker, name_engine
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer
 
@@ -15,6 +15,7 @@ def replay(
     reproducer: str | Path | Reproducer,
     engine: EngineLike | None = None,
     *,
+    reference: EngineLike | None = None,
     faults: str | Sequence[str] = (),
     mode: str | None = None,
     device: str | None = None,
@@ -23,8 +24,9 @@ def replay(
 
     Args:
         reproducer: A file that `kgverify.shrink`, `kgverify.fuzz` or the pytest plugin wrote, or a reproducer.
-        engine: The engine to run instead of the reproducer's: `"compiled"`, `"module:name"`, or a class or function of
-            `(program, limits, policy)`.
+        engine: The engine to run instead of the reproducer's: `"compiled"`, `"reference"`, `"module:name"`,
+            `"file.py:name"`, or a class or function of `(program, limits, policy)`.
+        reference: The engine to compare with instead of the reproducer's, given in the same way.
         faults: Faults to plant in the compiled evaluator instead of the reproducer's.
         mode: Mode of the compiled evaluator, instead of the reproducer's.
         device: Device of the compiled evaluator, instead of the reproducer's.
@@ -44,13 +46,30 @@ def replay(
         'AGREE'
     """
     where = "--fault" if faults else "--engine"
+    where_reference = "--reference"
     if not isinstance(reproducer, Reproducer):
         where = where if faults or engine is not None else f"{reproducer}: engine"
+        where_reference = where_reference if reference is not None else f"{reproducer}: reference"
         reproducer = read_reproducer(Path(reproducer))
-    if engine is not None and not isinstance(engine, str):
-        return replay_reproducer(reproducer, as_maker(engine))  # type: ignore[arg-type]
-    spec = reproducer.engine if engine is None else EAGER._replace(name=engine)
+    if faults and engine is None:
+        engine = COMPILED
+    spec = reproducer.engine if engine is None else engine
+    expected = reproducer.reference if reference is None else reference
+    given = {"mode": mode, "device": device, "faults": list_faults(faults)}
+    check_compiled_options(*(each.name if isinstance(each, EngineSpec) else each for each in (spec, expected)), **given)
+    sides = [_choose(each, mode, device) for each in (spec, expected)]
     if faults:
-        spec = EngineSpec(COMPILED, EAGER.mode, EAGER.device, list_faults(faults))
-    spec = spec._replace(mode=mode or spec.mode, device=device or spec.device)
-    return replay_reproducer(reproducer.with_engine(spec), find_maker(spec, where))
+        sides[0 if engine == COMPILED else 1] = EngineSpec(
+            COMPILED, mode or EAGER.mode, device or EAGER.device, list_faults(faults)
+        )
+    makers = find_maker(sides[0], where), find_maker(sides[1], where_reference)
+    written = [each if isinstance(each, EngineSpec) else EngineSpec(name_engine(each)) for each in sides]
+    return replay_reproducer(reproducer.with_engine(*written), *makers)
+
+
+def _choose(engine: EngineSpec | EngineLike, mode: str | None, device: str | None) -> EngineSpec | Factory:
+    """Return an engine with the mode and the device given."""
+    spec = EAGER._replace(name=engine) if isinstance(engine, str) else engine
+    if isinstance(spec, EngineSpec):
+        return spec._replace(mode=mode or spec.mode, device=device or spec.device)
+    return spec  # type: ignore[return-value]

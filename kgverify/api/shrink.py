@@ -20,6 +20,7 @@ def shrink(
     graph: GraphLike | None = None,
     rules: str | Path | None = None,
     engine: EngineLike | None = None,
+    reference: EngineLike | None = None,
     max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
     progress: Progress | None = None,
@@ -31,8 +32,10 @@ def shrink(
         divergence: The number of the divergence in the report, from 1.
         graph: The graph of the run, if it cannot be loaded by the name that the report gives.
         rules: A file of rules that replaces those of the graph.
-        engine: The engine under test, if it is not the compiled evaluator: `"module:name"`, or a class or function of
-            `(program, limits, policy)` at the top level of a module.
+        engine: The engine under test, if it is not that of the run or cannot be made again by its name: `"compiled"`,
+            `"module:name"`, `"file.py:name"`, or a class or function of `(program, limits, policy)` at the top level of
+            a module.
+        reference: The engine to compare with, if it is not that of the run, given in the same way.
         max_calls: The most runs of the engine.
         seconds: The most seconds.
         progress: A function that is called with the name of each pass, the problem, and the number of runs.
@@ -54,7 +57,8 @@ def shrink(
         'DIVERGE'
     """
     found = _with_traces(run) if isinstance(run, Report) else read_run(Path(run))
-    spec = None if engine is None else write_down(engine, mode="eager", device="cpu", faults=())
+    spec = None if engine is None else write_down(engine)
+    expected = None if reference is None else write_down(reference, where="--reference")
     try:
         if graph is None:
             graph = load_run_graph(found.report)
@@ -63,7 +67,14 @@ def shrink(
     except UserError as error:
         raise UserError(error.message, where=error.where, fix=f"{error.fix}; or give --graph") from None
     return shrink_run(
-        found, divergence, engine=spec, graph=graph, max_calls=max_calls, seconds=seconds, progress=progress
+        found,
+        divergence,
+        engine=spec,
+        reference=expected,
+        graph=graph,
+        max_calls=max_calls,
+        seconds=seconds,
+        progress=progress,
     )
 
 

@@ -1,21 +1,22 @@
 """`kgverify.verify`: the main job."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from kgverify.api.inputs import (
     EngineLike,
     GraphLike,
-    check_reference_workers,
     check_score_error,
-    make_pipeline,
     make_run,
+    make_sides,
+    name_again,
 )
+from kgverify.comparison.modulo.policy import parse_modulo
 from kgverify.engines.policy import Policy
 from kgverify.program.limits import Limits
+from kgverify.report.content import EngineNames
 from kgverify.report.report import Report
-from kgverify.runs.fan_out import reference_over
 from kgverify.runs.output_folder import check_output_folder
 from kgverify.runs.progress import Phase, silent_phase
 from kgverify.verification.save import save_verification
@@ -27,6 +28,7 @@ def verify(
     graph: GraphLike,
     engine: EngineLike = "compiled",
     *,
+    reference: EngineLike = "reference",
     rules: str | Path | None = None,
     split: str = "test",
     queries: int = 20,
@@ -42,6 +44,7 @@ def verify(
     lockstep: bool = False,
     determinism: bool = True,
     score_error: float | None = None,
+    modulo: str | Collection[str] | None = None,
     fresh_cache: bool = False,
     jobs: int = 1,
     scheduler: str | None = None,
@@ -49,7 +52,7 @@ def verify(
     command: str = "",
     phase: Phase = silent_phase,
 ) -> Report:
-    """Compare an engine with the reference prover, step by step.
+    """Compare an engine with a reference, step by step.
 
     Both engines prove the queries of a graph and their corruptions, and record every step. The first step of each
     candidate that differs is replayed stage by stage, and the report names the stage at fault.
@@ -57,8 +60,11 @@ def verify(
     Args:
         graph: The name of an embedded graph (`"countries"`), a name under `$KGVERIFY_DATA`, `"random:SEED"`, the path of
             a folder or file, or a `KnowledgeGraph`.
-        engine: The engine under test: `"compiled"`, `"reference"`, `"module:name"`, an engine, or a class or function
-            that makes one of `(program, limits, policy)`. See `kgverify.Engine` and `kgverify.engine_of`.
+        engine: The engine under test: `"compiled"`, `"reference"`, `"module:name"`, `"file.py:name"`, an engine, or a
+            class or function that makes one of `(program, limits, policy)`. See `kgverify.Engine` and
+            `kgverify.engine_of`. An engine may bring its own corruptions and ranks as methods `draw(graph, split, queries,
+            num_corruptions, seed)` and `rank(candidates, triples, tolerance)`.
+        reference: The engine to compare with, given in the same way; kgverify's reference prover if not given.
         rules: A file of rules that replaces those of the graph.
         split: The split whose triples are the queries: `"train"`, `"valid"` or `"test"`.
         queries: Number of queries, from the beginning of the split.
@@ -71,13 +77,17 @@ def verify(
         device: Device of the compiled evaluator: `"auto"`, `"cpu"` or `"cuda"`.
         precision: Precision of the compiled evaluator's policy, such as `"float32"`; others need CUDA.
         slots: Derivations that the compiled evaluator proves at the same time.
-        faults: Faults to plant in the compiled evaluator; `kgverify faults list` lists them.
+        faults: Faults to plant in the compiled evaluator; `kgverify faults list` lists them. They are planted in the
+            engine under test, or in the reference if only that is compiled.
         lockstep: Start every step from the expected goal, so that independent faults are listed one by one.
         determinism: Run each engine twice. An engine that does not repeat itself makes the verdict INCONCLUSIVE.
         score_error: An error of the engine's scores to accept, in nats, instead of the judge's bound.
+        modulo: The kinds of differences that are benign, as in `"names,order"`: `"names"` of variables, the `"order"` of the
+            resolvents of a step, `"duplicates"` of a resolvent. They are counted apart, and the comparison goes on. `"none"`
+            for no kind; if not given, names are benign where an engine numbers variables its own way.
         fresh_cache: Compile into empty caches, which are deleted afterwards.
-        jobs: Processes in which the reference proves.
-        scheduler: Address of a dask scheduler whose workers prove for the reference.
+        jobs: Processes in which kgverify's reference prover proves.
+        scheduler: Address of a dask scheduler whose workers prove for kgverify's reference prover.
         save: A folder for both traces and the report, for `kgverify show` and `kgverify report`.
         command: The command line that the report names as its origin.
         phase: A function of a title and a total that returns a context, which is called with the progress made.
@@ -87,7 +97,7 @@ def verify(
         `.to_json(path)`. `print(report)` prints it.
 
     Raises:
-        UserError: If an argument is wrong, a file cannot be read, or the device is not available.
+        UserError: If an argument is wrong, a file cannot be read, the device is not available, or an engine fails.
 
     Example:
         >>> import kgverify as kv
@@ -98,8 +108,8 @@ def verify(
         >>> faulty.verdict.value, faulty.first_divergence.stage
         ('DIVERGE', 'match_facts')
     """
-    check_reference_workers(jobs, scheduler)
     check_score_error(score_error)
+    benign = parse_modulo(modulo)
     if save is not None:
         check_output_folder(Path(save))
     run = make_run(
@@ -113,8 +123,19 @@ def verify(
         limits=limits,
     )
     with _empty_caches() if fresh_cache else nullcontext():
-        actual = make_pipeline(engine, run, mode=mode, device=device, precision=precision, slots=slots, faults=faults)
-        with reference_over(run, jobs=jobs, scheduler=scheduler) as expected:
+        sides = make_sides(
+            engine,
+            reference,
+            run,
+            jobs=jobs,
+            scheduler=scheduler,
+            mode=mode,
+            device=device,
+            precision=precision,
+            slots=slots,
+            faults=faults,
+        )
+        with sides as (expected, actual):
             found = verify_pipelines(
                 run,
                 expected,
@@ -122,9 +143,11 @@ def verify(
                 lockstep=lockstep,
                 check_determinism=determinism,
                 score_error=score_error,
+                modulo=benign,
                 phase=phase,
             )
-    report = found.report.with_traces(found, command=command)
+    engines = EngineNames(name_again(reference), name_again(engine))
+    report = found.report.with_traces(found, command=command, engines=engines)
     if save is not None:
         save_verification(Verification(report, found.expected, found.actual, found.stepped), Path(save))
     return report

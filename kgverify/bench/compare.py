@@ -19,6 +19,7 @@ ASPECTS: Final = {
     "limits": ("work.limits",),
     "precision": ("work.precision", "environment.matmul_precision", "environment.tf32"),
     "faults": ("work.faults",),
+    "engines": ("work.reference", "work.engine"),
     "machine": (
         "environment.device",
         "environment.device_name",

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ from kgverify.trace.model.columns import Candidates, CandidateSet
 
 REFERENCE: Final = "reference"
 EAGER: Final = "eager"
+ENGINE: Final = "engine"
+"""The row of an engine that is not the compiled evaluator."""
 
 NO_GRAPHS: Final = "on a CPU it is `default` but for its search for faster products; name it in --modes to see it"
 """The reason to leave out `reduce-overhead` and `max-autotune` on a CPU unless they are named."""
@@ -55,14 +57,37 @@ Build: TypeAlias = Callable[[str, Layout], Engine]
 """(mode, layout) -> the evaluator. UserError with the reason where the mode is unavailable here."""
 
 
-def measure_modes(run: Run, plan: Plan, build: Build | None = None, phase: Phase = silent_phase) -> BenchResult:
+class Rivals(NamedTuple):
+    """The engines to measure, if they are not the reference prover and the compiled evaluator in each mode.
+
+    reference, engine:            their names, by which the user gave them; no engine for the modes of the evaluator
+    make_reference, make_engine:  make them
+    """
+
+    reference: str
+    make_reference: Callable[[], Engine]
+    engine: str = ""
+    make_engine: Callable[[], Engine] | None = None
+
+
+def measure_modes(
+    run: Run,
+    plan: Plan,
+    build: Build | None = None,
+    phase: Phase = silent_phase,
+    rivals: Rivals | None = None,
+) -> BenchResult:
     """Measure the reference and every mode; unavailable modes are in the result with the reason.
 
-    build: makes the evaluator in a mode, instead of the usual one, such as one with a fault.
+    build:  makes the evaluator in a mode, instead of the usual one, such as one with a fault
+    rivals: other engines that are measured in the same way
+
     Ctrl-C ends the benchmark early with an incomplete result. UserError for an unknown mode, device or precision, and where
     there is nothing to prove.
     """
-    return _Bench(run, plan, build, phase).measure()
+    if rivals is None:
+        rivals = Rivals(REFERENCE, lambda: reference_pipeline(run).engine)
+    return _Bench(run, plan, build, phase, rivals).measure()
 
 
 def check_modes(modes: Sequence[str]) -> tuple[str, ...]:
@@ -92,8 +117,8 @@ def choose_bench_layout(run: Run, device: torch.device, slots: int, num_candidat
 class _Bench:
     """A running benchmark."""
 
-    def __init__(self, run: Run, plan: Plan, build: Build | None, phase: Phase) -> None:
-        self._run, self._plan, self._phase = run, plan, phase
+    def __init__(self, run: Run, plan: Plan, build: Build | None, phase: Phase, rivals: Rivals) -> None:
+        self._run, self._plan, self._phase, self._rivals = run, plan, phase, rivals
         self._device = resolve_device(plan.device)
         self._modes = MODES if plan.modes is None else check_modes(plan.modes)
         check_policy(run.policy, run.graph.program, run.limits)
@@ -114,7 +139,7 @@ class _Bench:
     def measure(self) -> BenchResult:
         """Measure everything, until an interruption."""
         measurements: list[Measurement] = []
-        names = [REFERENCE, *self._modes]
+        names = [REFERENCE, *([ENGINE] if self._rivals.make_engine is not None else self._modes)]
         is_complete = True
         with warnings.catch_warnings(), on_device(self._device, has_products=True):
             # Even where warnings are errors, those of torch are not an error of a mode.
@@ -144,6 +169,8 @@ class _Bench:
                 slots=self._layout.slots,
                 precision=self._plan.precision,
                 faults=self._plan.faults,
+                reference=self._rivals.reference,
+                engine=self._rivals.engine,
             ),
             environment=environment,
             unit="candidate",
@@ -155,6 +182,8 @@ class _Bench:
         try:
             if watch.found.name == REFERENCE:
                 return self._measure_reference(watch)
+            if watch.found.name == ENGINE and self._rivals.make_engine is not None:
+                return self._measure_engine(watch, self._rivals.make_engine)
             if self._device.type == "cpu" and watch.found.name not in (EAGER, "default"):
                 if watch.found.name == FUSED:
                     return watch.close(State.ABSENT, NO_KERNELS)
@@ -166,6 +195,9 @@ class _Bench:
         except WrongResult as error:
             return watch.close(State.WRONG, str(error))
         except UserError as error:
+            if watch.found.name in (REFERENCE, ENGINE) and (self._rivals.engine or self._rivals.reference != REFERENCE):
+                # Not a mode that is unavailable here, but a mistake of the user's engine.
+                raise
             return watch.close(State.ABSENT, error.message)
         except Exception as error:
             return watch.close(State.FAILED, describe_failure(error))
@@ -175,7 +207,7 @@ class _Bench:
         some = self._candidates.take(rows)
         watch.found.num_units = len(rows)
         memory = MemoryGauge(torch.device("cpu"))
-        engine = watch.time_build(lambda: reference_pipeline(self._run).engine)
+        engine = watch.time_build(self._rivals.make_reference)
 
         def check(ends: Candidates) -> list[Agreement]:
             if REFERENCE not in self._expected:
@@ -194,6 +226,25 @@ class _Bench:
             watch.time_warm_up(prove, check, progress)
             self._time_steady(watch, prove, check, memory, progress)
         watch.found.unmeasured["launches"] = "the reference launches nothing"
+        return watch.close(State.TIMED)
+
+    def _measure_engine(self, watch: Stopwatch, make: Callable[[], Engine]) -> Measurement:
+        memory = MemoryGauge(torch.device("cpu"))
+        engine = watch.time_build(make)
+
+        def check(ends: Candidates) -> list[Agreement]:
+            return [each.compare(ends, engine.info.score_error) for each in self._expected.values()]
+
+        def prove() -> Candidates:
+            return engine.prove(self._candidates).candidates
+
+        watch.found.compile_seconds = 0.0
+        with self._phase(self._rivals.engine, self._num_calls) as progress:
+            watch.time_warm_up(prove, check, progress)
+            if not watch.found.agreements:
+                return watch.close(State.UNDECIDED, "there is nothing to compare it with")
+            self._time_steady(watch, prove, check, memory, progress)
+        watch.found.unmeasured["launches"] = "a foreign engine is not profiled"
         return watch.close(State.TIMED)
 
     def _measure_mode(self, watch: Stopwatch) -> Measurement:

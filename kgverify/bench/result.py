@@ -117,7 +117,10 @@ class Measurement(msgspec.Struct, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured work. kind: `modes` or `strategies`. num_queries: requested; num_candidates: the resulting number."""
+    """The measured work. kind: `modes` or `strategies`. num_queries: requested; num_candidates: the resulting number.
+
+    reference, engine: as the user gave them; no engine stands for the compiled evaluator
+    """
 
     kind: str
     size: str
@@ -135,6 +138,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     steps: int = 0
     faults: tuple[str, ...] = ()
+    reference: str = "reference"
+    engine: str = ""
 
     def describe_amount(self) -> str:
         """Describe the number of candidates and slots."""

@@ -70,6 +70,8 @@ def _head(result: BenchResult) -> Iterator[str]:
         f"  graph {work.graph}, at most {work.num_queries:,} queries of {work.split}, {corruptions} corruptions,"
         f" seed {work.seed}, policy {work.policy}, {work.precision}{faults}"
     )
+    if work.engine or work.reference != "reference":
+        yield f"  reference: {work.reference}; engine: {work.engine or 'compiled'}"
     triton = f", Triton {machine.triton}" if machine.triton and machine.device == "cuda" else ""
     yield (
         f"  {machine.device_name} ({machine.device}), {machine.num_cpus} CPUs, {machine.threads} threads,"

@@ -35,6 +35,20 @@ MaxDepth = Annotated[int, typer.Option(help="Maximum steps of a derivation.")]
 MaxAtoms = Annotated[int, typer.Option(help="Maximum atoms of a resolvent.")]
 MaxResolvents = Annotated[int, typer.Option(help="Maximum resolvents of a step.")]
 ExcludeQuery = Annotated[bool, typer.Option(help="Do not use the query as a fact in its own derivation.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE",
+        help="The engine under test: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.",
+    ),
+]
+Reference = Annotated[
+    str,
+    typer.Option(
+        metavar="ENGINE",
+        help="The engine to compare with: reference, compiled, or your own as MODULE:NAME or FILE.py:NAME.",
+    ),
+]
 Device = Annotated[str, typer.Option(help="Device of the compiled evaluator: auto, cpu or cuda.")]
 Mode = Annotated[
     str,
@@ -47,10 +61,10 @@ Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled e
 Faults = Annotated[
     list[str] | None, typer.Option("--fault", help="Plant a fault in the compiled evaluator, e.g. fact-cap.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes in which the reference proves.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes in which kgverify's reference prover proves.")]
 Scheduler = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove for the reference."),
+    typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove for kgverify's reference prover."),
 ]
 JsonPath = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for standard output.")

@@ -1,15 +1,28 @@
 """The comparison of a block: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
-from kgverify.comparison.locate import Difference, is_close, level_of_step, locate_difference
-from kgverify.comparison.result import DIGEST, Divergence, Level, NearTie
+from kgverify.comparison.locate import (
+    Difference,
+    canonical,
+    is_close,
+    level_of_step,
+    locate_difference,
+    render_choice,
+)
+from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
+from kgverify.comparison.modulo.normalise import normalise_steps
+from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
+from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
+from kgverify.comparison.source import NUM_STEPS
 from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
@@ -34,6 +47,7 @@ class BlockComparer:
     num_steps, num_resolvents:  what was compared
     has_other_bits:             whether scores that agree differ in bits, if nothing diverges
     views:                      both steps of each step that differs, by (candidate, step)
+    benign:                     the steps that are equal only up to what was declared
     """
 
     def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
@@ -41,6 +55,8 @@ class BlockComparer:
         self.lockstep = lockstep
         self.names = pair.names
         self.readers = StepReader(pair.expected.columns), StepReader(pair.actual.columns)
+        self._raw_readers = StepReader(pair.raw[0].columns), StepReader(pair.raw[1].columns)
+        self._alike: dict[str, NDArray[np.bool_]] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         has_scores = "resolvents.score" in pair.full[0].fields
         self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
@@ -48,10 +64,24 @@ class BlockComparer:
         found, near_ties, is_compared = self._collect(pairs, self._find_differing(pairs))
         self.divergences = sorted(found, key=lambda each: (each.candidate, each.step))
         self.near_ties = near_ties
+        self.benign = list(self._find_benign(pairs, is_compared)) if pair.modulo else []
         rows = pairs.expected[is_compared], pairs.actual[is_compared]
         self.num_steps = len(rows[0])
-        self.num_resolvents = int(pair.expected.columns.steps.num_resolvents[rows[0]].sum())
+        self.num_resolvents = int(pair.raw[0].columns.steps.num_resolvents[rows[0]].sum())
         self.has_other_bits = not found and self._bits_differ(*rows)
+
+    @cached_property
+    def _lost_sums(self) -> frozenset[int]:
+        """The candidates whose sums count repeated resolvents that, without scores, cannot be taken out."""
+        lost: set[int] = set()
+        if DUPLICATES not in self.pair.modulo or self.pair.by_digest:
+            return frozenset()
+        for full, raw in zip(self.pair.full, self.pair.raw, strict=True):
+            if "resolvents.score" not in full.fields:
+                is_shorter = full.columns.steps.num_resolvents != raw.columns.steps.num_resolvents
+                owner = np.repeat(np.arange(len(full.columns.candidates.query)), full.columns.candidates.num_steps)
+                lost.update(owner[is_shorter].tolist())
+        return frozenset(lost)
 
     def _pair_steps(self) -> StepPairs:
         counts = [trace.columns.candidates.num_steps for trace in (self.pair.expected, self.pair.actual)]
@@ -63,24 +93,70 @@ class BlockComparer:
 
     def _find_differing(self, pairs: StepPairs) -> NDArray[np.bool_]:
         """Return which pairs of steps differ in any field, scores by tolerance."""
-        expected, actual = self.pair.expected, self.pair.actual
-        differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
-        if "steps.num_resolvents" not in expected.fields & actual.fields:
-            return differs
-        if self.pair.not_compared:
-            differs |= _find_differing_columns(expected.columns, actual.columns, pairs)
-        same = np.flatnonzero(~differs)
-        e, a = expected.columns, actual.columns
-        rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
-        rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[same])
-        counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
-        r, s = e.resolvents, a.resolvents
-        wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
-        score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
-        with np.errstate(invalid="ignore"):  # infinity less infinity
-            wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= self.pair.score_tolerance))
-        differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
+        pair = self.pair
+        differs = find_differing(pair.expected, pair.actual, pairs, pair.not_compared, pair.score_tolerance)
+        if pair.by_digest and pair.modulo:
+            for kind, name in ((ORDER, "multiset"), (NAMES, "renaming")):
+                words = [getattr(t.digests, name)[own] for t, own in zip(pair.raw, pairs[:2], strict=True)]
+                is_alike = (words[0] == words[1]) & (words[0] != 0)
+                if kind in pair.modulo:
+                    self._alike[kind] = is_alike & differs
+                    differs &= ~is_alike
         return differs
+
+    def _find_benign(self, pairs: StepPairs, is_compared: NDArray[np.bool_]) -> Iterator[BenignSteps]:
+        """Yield the steps, kind by kind, that agree and that differ as recorded."""
+        pair = self.pair
+        decisive: list[Divergence | NearTie] = [*self.divergences, *self.near_ties]
+        at = np.flatnonzero(is_compared & ~self._is_decisive(pairs, decisive))
+        if pair.by_digest:
+            found = [(kind, np.flatnonzero(is_alike & is_compared)) for kind, is_alike in self._alike.items()]
+        else:
+            own = StepPairs(*(rows[at] for rows in pairs))
+            at = at[find_differing(*pair.raw, own, pair.not_compared, pair.score_tolerance)]
+            rows = pairs.expected[at], pairs.actual[at]
+            found = [(kind, at[of]) for kind, of in find_kinds(pair.raw, rows, pair.modulo, pair.not_compared)]
+        for kind, of in found:
+            if len(of):
+                row, other = int(pairs.expected[of[0]]), int(pairs.actual[of[0]])
+                yield BenignSteps(kind, pairs.candidate[of], self._describe_benign(kind, row, other, pairs, int(of[0])))
+
+    def _is_decisive(self, pairs: StepPairs, decisive: list[Divergence | NearTie]) -> NDArray[np.bool_]:
+        """Return which pairs of steps are those of a divergence or near-tie."""
+        last = np.full(len(self.pair.expected.columns.candidates.query), -1)
+        for each in decisive:
+            if each.step >= 0:
+                last[each.candidate] = 0 if self.lockstep else each.step
+        first = np.array(self.readers[0].first_step)
+        is_decisive: NDArray[np.bool_] = pairs.expected - first[pairs.candidate] == last[pairs.candidate]
+        return is_decisive
+
+    def _describe_benign(self, kind: str, row: int, other: int, pairs: StepPairs, at: int) -> Benign:
+        """Describe one difference of a kind, without those of other kinds in the same step."""
+        candidate = int(pairs.candidate[at])
+        step = row - self.readers[0].first_step[candidate]
+        if self.lockstep:
+            step = int(self.pair.expected.columns.steps.depth[row])
+        views = []
+        for trace, own in zip(self.pair.raw, (row, other), strict=True):
+            columns = select_steps(trace.columns, np.array([own]))
+            if not self.pair.by_digest:
+                columns = normalise_steps(columns, self.pair.modulo - {kind}, self.pair.not_compared)
+            views.append(StepReader(columns).read(0))
+        found = locate_difference(views[0], views[1], self.names, step == 0, self.pair.score_tolerance)
+        if found is None:
+            words = [trace.digests.sequence[own] for trace, own in zip(self.pair.raw, (row, other), strict=True)]
+            found = Difference(Stage.SELECT, DIGEST, *(f"{int(word):016x}" for word in words))
+        atom = self.names.atom(tuple(self.pair.expected.columns.candidates.atom[candidate].tolist()))
+        return Benign(
+            kind=kind,
+            candidate=candidate,
+            atom=atom,
+            step=step,
+            field=found.field,
+            expected=found.expected,
+            actual=found.actual,
+        )
 
     def _collect(
         self, pairs: StepPairs, differs: NDArray[np.bool_]
@@ -114,8 +190,10 @@ class BlockComparer:
         expected, actual = self.readers[0].read(row), self.readers[1].read(other)
         step = row - self.readers[0].first_step[candidate]
         if self.lockstep:
-            step = int(pair.expected.columns.steps.depth[row])
+            step = int(pair.full[0].columns.steps.depth[row])
         digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
+        if DUPLICATES in pair.modulo:
+            actual = self._share_origins(expected, actual, row, other)
         difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance)
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
         if is_digest_alone:
@@ -126,7 +204,14 @@ class BlockComparer:
         if is_digest_alone:
             gap = _find_tie_gap(pair.full, (row, other), digests, pair.score_tolerance)
         else:
-            gap = self._gap_of_choices(row, expected, actual, difference)
+            gap = self._gap_of_choices((row, other), expected, actual, difference)
+        if difference.field == "steps.choice" and pair.modulo:
+            # Indices are those of the lists as recorded.
+            texts = (
+                render_choice(reader.read(at), pair.names)
+                for reader, at in zip(self._raw_readers, (row, other), strict=True)
+            )
+            difference = Difference(difference.stage, difference.field, *texts)
         if gap is not None:
             return self._near_tie(candidate, step, gap, difference)
         self.views[candidate, step] = expected, actual
@@ -137,29 +222,56 @@ class BlockComparer:
             level = _level_without_goals(expected, actual, level, is_same_digest=digests[0] == digests[1])
         return self._divergence(candidate, step, difference, level, expected)
 
-    def _gap_of_choices(self, row: int, expected: StepView, actual: StepView, difference: Difference) -> float | None:
+    def _share_origins(self, expected: StepView, actual: StepView, row: int, other: int) -> StepView:
+        """Return the actual step with the expected origins of resolvents that, repeated, have an origin in common."""
+        if [r.content for r in expected.resolvents] != [r.content for r in actual.resolvents]:
+            return actual
+        origins: list[dict[Any, set[Any]]] = [{}, {}]
+        for reader, at, of in zip(self._raw_readers, (row, other), origins, strict=True):
+            view = reader.read(at)
+            atoms = (canonical(r.atoms) if NAMES in self.pair.modulo else r.atoms for r in view.resolvents)
+            for resolvent, goal in zip(view.resolvents, atoms, strict=True):
+                of.setdefault((resolvent.kind, goal), set()).add(resolvent.clause)
+        shared = []
+        for left, right in zip(expected.resolvents, actual.resolvents, strict=True):
+            is_shared = origins[0].get(left.content, set()) & origins[1].get(right.content, set())
+            shared.append(right._replace(origin_kind=left.origin_kind, origin=left.origin) if is_shared else right)
+        return actual._replace(resolvents=tuple(shared))
+
+    def _gap_of_choices(
+        self, rows: tuple[int, int], expected: StepView, actual: StepView, difference: Difference
+    ) -> float | None:
         """Return the gap of the expected scores at a choice that differs, if it is inside the error bound.
 
         Nothing excuses another choice if the expected trace has no scores, a choice is no resolvent, the steps end in
-        different outcomes, or the actual choice is not the first of the actual side's own highest scores.
+        different outcomes, or the actual choice is not the first of the actual side's own highest scores. If order does not
+        count, any of these is as good, and without scores the same index in lists of another order stands for a tie.
         """
-        if difference.stage != Stage.CHOOSE or not self.pair.score_tolerance or self._expected_scores is None:
+        is_reordered = bool({ORDER, DUPLICATES} & self.pair.modulo)
+        if difference.stage != Stage.CHOOSE or not (self.pair.score_tolerance or is_reordered):
             return None
         if expected.chosen is None or actual.chosen is None or expected.outcome != actual.outcome:
             return None
-        if not self._is_own_argmax(actual):
+        raw = [reader.read(row) for reader, row in zip(self._raw_readers, rows, strict=True)]
+        if self._expected_scores is None:
+            is_reordered &= [r.content for r in raw[0].resolvents] != [r.content for r in raw[1].resolvents]
+            is_unknown = "resolvents.score" not in self.pair.full[1].fields
+            return 0.0 if is_reordered and is_unknown and raw[0].choice == raw[1].choice else None
+        if not self._is_own_argmax(raw[1]):
             return None
-        first = self.readers[0].first_resolvent(row)
+        first = self.readers[0].first_resolvent(rows[0])
         gap = abs(float(self._expected_scores[first + expected.choice] - self._expected_scores[first + actual.choice]))
         return gap if gap <= 2 * self.pair.score_tolerance else None
 
     def _is_own_argmax(self, actual: StepView) -> bool:
-        """Return whether the actual choice follows from the scores beside it; True if these were rounded."""
+        """Return whether the actual choice, as recorded, follows from the scores beside it; True if these were rounded."""
         trace = self.pair.actual
         scores = [r.score for r in actual.resolvents]
         is_exact = trace.header.engine.precision == trace.columns.resolvents.score.dtype.name
         if "resolvents.score" not in self.pair.full[1].fields or not is_exact:
             return True
+        if ORDER in self.pair.modulo:
+            return scores[actual.choice] == max(scores)
         return actual.choice == scores.index(max(scores))
 
     def _near_tie(self, candidate: int, step: int, gap: float, difference: Difference) -> NearTie:
@@ -198,19 +310,24 @@ class BlockComparer:
             return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
         outcomes = outcome_name(int(expected.outcome[candidate])), outcome_name(int(actual.outcome[candidate]))
         if outcomes[0] != outcomes[1]:
-            difference = Difference(Stage.RECYCLE, "candidates.outcome", *outcomes)
+            # The end of a derivation whose steps are unknown may follow from any stage.
+            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.RECYCLE
+            difference = Difference(stage, "candidates.outcome", *outcomes)
             return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
         flags = expected.is_limited[candidate], actual.is_limited[candidate]
         if flags[0] != flags[1]:
             texts = ("limited" if flag else "not limited" for flag in flags)
             difference = Difference(Stage.LIMIT, "candidates.is_limited", *texts)
             return self._divergence(candidate, -1, difference, Level.RENAMING, None)
+        if candidate in self._lost_sums:
+            return None
         sums = float(expected.log_probability[candidate]), float(actual.log_probability[candidate])
         size = abs(sums[0]) if isfinite(sums[0]) else 0.0
         tolerance = 2 * self.pair.score_tolerance * max(1, num[0]) + 1e-9 * max(1.0, size)
         if not is_close(*sums, tolerance):
             # As text, since JSON has no NaN.
-            difference = Difference(Stage.ADVANCE, "candidates.log_probability", *map(repr, sums))
+            stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.ADVANCE
+            difference = Difference(stage, "candidates.log_probability", *map(repr, sums))
             return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
         return None
 
@@ -221,6 +338,29 @@ class BlockComparer:
         rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
         dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
         return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+def find_differing(
+    expected: Trace, actual: Trace, pairs: StepPairs, not_compared: tuple[str, ...], score_tolerance: float
+) -> NDArray[np.bool_]:
+    """Return which pairs of steps differ in any field, scores by tolerance."""
+    differs: NDArray[np.bool_] = expected.digests.sequence[pairs.expected] != actual.digests.sequence[pairs.actual]
+    if "steps.num_resolvents" not in expected.fields & actual.fields:
+        return differs
+    if not_compared:
+        differs |= _find_differing_columns(expected.columns, actual.columns, pairs)
+    same = np.flatnonzero(~differs)
+    e, a = expected.columns, actual.columns
+    rows_e = expand_rows(starts_of(e.steps.num_resolvents), pairs.expected[same])
+    rows_a = expand_rows(starts_of(a.steps.num_resolvents), pairs.actual[same])
+    counts = e.steps.num_resolvents[pairs.expected[same]].astype(np.int64)
+    r, s = e.resolvents, a.resolvents
+    wrong = (r.origin_kind[rows_e] != s.origin_kind[rows_a]) | (r.origin[rows_e] != s.origin[rows_a])
+    score_e, score_a = r.score[rows_e].astype(np.float64), s.score[rows_a].astype(np.float64)
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        wrong |= ~((score_e == score_a) | (np.abs(score_e - score_a) <= score_tolerance))
+    differs[same[np.repeat(np.arange(len(same)), counts)[wrong]]] = True
+    return differs
 
 
 def _find_differing_columns(expected: Columns, actual: Columns, pairs: StepPairs) -> NDArray[np.bool_]:

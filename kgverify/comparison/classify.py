@@ -95,6 +95,8 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if divergence.field.startswith("candidates."):
         is_outcome = divergence.field == "candidates.outcome" or stage is Stage.RECYCLE
         kind = DifferenceClass.OUTCOME if is_outcome else DifferenceClass.NUMBER
+        if stage is Stage.FINISH:
+            return Finding(kind, "the steps of a side are unknown: any stage may be at fault", 0.1)
         return Finding(kind, "every step agrees; the summary of the candidate does not", 0.9)
     if around.expected is None or around.actual is None:
         return Finding(DifferenceClass.UNCLASSIFIED, "one side has no such step", 0.0)

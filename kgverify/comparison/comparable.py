@@ -4,19 +4,22 @@ A trace without goals cannot be renumbered, and its digests cannot be computed a
 other trace, if it has goals, takes its numbering and loses the columns that its digests do not count.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.modulo.normalise import normalise
+from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, NOTHING, ORDER, Modulo, describe_modulo
 from kgverify.comparison.result import DIGEST, FieldRule
-from kgverify.comparison.step_view import Names
+from kgverify.comparison.step_view import UNNAMED, Names
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import Symbols
 from kgverify.trace.model.columns import Columns, Resolvents, StageItems, empty_columns, no_stage_items
-from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.digests import COUNTED, compute_digests
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
@@ -24,7 +27,19 @@ from kgverify.trace.model.trace import Trace
 Convert = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 """Converts atoms from the ids of one trace to those of the other."""
 
-_COUNTED = ("steps.dropped_atoms", "steps.dropped_resolvents")
+_OF_RESOLVENTS: Final = ("kind", "num_atoms", "origin_kind", "origin", "score", "atoms", "order")
+
+_FORGIVEN: Final[Mapping[str, Modulo]] = {
+    DIGEST: frozenset([NAMES, ORDER, DUPLICATES]),
+    "candidates.atom": frozenset([NAMES]),
+    "candidates.log_probability": frozenset([DUPLICATES]),
+    "steps.goal_atoms": frozenset([NAMES]),
+    "steps.choice": frozenset([ORDER, DUPLICATES]),
+    "steps.num_resolvents": frozenset([DUPLICATES]),
+    **{f"resolvents.{name}": frozenset([ORDER, DUPLICATES]) for name in _OF_RESOLVENTS},
+    "resolvents.atoms": frozenset([NAMES, ORDER, DUPLICATES]),
+}
+"""The kinds of benign differences that may show in each field."""
 
 
 class Numbering:
@@ -92,11 +107,12 @@ class Numbering:
         return Columns(candidates, c.steps._replace(goal_atoms=convert(c.steps.goal_atoms)), resolvents, stages)
 
     def _convert_atoms(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        converted = atoms.copy()
-        converted[:, 0] = self._predicate_map[atoms[:, 0]]
-        for column in (1, 2):
-            is_constant = atoms[:, column] >= 0
-            converted[is_constant, column] = self._constant_map[atoms[is_constant, column]]
+        is_hole = atoms[:, 0] < 0
+        numbers = self._predicate_map, self._constant_map, self._constant_map
+        names = self._symbols.predicates, self._symbols.constants, self._symbols.constants
+        columns = (_renumber(atoms[:, i], ids, len(of)) for i, (ids, of) in enumerate(zip(numbers, names, strict=True)))
+        converted = np.column_stack(list(columns))
+        converted[is_hole] = atoms[is_hole]
         return converted
 
     @staticmethod
@@ -105,6 +121,15 @@ class Numbering:
         origin = made_by.origin.copy()
         origin[is_fact] = fact_map[origin[is_fact]]
         return origin
+
+
+def _renumber(values: NDArray[np.int32], ids: NDArray[np.int32], num_names: int) -> NDArray[np.int32]:
+    """Return ids in the common numbering of these many names; variables stay, and an id without a name gets none."""
+    converted = values.copy()
+    is_named = (values >= 0) & (values < len(ids))
+    converted[is_named] = ids[values[is_named]]
+    converted[(values >= len(ids)) & (values < num_names)] |= UNNAMED
+    return converted
 
 
 def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -116,14 +141,16 @@ def _number_facts(facts: NDArray[np.int32], expected: NDArray[np.int32]) -> NDAr
 def _merge(expected: tuple[str, ...], actual: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     ids = {name: i for i, name in enumerate(expected)}
     mapping = [ids.setdefault(name, len(ids)) for name in actual]
-    return tuple(ids), np.array(mapping or [0], np.int32)
+    return tuple(ids), np.array(mapping, np.int32)
 
 
 class ComparablePair:
     """Two traces in memory, or the same part of two traces, made comparable.
 
-    expected, actual: in one numbering, without the columns that only one has, with digests that can be compared
-    full:             the traces in that numbering with all their columns
+    expected, actual: in one numbering, in normal form, without the columns that only one has, with digests that can be
+                      compared
+    full:             the traces in that numbering and form with all their columns
+    raw:              the traces like `expected` and `actual`, but not in normal form
     not_compared:     the columns that one of them lacks
     by_digest:        whether steps are compared by stored digests, because a trace keeps no goals
     reasons:          why the two cannot decide anything together, empty if they can
@@ -131,6 +158,7 @@ class ComparablePair:
     score_tolerance:  the largest difference between two scores that count as equal
 
     score_error: the error of the actual scores to accept, in nats; None: the judge's bound
+    modulo:      the kinds of differences that are benign
     """
 
     def __init__(
@@ -140,7 +168,9 @@ class ComparablePair:
         numbering: Numbering | None = None,
         *,
         score_error: float | None = None,
+        modulo: Modulo = NOTHING,
     ) -> None:
+        self.modulo = modulo
         numbering = numbering or Numbering(expected, actual)
         self.full = numbering.convert(0, expected), numbering.convert(1, actual)
         every = column_names(expected.columns)
@@ -148,16 +178,29 @@ class ComparablePair:
         reasons: list[str] = []
         if all(has_goals(trace.header.level) for trace in (expected, actual)):
             self.by_digest = False
-            self.expected, self.actual = (_blank_and_digest(trace, self.not_compared) for trace in self.full)
+            recorded = self.full
+            self.expected, self.actual = self.raw = self._blank(recorded)
+            if modulo:
+                self.full = self._normalise(recorded[0]), self._normalise(recorded[1])
+                self.expected, self.actual = self._blank(self.full)
         else:
             reasons += [*numbering.reasons, *_find_uncounted_columns(self.full)]
             self.by_digest = not reasons
-            self.expected, self.actual = self._prepare_for_digests()
+            self.expected, self.actual = self.raw = self._prepare_for_digests()
         self.reasons = (*check_preconditions(expected, actual), *reasons)
         self.tolerance = judge_tolerance(expected.header, actual.header, score_error)
         self.score_tolerance = self.tolerance.value
         self.names = Names(self.expected)
         self.actual_names = Names(self.actual)
+
+    def _blank(self, traces: tuple[Trace, Trace]) -> tuple[Trace, Trace]:
+        expected, actual = (_blank_and_digest(trace, self.not_compared) for trace in traces)
+        return expected, actual
+
+    def _normalise(self, trace: Trace) -> Trace:
+        has_scores = "resolvents.score" in trace.fields
+        columns = normalise(trace.columns, self.modulo, self.not_compared, has_scores=has_scores)
+        return replace(trace, columns=columns, digests=compute_digests(columns))
 
     def _prepare_for_digests(self) -> tuple[Trace, Trace]:
         uncounted = _uncounted(self.full[0]) | _uncounted(self.full[1])
@@ -195,13 +238,26 @@ class ComparablePair:
             rules["resolvents.score"] = f"within {tolerance:.3g}"
             rules["candidates.log_probability"] = f"within {tolerance:.3g} a step"
             rules["steps.choice"] = f"equal, unless the scores' gap is at most {2 * tolerance:.3g}"
+        for field in self.compared_fields:
+            kinds = _FORGIVEN.get(field, NOTHING) & self.modulo
+            if kinds:
+                rules[field] = f"{rules.get(field, 'equal')} up to {describe_modulo(kinds)}"
         return tuple(FieldRule(field, rules.get(field, "equal")) for field in self.compared_fields)
 
-    def explain_undecided(self, num: int) -> list[str]:
-        """Return why digests alone cannot decide, given the number of divergences in a digest.
+    def leaves_open(self, field: str) -> bool:
+        """Return whether a difference in a field may be benign, and no goals show whether it is."""
+        return self.by_digest and bool(_FORGIVEN.get(field, NOTHING) & self.modulo)
 
-        Scores have an error bound, and no trace shows which choices it excuses.
+    def explain_undecided(self, num: int, num_open: int) -> list[str]:
+        """Return why digests alone cannot decide, given the number of divergences in a digest, and of those left open.
+
+        Scores have an error bound, and no trace shows which choices it excuses. No digest is blind to all benign differences.
         """
+        if num_open:
+            return [
+                f"{num_open} candidates differ, which {describe_modulo(self.modulo)} may explain; a trace without goals"
+                " does not show whether they do: record both at level steps"
+            ]
         if not num or not self.score_tolerance or any(map(is_decidable, self.full)):
             return []
         return [
@@ -246,27 +302,31 @@ def _blank_and_digest(trace: Trace, fields: tuple[str, ...]) -> Trace:
     if not fields:
         return trace
     columns = _blank(trace.columns, fields)
-    return replace(trace, columns=columns, digests=compute_digests(columns))
+    counted = columns
+    if "steps.choice" in fields:
+        # Digests count what is unknown as 0.
+        counted = columns._replace(steps=columns.steps._replace(choice=np.zeros_like(columns.steps.choice)))
+    return replace(trace, columns=columns, digests=compute_digests(counted))
 
 
 def _blank(columns: Columns, fields: tuple[str, ...], *, removes_atoms: bool = False) -> Columns:
-    """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted."""
+    """Set some columns to zeros, or remove the atoms, and the resolvents if they are not counted; a choice becomes none."""
     if removes_atoms and "steps.num_resolvents" in fields:
         columns = columns._replace(resolvents=empty_columns().resolvents)
     for name in fields:
         level, field = name.split(".")
         column = getattr(getattr(columns, level), field)
         is_removed = removes_atoms and field in ("goal_atoms", "atoms")
-        zeros = np.zeros_like(column[:0] if is_removed else column)
+        zeros = np.full_like(column[:0] if is_removed else column, -1 if name == "steps.choice" else 0)
         columns = columns._replace(**{level: getattr(columns, level)._replace(**{field: zeros})})
     return columns
 
 
 def _uncounted(trace: Trace) -> frozenset[str]:
     """Return the columns that the trace's digests count as 0."""
-    if has_goals(trace.header.level) or "steps.choice" in trace.fields:
-        return frozenset(_COUNTED) - trace.fields
-    return frozenset(_COUNTED) & frozenset(trace.header.absent)
+    if has_goals(trace.header.level) or "steps.num_resolvents" in trace.fields:
+        return COUNTED - trace.fields
+    return COUNTED & frozenset(trace.header.absent)
 
 
 def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
@@ -282,19 +342,21 @@ def _find_uncounted_columns(traces: tuple[Trace, Trace]) -> list[str]:
 def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
     """Return why the two traces cannot be compared, empty if they can. Each reason makes the verdict INCONCLUSIVE.
 
-    An empty program or policy hash, which other engines may leave out, counts as equal.
+    What the header of one of them leaves unknown counts as equal: `note_unknown` names it.
     """
     reasons = []
     for trace, role in ((expected, "expected"), (actual, "actual")):
         if not trace.is_complete:
             reasons.append(f"the {role} trace is not complete: {trace.source or 'its recording did not finish'}")
     e, a = expected.header, actual.header
-    if e.limits != a.limits:
+    known = [name for name in e.limits.__struct_fields__ if name not in (*e.limits.unknown, *a.limits.unknown)]
+    if any(getattr(e.limits, name) != getattr(a.limits, name) for name in known):
         reasons.append(f"the limits differ: expected {_limits(expected)}, actual {_limits(actual)}")
     if e.program_sha256 and a.program_sha256 and e.program_sha256 != a.program_sha256:
         reasons.append("the programs differ: facts, rules or the numbering of symbols")
     hashes = e.policy.sha256, a.policy.sha256
-    if e.policy.name != a.policy.name or (all(hashes) and hashes[0] != hashes[1]):
+    names = e.policy.name, a.policy.name
+    if all(names) and (names[0] != names[1] or (all(hashes) and hashes[0] != hashes[1])):
         reasons.append(f"the policies differ: expected {_policy(expected)}, actual {_policy(actual)}")
     for field in ("graph", "split", "num_queries", "num_corruptions", "seed"):
         values = getattr(e.run, field), getattr(a.run, field)
@@ -306,9 +368,26 @@ def check_preconditions(expected: Trace, actual: Trace) -> tuple[str, ...]:
     return tuple(reasons)
 
 
+def note_unknown(expected: Trace, actual: Trace) -> tuple[str, ...]:
+    """Return notes about what was not compared because a header leaves it unknown: limits, program and policy."""
+    sides: dict[str, list[str]] = {}
+    for trace, role in ((expected, "expected"), (actual, "actual")):
+        header = trace.header
+        unknown = [f"the limit {name}" for name in header.limits.unknown]
+        unknown += [] if header.program_sha256 else ["the program"]
+        unknown += [] if header.policy.name else ["the policy"]
+        for each in unknown:
+            sides.setdefault(each, []).append(role)
+    groups: dict[str, list[str]] = {}
+    for each, roles in sides.items():
+        groups.setdefault(" and the ".join(roles), []).append(each)
+    return tuple(f"not compared, since unknown to the {who} trace: {', '.join(what)}" for who, what in groups.items())
+
+
 def _limits(trace: Trace) -> str:
     limits = trace.header.limits
-    return ", ".join(f"{field}={getattr(limits, field)}" for field in limits.__struct_fields__)
+    values = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    return ", ".join(f"{name}={'unknown' if value is None else value}" for name, value in values.items())
 
 
 def _policy(trace: Trace) -> str:

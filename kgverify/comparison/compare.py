@@ -1,8 +1,9 @@
 """The comparison of two traces, each in memory or on disk, block by block in bounded memory."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -13,9 +14,19 @@ from numpy.typing import NDArray
 from kgverify.comparison.align import ROWS, Alignment, SourceCandidates, align_candidates, judge_unpaired
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.classify import Finding, Surroundings, classify, find_surroundings
-from kgverify.comparison.comparable import ComparablePair, Numbering, column_names, counts_alike
+from kgverify.comparison.comparable import (
+    ComparablePair,
+    Convert,
+    Numbering,
+    column_names,
+    counts_alike,
+    note_unknown,
+)
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
+from kgverify.comparison.modulo.benign import BenignCount
+from kgverify.comparison.modulo.normalise import rename_candidates
+from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
 from kgverify.comparison.result import (
     DIGEST,
     Comparison,
@@ -26,7 +37,14 @@ from kgverify.comparison.result import (
     Verdict,
     highest_level,
 )
-from kgverify.comparison.source import FileSource, Range, open_source, wants_content
+from kgverify.comparison.source import (
+    FileSource,
+    Range,
+    describe_unknown_steps,
+    drop_unknown_steps,
+    open_source,
+    wants_content,
+)
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import RowsOf, StoredColumns
@@ -83,6 +101,7 @@ class Comparer:
     rebuilding:       gives compact traces that differ their goals; None to compare them by their digests
     explains:         whether to name the stages that both traces recorded, and to classify the divergences that are listed
     score_error:      the error of the actual scores to accept, in nats; None: the judge's bound
+    modulo:           the kinds of differences that are benign; None: names, if an engine numbers variables its own way
     sizes:            the sizes of what is compared at a time; None for those that suit the traces
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
@@ -92,6 +111,7 @@ class Comparer:
     After `compare`:
 
     findings:        the class of each divergence listed, if wanted
+    benign:          the benign differences
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     comparison:      what it returned
@@ -110,10 +130,13 @@ class Comparer:
         rebuilding: Rebuilding | None = None,
         explains: bool = False,
         score_error: float | None = None,
+        modulo: Collection[str] | None = None,
         progress: Progress = lambda num_bytes: None,
         sizes: Sizes | None = None,
     ) -> None:
-        self.sources = open_source(expected), open_source(actual)
+        self.sources = drop_unknown_steps((open_source(expected), open_source(actual)))
+        self._steps_notes = describe_unknown_steps(self.sources)
+        self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep
         self._explains = explains
         self._kept = kept
@@ -132,10 +155,11 @@ class Comparer:
         shells = [self.rebuilds.apply(side, shell) for side, shell in enumerate(self._shells)]
         self._numbering = Numbering(shells[0], shells[1])
         self.score_error = score_error
-        self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error)
+        self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error, modulo=self.modulo)
         self.expected, self.actual = self._pair.expected, self._pair.actual
         self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
-        self._ignored = frozenset(self._pair.not_compared)
+        self.not_compared = self._pair.not_compared
+        self._ignored = frozenset(self.not_compared)
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
@@ -155,6 +179,7 @@ class Comparer:
         self.findings: tuple[Finding, ...] = ()
         self.draws: dict[tuple[int, str], str] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        self.benign = BenignCount()
         self.num_stored: Counter[str] = Counter()
         self._alignment: Alignment | None = None
         faults = [fault for source in self.sources for fault in source.faults]
@@ -179,9 +204,9 @@ class Comparer:
         reasons = [
             *(f"a shard is not there: {fault}" for fault in faults),
             *self._pair.reasons,
-            *self._pair.explain_undecided(found.num_by_digest),
+            *self._pair.explain_undecided(found.num_by_digest, found.num_open),
         ]
-        if not coverage.candidates or not coverage.steps:
+        if not coverage.candidates or not (coverage.steps or self._steps_notes):
             reasons.append(
                 f"nothing was compared: {coverage.candidates_expected} candidates expected,"
                 f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
@@ -193,7 +218,12 @@ class Comparer:
             wanted = frozenset(each.actual.goal for each in around if each is not None and each.actual is not None)
             known = find_goals(*self.sources, self._numbering, self.rebuilds.expected, wanted)
             self.findings = tuple(each.classify(known) for each in listed)
-        notes = [*self._pair.tolerance.notes]
+        notes = [
+            *self._steps_notes,
+            *self._modulo_notes,
+            *self._pair.tolerance.notes,
+            *note_unknown(self._shells[0], self._shells[1]),
+        ]
         if not all(source.is_verified for source in self.sources):
             notes.append(SKIPPED)
         for num, num_listed, what in (
@@ -211,12 +241,14 @@ class Comparer:
             reasons=tuple(reasons),
             equality=self._pair.equality(),
             notes=tuple(notes),
+            modulo=order_kinds(self.modulo),
+            benign=self.benign.listed(),
         )
         return self.comparison
 
     def like(self, expected: Trace, actual: Trace) -> "Comparer":
         """Return a comparer of other traces that judges alike, and explains nothing."""
-        return Comparer(expected, actual, lockstep=self.lockstep, score_error=self.score_error)
+        return Comparer(expected, actual, lockstep=self.lockstep, score_error=self.score_error, modulo=self.modulo)
 
     def with_sources(self, expected: FileSource, actual: FileSource, rows_of: RowsOf) -> Self:
         """Return a comparer like this one of other columns of the same traces on disk, of which only some rows differ."""
@@ -233,10 +265,17 @@ class Comparer:
         return counterparts
 
     def load_pairs(self, rows: NDArray[np.int64]) -> tuple[Trace, Trace]:
-        """Return some candidates of the expected trace and their counterparts as traces in memory, after `compare`."""
+        """Return some candidates of the expected trace and their counterparts as traces in memory, after `compare`.
+
+        If differences are benign, these are in normal form, and their names are numbered alike.
+        """
         others = self.counterparts(rows)
         columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
         expected, actual = self._load(columns, rows, others)
+        if self.modulo:
+            expected, actual = self._make_pair(expected, actual).full
+            is_same = DUPLICATES in self.modulo and self.comparison.verdict is Verdict.AGREE
+            return expected, _with_origins(actual, expected) if is_same else actual
         return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
@@ -297,9 +336,16 @@ class Comparer:
     def _candidates(self) -> tuple[SourceCandidates, SourceCandidates]:
         expected, actual = self.sources
         return (
-            SourceCandidates(expected, self._numbering.converter(0)),
-            SourceCandidates(actual, self._numbering.converter(1)),
+            SourceCandidates(expected, self._converter(0)),
+            SourceCandidates(actual, self._converter(1)),
         )
+
+    def _converter(self, side: int) -> Convert | None:
+        """Return the conversion of the candidates' atoms of a side, or None if they stay."""
+        convert = self._numbering.converter(side)
+        if NAMES not in self.modulo:
+            return convert
+        return lambda atoms: rename_candidates(atoms if convert is None else convert(atoms))
 
     def _judge_unpaired(self, alignment: Alignment) -> None:
         """Judge the candidates that only one trace has; those beyond the ones kept are counted."""
@@ -346,6 +392,8 @@ class Comparer:
         self._num_resolvents += block.num_resolvents
         self._has_other_bits |= block.has_other_bits
         self._found.add(block, rows, explains=self._explains)
+        for each in block.benign:
+            self.benign.add(each, rows)
         if not self._files:
             self.views |= {(int(rows[candidate]), step): views for (candidate, step), views in block.views.items()}
 
@@ -353,7 +401,7 @@ class Comparer:
         if expected is self._shells[0] and actual is self._shells[1]:
             return self._pair
         blocks = self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
-        return ComparablePair(*blocks, self._numbering, score_error=self.score_error)
+        return ComparablePair(*blocks, self._numbering, score_error=self.score_error, modulo=self.modulo)
 
     def _load(
         self, columns: tuple[Columns, Columns], rows: NDArray[np.int64], others: NDArray[np.int64]
@@ -388,6 +436,15 @@ class Comparer:
         return has_equal_columns(*columns, self._lacking, self.score_tolerance)
 
 
+def _with_origins(trace: Trace, other: Trace) -> Trace:
+    """Return a trace with the origins of another one that agrees with it up to the origins of repeated resolvents."""
+    own, wanted = trace.columns.resolvents, other.columns.resolvents
+    if len(own.kind) != len(wanted.kind):
+        return trace
+    resolvents = own._replace(origin_kind=wanted.origin_kind, origin=wanted.origin)
+    return replace(trace, columns=trace.columns._replace(resolvents=resolvents))
+
+
 _Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The rows of paired candidates in the expected and the actual trace."""
 
@@ -412,7 +469,7 @@ class _Found:
 
     def __init__(self, kept: int | None) -> None:
         self._kept = kept
-        self.num = self.num_ties = self.num_by_digest = 0
+        self.num = self.num_ties = self.num_by_digest = self.num_open = 0
         self.near_ties: list[NearTie] = []
         self.levels: set[Level] = set()
         self._divergences: list[_Listed] = []
@@ -423,6 +480,7 @@ class _Found:
         self.num += len(block.divergences)
         self.num_ties += len(block.near_ties)
         self.num_by_digest += sum(each.field == DIGEST for each in block.divergences)
+        self.num_open += sum(block.pair.leaves_open(each.field) for each in block.divergences)
         self.levels |= {each.level for each in block.divergences}
         self.near_ties += [_move(tie, rows) for tie in self._cut(block.near_ties, len(self.near_ties))]
         namer = StageNamer(block)

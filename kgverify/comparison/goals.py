@@ -8,12 +8,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import Numbering
+from kgverify.comparison.modulo.normalise import hash_goals
 from kgverify.comparison.source import StepSource
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom, Goal
 from kgverify.trace.maintain.convert import Rebuild
 from kgverify.trace.model.columns import starts_of
-from kgverify.trace.model.digests import Words, fold, words_of
+from kgverify.trace.model.digests import Words
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 
@@ -92,7 +93,7 @@ def find_goals(
         else:
             columns = expected.read_rows(np.arange(begin, end))
         atoms, starts = columns.steps.goal_atoms, starts_of(columns.steps.num_atoms)
-        hits = np.flatnonzero(np.isin(_hash_goals(atoms, starts), known))
+        hits = np.flatnonzero(np.isin(hash_goals(atoms, starts), known))
         found |= {_goal(atoms[starts[i] : starts[i + 1]]) for i in hits.tolist()} & wanted
     convert = numbering.converter(1)
     queries = any(len(goal) == 1 for goal in wanted)
@@ -100,7 +101,7 @@ def find_goals(
         atoms = actual.gather_column("atom", np.arange(begin, min(begin + (1 << 16), actual.num_candidates)))
         if convert is not None:
             atoms = convert(atoms)
-        hits = np.flatnonzero(np.isin(_hash_goals(atoms, np.arange(len(atoms) + 1)), known))
+        hits = np.flatnonzero(np.isin(hash_goals(atoms, np.arange(len(atoms) + 1)), known))
         found |= {_goal(atoms[i : i + 1]) for i in hits.tolist()} & wanted
     return frozenset(found)
 
@@ -112,15 +113,4 @@ def _goal(atoms: NDArray[np.int32]) -> Goal:
 def _hash_views(goals: frozenset[Goal]) -> Words:
     counts = np.array([len(goal) for goal in goals], np.int64)
     atoms = np.array([tuple(atom) for goal in goals for atom in goal], np.int32).reshape(-1, 3)
-    return _hash_goals(atoms, starts_of(counts))
-
-
-def _hash_goals(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-    """Return a hash of each goal, uint64 [n], to find it by; hits are confirmed."""
-    position = np.arange(len(atoms)) - np.repeat(starts[:-1], np.diff(starts))
-    words = words_of(position)
-    for values in atoms.T:
-        words = fold(words, words_of(values))
-    running = np.zeros(len(words) + 1, np.uint64)
-    np.cumsum(words, out=running[1:])
-    return running[starts[1:]] - running[starts[:-1]]
+    return hash_goals(atoms, starts_of(counts))

@@ -55,7 +55,7 @@ def locate_difference(
         texts = [[f"{r.score!r} for {names.goal(r.atoms, r.kind)}" for r in side] for side in zip(*scores, strict=True)]
         return Difference(Stage.SCORE, "resolvents.score", shorten(texts[0]), shorten(texts[1]))
     if expected.choice != actual.choice:
-        return Difference(Stage.CHOOSE, "steps.choice", _choice(expected, names), _choice(actual, names))
+        return Difference(Stage.CHOOSE, "steps.choice", render_choice(expected, names), render_choice(actual, names))
     if expected.outcome != actual.outcome:
         return Difference(Stage.FINISH, "steps.outcome", outcome_name(expected.outcome), outcome_name(actual.outcome))
     return None
@@ -97,7 +97,8 @@ def canonical(atoms: Goal) -> Goal:
     return tuple(atom._replace(first=rename(atom.first), second=rename(atom.second)) for atom in atoms)
 
 
-def _choice(step: StepView, names: Names) -> str:
+def render_choice(step: StepView, names: Names) -> str:
+    """Render the choice of a step: its index, its score, and the resolvent."""
     if step.chosen is None:
         return f"index {step.choice}, not a resolvent"
     chosen = step.resolvents[step.choice]

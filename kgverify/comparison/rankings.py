@@ -1,7 +1,7 @@
 """The comparison of ranks: a rank that differs although all its candidates agree is a fault of `rank` itself."""
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +15,9 @@ from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 
+NO_ROWS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
+"""The rows of an empty list of candidates."""
+
 RankCandidates = Callable[[Candidates], Rankings]
 """Ranks candidates as one side does."""
 
@@ -27,6 +30,7 @@ def compare_rankings(
     *,
     score_error: float | None = None,
     unexplained: Collection[tuple[int, int]] = (),
+    repeating: NDArray[np.int64] = NO_ROWS,
 ) -> Comparison:
     """Add the divergences of `rank`, and raise the level if ranks or the metric differ.
 
@@ -35,6 +39,7 @@ def compare_rankings(
            all agree are judged.
     score_error: the error of the actual scores to accept, in nats; None: the judge's bound
     unexplained: without ranking functions, further groups whose ranks do not follow from their candidates by one rule
+    repeating:   the expected candidates whose recorded sums count resolvents that one side repeats: ranks follow from them
     """
     if expected.rankings is None or actual.rankings is None:
         missing = [role for role, trace in (("expected", expected), ("actual", actual)) if trace.rankings is None]
@@ -51,8 +56,8 @@ def compare_rankings(
     else:
         candidates = expected.columns.candidates
         touched = {(each.query, each.side) for each in comparison.divergences}
-        for tie in comparison.near_ties:
-            touched.add((int(candidates.query[tie.candidate]), side_name(int(candidates.side[tie.candidate]))))
+        for row in (*(tie.candidate for tie in comparison.near_ties), *repeating.tolist()):
+            touched.add((int(candidates.query[row]), side_name(int(candidates.side[row]))))
         error = judge_tolerance(expected.header, actual.header, score_error).value
         for group in sorted({**left, **right}):
             wanted, got = left.get(group), right.get(group)
@@ -69,7 +74,8 @@ def compare_rankings(
         levels.append(Level.METRIC if metric else Level.RANK)
     notes = comparison.notes
     if differing and not (comparison.divergences or found):
-        notes = (*notes, f"{len(differing)} ranks differ by near-ties alone")
+        cause = "repeated resolvents" if len(repeating) else "near-ties"
+        notes = (*notes, f"{len(differing)} ranks differ by {cause} alone")
     verdict = comparison.verdict
     if found and verdict is Verdict.AGREE:
         verdict = Verdict.DIVERGE

@@ -204,6 +204,24 @@ class NearTie(msgspec.Struct, frozen=True):
     compared_after: int = 0
 
 
+class Benign(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that differ, and that are equal up to what the user declared: not divergences.
+
+    kind:       `names`, `order` or `duplicates`; a step that takes several kinds to be equal belongs to each of them
+    candidate, atom, step, field, expected, actual: of the first such step, as recorded
+    """
+
+    kind: str
+    num_steps: int = 0
+    num_candidates: int = 0
+    candidate: int
+    atom: str
+    step: int
+    field: str
+    expected: Value
+    actual: Value
+
+
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """The extent of a comparison.
 
@@ -246,6 +264,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reasons:     why the verdict is INCONCLUSIVE
     level:       the most severe level; None if nothing differs, not even in bits
     divergences: divergences in the order of candidates; free-running, one for each candidate that diverges
+    modulo:      the kinds of differences that count as benign
+    benign:      the benign differences, by kind
     self_test:   the self-test that was passed before AGREE was given; None with another verdict
     """
 
@@ -258,3 +278,5 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     equality: tuple[FieldRule, ...] = ()
     notes: tuple[str, ...] = ()
     self_test: SelfTest | None = None
+    modulo: tuple[str, ...] = ()
+    benign: tuple[Benign, ...] = ()

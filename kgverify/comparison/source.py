@@ -8,21 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.program.outcomes import Outcome
 from kgverify.trace.model.columns import (
     COUNTS,
     Columns,
     Digests,
     Rankings,
+    empty_columns,
     expand_rows,
     no_stage_items,
     select_candidates,
     select_steps,
     starts_of,
 )
-from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import DataFile, StoredDigests
 from kgverify.trace.read.trace_file import TraceFile
@@ -37,6 +41,10 @@ LABELS: Final = "candidates/is_true"
 
 _NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
 _COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
+
+
+NUM_STEPS: Final = "candidates.num_steps"
+_OF_STEPS: Final = frozenset({NUM_STEPS, "candidates.is_limited"})
 
 
 class MemorySource:
@@ -57,7 +65,7 @@ class MemorySource:
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """What the trace says of which candidates are true triples, [N]; None if it does not say."""
+        """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
         return self.trace.unknown.arrays.get(LABELS)
 
     def split(self) -> Iterator[Range]:
@@ -111,7 +119,7 @@ class FileSource:
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """What the trace says of which candidates are true triples, [N]; None if it does not say."""
+        """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
         return self.trace.read_unknown(LABELS)
 
     @property
@@ -212,3 +220,47 @@ def check_counts(file: DataFile) -> None:
 
 def _are_neighbours(rows: NDArray[np.int64]) -> bool:
     return bool(len(rows)) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+
+
+def has_steps(engine: EngineInfo) -> bool:
+    """Return whether an engine shows its steps."""
+    return NUM_STEPS not in engine.unknown
+
+
+def drop_unknown_steps(sources: tuple[StepSource, StepSource]) -> tuple[StepSource, StepSource]:
+    """Return both sides without steps if one of them does not show its steps, else as they are."""
+    if all(has_steps(source.header.engine) for source in sources):
+        return sources
+    left, right = (_without_steps(source) if NUM_STEPS in source.fields else source for source in sources)
+    return left, right
+
+
+def describe_unknown_steps(sources: tuple[StepSource, StepSource]) -> list[str]:
+    """Return a note about what was compared, if one side does not show its steps."""
+    hidden = dict.fromkeys(source.header.engine.name for source in sources if not has_steps(source.header.engine))
+    if not hidden:
+        return []
+    return [
+        f"the steps of {' and '.join(hidden)} are unknown: outcomes (PROVED or not), ranks and, where both sides have them,"
+        " scores were compared, and any stage may be at fault"
+    ]
+
+
+def _without_steps(source: StepSource) -> MemorySource:
+    trace = source.shell(has_candidates=True)
+    every = trace.columns.candidates
+    is_proved = every.outcome == Outcome.PROVED
+    candidates = every._replace(
+        num_steps=np.zeros_like(every.num_steps),
+        outcome=np.where(is_proved, Outcome.PROVED, Outcome.FAILED).astype(np.int8),
+        is_limited=np.zeros_like(every.is_limited),
+    )
+    return MemorySource(
+        replace(
+            trace,
+            header=msgspec.structs.replace(trace.header, level=TraceLevel.STEPS.value),
+            columns=empty_columns()._replace(candidates=candidates),
+            digests=Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields)),
+            fields=frozenset(name for name in trace.fields if name.startswith("candidates.")) - _OF_STEPS,
+        )
+    )

@@ -7,6 +7,7 @@ import msgspec
 
 from kgverify.comparison.block import BlockComparer
 from kgverify.comparison.locate import is_close, list_missing, shorten
+from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Divergence, Value
 from kgverify.comparison.step_view import Names, ResolventView, outcome_name
 from kgverify.program.atoms import Atom
@@ -42,7 +43,7 @@ class StageNamer:
         block = self._block
         step = 0 if block.lockstep else divergence.step - is_wrong_before
         expected, actual = (
-            stages.read(reader.first_step[divergence.candidate] + step)
+            normalise_outputs(stages.read(reader.first_step[divergence.candidate] + step), block.pair.modulo)
             for stages, reader in zip(self._stages, block.readers, strict=True)
         )
         stage = first_difference(expected, actual, block.pair.score_tolerance)

@@ -1,7 +1,7 @@
 """Single steps of a trace, and the names to print them with."""
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from kgverify.program.atoms import Atom, Goal, decode_variable, is_variable
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
 from kgverify.trace.model.columns import Columns, starts_of
 from kgverify.trace.model.trace import Trace
+
+UNNAMED: Final = 1 << 30
+"""Added to an id without a name where another trace has a name for it; printed without it."""
 
 
 class ResolventView(NamedTuple):
@@ -111,7 +114,7 @@ class Names:
         """Render an argument: the name of a constant, or `X0`, `X1` for a variable."""
         if is_variable(argument):
             return f"X{decode_variable(argument)}"
-        return self._constants[argument] if argument < len(self._constants) else f"constant#{argument}"
+        return self._constants[argument] if argument < len(self._constants) else f"constant#{argument & ~UNNAMED}"
 
     def atom(self, atom: Atom | tuple[int, int, int]) -> str:
         """Render an atom: `p(a, X0)`."""
@@ -119,14 +122,16 @@ class Names:
         if predicate < 0:
             return "no atom"
         known = 0 <= predicate < len(self._predicates)
-        name = self._predicates[predicate] if known else f"predicate#{predicate}"
+        name = self._predicates[predicate] if known else f"predicate#{predicate & ~UNNAMED}"
         return f"{name}({self.argument(first)}, {self.argument(second)})"
 
     def goal(self, atoms: Goal, kind: int = GoalKind.GOAL) -> str:
-        """Render a goal: its atoms, or TRUE or FALSE."""
-        if kind != GoalKind.GOAL:
-            return GoalKind(kind).name if kind in tuple(GoalKind) else f"kind#{kind}"
-        return ", ".join(map(self.atom, atoms)) or "(no atoms)"
+        """Render a goal: its atoms, or TRUE, FALSE or STOP, with the atoms that were left beside it."""
+        text = ", ".join(map(self.atom, atoms))
+        if kind == GoalKind.GOAL:
+            return text or "(no atoms)"
+        name = GoalKind(kind).name if kind in tuple(GoalKind) else f"kind#{kind}"
+        return f"{name}, with atoms left: {text}" if text else name
 
     def clause(self, origin_kind: int, origin: int) -> str:
         """Render the clause that made a resolvent, with the file and line it was read from."""

@@ -49,7 +49,7 @@ def report_evaluation(
     engine = pipeline.engine.info
     check = None
     if num_checked:
-        with phase("checking a sample by the reference", num_checked) as progress:
+        with phase("checking a sample", num_checked) as progress:
             check = check_evaluation(
                 run, pipeline, result, results, num_checked, reference=reference, progress=progress
             )
@@ -75,6 +75,8 @@ def report_evaluation(
         check=check,
     )
     metrics = compute_by_reference(results.rankings)
+    if reference is not None:
+        report = msgspec.structs.replace(report, reference=reference.engine.info.name)
     wrong = find_wrong_figures(run, results, report, metrics)
     if not wrong:
         find_altered_figures(run, results, report, metrics)

@@ -25,7 +25,7 @@ from kgverify.testing.problems.merge import Merged
 from kgverify.testing.problems.problem import Sizes
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, empty_columns, starts_of
 from kgverify.trace.model.score_error import accept_score_error
-from kgverify.trace.model.validate import check_columns
+from kgverify.trace.model.validate import check_columns, check_ids
 
 
 def read_steps(columns: Columns) -> list[StepView]:
@@ -135,7 +135,8 @@ class Case:
         """The engine's results for the candidates. UserError if the columns are inconsistent."""
         columns, program = self.engine.prove(self.candidates), self.program
         where = f"engine {self.engine.info.name}"
-        check_columns(columns, program.symbols, where, num_rules=len(program.rules), num_facts=len(program.facts))
+        check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
+        check_ids(columns, program.symbols, where)
         return columns
 
     @cached_property

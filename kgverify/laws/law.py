@@ -22,15 +22,17 @@ Find: TypeAlias = Callable[[Case], Iterator[Finding]]
 class Law:
     """A statement that holds for every prover of the semantics.
 
-    statement:  the law in words
-    find:       yields the violations in a case
-    needs_rows: whether the law is not checked if candidates are lost or doubled
+    statement:     the law in words
+    find:          yields the violations in a case
+    needs_rows:    whether the law is not checked if candidates are lost or doubled
+    of_any_prover: whether the law holds for provers of other semantics as well
     """
 
     name: str
     statement: str
     find: Find
     needs_rows: bool = True
+    of_any_prover: bool = False
 
     def check(
         self, make_pipeline: MakePipeline, problems: Sequence[Problem], *, most: int = MOST_VIOLATIONS
@@ -136,12 +138,12 @@ def find_violations(
                     yield _describe(law, case, finding, member, indices)
         except InternalError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             yield from _blame(law, error, make_pipeline, problems, indices)
 
 
 def _blame(
-    law: Law, error: Exception, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
+    law: Law, error: BaseException, make_pipeline: MakePipeline, problems: Sequence[Problem], indices: Sequence[int]
 ) -> Iterator[Violation]:
     """Yield the violation of an exception, for each problem that causes it."""
     if len(problems) > 1:

@@ -8,7 +8,7 @@ from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Violation
 from kgverify.laws.shrinking import find_violation
 from kgverify.testing.checking.check import judge
-from kgverify.testing.checking.engine_makers import EngineSpec, MakePipeline, find_maker
+from kgverify.testing.checking.engine_makers import AnyEngine, find_maker
 from kgverify.testing.checking.failure import LAW, UNDECIDED, Failure, fails_same_way, label_lines
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import read_reproducer, saving_bugs
@@ -18,7 +18,7 @@ from kgverify.testing.reproducers.text_format import read_reproducer, saving_bug
 class Replay:
     """The result of running a reproducer again.
 
-    failure:   the difference from the reference; None where both sides agree
+    failure:   the difference between both engines; None where they agree
     violation: of the reproducer's law; None where the law holds, or where the reproducer names none
     """
 
@@ -50,7 +50,7 @@ class Replay:
     def _law_lines(self) -> list[str]:
         law = self.reproducer.signature.situation
         reference = "agrees" if self.failure is None else f"differs: {self.failure.signature}"
-        last = f"   reference   {reference}"
+        last = f"   reference   {reference} ({self.reproducer.reference})"
         broken = self.violation
         if broken is None:
             return [f"{self.verdict.value}   the law holds: {law}", last]
@@ -80,26 +80,33 @@ class Replay:
 
 
 @saving_bugs()
-def replay(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipeline | None = None) -> Replay:
+def replay(
+    reproducer: Reproducer | str | Path, engine: AnyEngine | None = None, reference: AnyEngine | None = None
+) -> Replay:
     """Run a reproducer, or the reproducer in a file, again.
 
-    engine: replaces the engine that the reproducer names
+    engine, reference: replace those that the reproducer names
 
     UserError for a file that cannot be read as a reproducer, an unknown law, or an engine that cannot be made.
     """
     made = reproducer if isinstance(reproducer, Reproducer) else read_reproducer(Path(reproducer))
-    if engine is None:
-        make = find_maker(made.engine, "reproducer: engine")
-    else:
-        make = find_maker(engine) if isinstance(engine, EngineSpec) else engine
+    make = find_maker(made.engine, "reproducer: engine") if engine is None else find_maker(engine)
+    make_expected = (
+        find_maker(made.reference, "reproducer: reference")
+        if reference is None
+        else find_maker(reference, "--reference")
+    )
     violation = None
     if made.signature.kind == LAW:
         violation = find_violation(made.problem, find_law(made.signature.situation), make)
-    return Replay(reproducer=made, failure=judge(made.problem, make, lockstep=made.lockstep), violation=violation)
+    failure = judge(made.problem, make, reference=make_expected, lockstep=made.lockstep)
+    return Replay(reproducer=made, failure=failure, violation=violation)
 
 
-def assert_agrees(reproducer: Reproducer | str | Path, engine: EngineSpec | MakePipeline | None = None) -> None:
+def assert_agrees(
+    reproducer: Reproducer | str | Path, engine: AnyEngine | None = None, reference: AnyEngine | None = None
+) -> None:
     """Raise an AssertionError with the first cause unless both sides agree and the reproducer's law, if any, holds."""
-    found = replay(reproducer, engine)
+    found = replay(reproducer, engine, reference)
     if found.verdict is not Verdict.AGREE:
-        raise AssertionError(f"{found.reproducer.engine}\n{found}\n\n{found.reproducer.problem}")
+        raise AssertionError(f"{found.reproducer.sides}\n{found}\n\n{found.reproducer.problem}")

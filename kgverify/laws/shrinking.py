@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline
+from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
 from kgverify.testing.checking.failure import Failure
 from kgverify.testing.problems.merge import group_problems
 from kgverify.testing.problems.problem import Problem
@@ -65,7 +65,12 @@ class LawOracle(Oracle):
 
 
 def make_law_reproducer(
-    violation: Violation, engine: EngineSpec = EAGER, *, neighbour: str = "", notes: tuple[str, ...] = ()
+    violation: Violation,
+    engine: EngineSpec = EAGER,
+    *,
+    reference: EngineSpec = PLAIN,
+    neighbour: str = "",
+    notes: tuple[str, ...] = (),
 ) -> Reproducer:
     """Return the reproducer of a violation. A note says if it needs other problems in its run: shrink it first."""
     others = len(violation.group) - 1
@@ -79,5 +84,6 @@ def make_law_reproducer(
         actual=(violation.actual,),
         neighbour=neighbour,
         engine=engine,
+        reference=reference,
         notes=(f"breaks the law {violation.law}: {violation.statement}", *group, *notes),
     )

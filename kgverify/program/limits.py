@@ -11,7 +11,44 @@ MAX_RESOLVENTS: Final = 1 << 20
 MAX_DEPTH: Final = (1 << 16) - 1
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeclaredLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits that the header of a trace declares; None where they are unknown. The fields are those of `Limits`."""
+
+    max_depth: int | None = None
+    max_atoms: int | None = None
+    max_resolvents: int | None = None
+    exclude_query: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("max_depth", self.max_depth, MAX_DEPTH),
+            ("max_atoms", self.max_atoms, MAX_ATOMS),
+            ("max_resolvents", self.max_resolvents, MAX_RESOLVENTS),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise UserError(
+                    f"{name} is {value}, expected 1 to {most}",
+                    where=name,
+                    fix=f"choose a {name} from 1 to {most}",
+                )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeclaredLimits) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
+
+    def __hash__(self) -> int:
+        return hash(msgspec.structs.astuple(self))
+
+    def with_defaults(self) -> "Limits":
+        """Return the limits with the default of each unknown one."""
+        return Limits(**{name: value for name, value in msgspec.structs.asdict(self).items() if value is not None})
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of the limits that are unknown."""
+        return tuple(name for name in self.__struct_fields__ if getattr(self, name) is None)
+
+
+class Limits(DeclaredLimits, frozen=True, forbid_unknown_fields=True):
     """The limits of a derivation. Defaults: the sizes published for GPU evaluators.
 
     max_depth:      resolution steps before DEPTH_LIMIT (1 to 65535)
@@ -34,16 +71,3 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_atoms: int = 6
     max_resolvents: int = 120
     exclude_query: bool = True
-
-    def __post_init__(self) -> None:
-        for name, value, most in (
-            ("max_depth", self.max_depth, MAX_DEPTH),
-            ("max_atoms", self.max_atoms, MAX_ATOMS),
-            ("max_resolvents", self.max_resolvents, MAX_RESOLVENTS),
-        ):
-            if not 1 <= value <= most:
-                raise UserError(
-                    f"{name} is {value}, expected 1 to {most}",
-                    where=name,
-                    fix=f"choose a {name} from 1 to {most}",
-                )

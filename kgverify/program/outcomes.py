@@ -5,11 +5,15 @@ from typing import Final
 
 
 class GoalKind(IntEnum):
-    """The kind of a goal: ordinary, or one of the two terminal ones, which have no atoms."""
+    """The kind of a goal: ordinary, or a terminal one, which has no atoms unless the engine left some by mistake.
+
+    STOP is a terminal action of an engine's own, such as giving up: chosen, it ends the derivation as FAILED.
+    """
 
     GOAL = 0
     TRUE = 1
     FALSE = 2
+    STOP = 3
 
 
 class Outcome(IntEnum):
@@ -23,6 +27,9 @@ class Outcome(IntEnum):
 
 NOT_PROVED_PENALTY: Final = 100.0
 """The nats subtracted from the score of a candidate that is not PROVED, when it is ranked (docs/semantics.md)."""
+
+ENDS: Final = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED, GoalKind.STOP: Outcome.FAILED}
+"""The outcome of a derivation whose chosen resolvent is terminal."""
 
 
 class Side(IntEnum):

@@ -18,7 +18,7 @@ _Columns = TypeVar("_Columns", "Counts", "Ranks")
 
 
 class RankedBy(StrEnum):
-    """What candidates are ranked by: the simplest first."""
+    """The scores that candidates are ranked by: the simplest first."""
 
     PENALISED = "the log-probability, 100 nats lower unless proved"
     PLAIN = "the log-probability, proved or not"
@@ -26,7 +26,7 @@ class RankedBy(StrEnum):
 
 
 class Ties(StrEnum):
-    """What ranks are recorded of candidates that tie with the true one: the simplest first."""
+    """The ranks that are recorded where candidates tie with the true one: the simplest first."""
 
     BOUNDS = "ties give both bounds"
     REALISTIC = "ties give the mean"
@@ -36,7 +36,7 @@ class Ties(StrEnum):
 
 
 class Counted(StrEnum):
-    """Which candidates are ranked: the simplest first."""
+    """The candidates that are ranked: the simplest first."""
 
     ONCE = "each candidate once"
     ROWS = "each row, repeated ones too"
@@ -148,7 +148,7 @@ def give_ranks(counts: Counts, ties: Ties) -> Ranks:
         most = int((counts.above + counts.tied).max(initial=0)) + 2
         harmonic = np.concatenate(([0.0], np.cumsum(1 / np.arange(1, most))))
         reciprocal = harmonic[counts.above + counts.tied + 1] - harmonic[counts.above]
-        optimistic = pessimistic = (counts.tied + 1) / reciprocal
+        optimistic = pessimistic = ((counts.tied + 1) / reciprocal).astype(np.float64)
     return Ranks(counts.key, counts.num_ranked, optimistic, pessimistic.copy())
 
 

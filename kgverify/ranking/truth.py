@@ -1,4 +1,4 @@
-"""Which candidate of a query and side is the true triple: as labelled, or as the candidates show by themselves."""
+"""The true triple among the candidates of a query and side: as labelled, or as the candidates show by themselves."""
 
 from typing import Any, NamedTuple
 

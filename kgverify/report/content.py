@@ -6,6 +6,7 @@ import msgspec
 
 from kgverify.comparison.result import (
     Attribution,
+    Benign,
     Cause,
     Coverage,
     Divergence,
@@ -17,7 +18,7 @@ from kgverify.comparison.result import (
     Verdict,
 )
 from kgverify.engines.protocol import CompilerCaches
-from kgverify.program.limits import Limits
+from kgverify.program.limits import DeclaredLimits
 from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
 from kgverify.trace.model.trace import Trace
 
@@ -55,6 +56,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     num_cpus: int
     expected: EngineInfo
     actual: EngineInfo
+
+
+class EngineNames(msgspec.Struct, frozen=True):
+    """The names by which both engines are made again, such as `compiled` and `module:name`; empty if they are unknown."""
+
+    expected: str = ""
+    actual: str = ""
 
 
 class ComparedTraces(Protocol):
@@ -96,7 +104,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     determinism: Determinism
     lockstep: bool
     run: RunInfo
-    limits: Limits
+    limits: DeclaredLimits
     policy: PolicyInfo
     environment: Environment
     causes: tuple[Cause, ...] = ()
@@ -107,6 +115,9 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
     ranking_rules: RankingRules | None = None
+    engines: EngineNames = EngineNames()
+    modulo: tuple[str, ...] = ()
+    benign: tuple[Benign, ...] = ()
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -119,9 +130,11 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         traces: ComparedTraces | None = self.__dict__.get("traces_compared")
         return traces
 
-    def with_traces(self, traces: ComparedTraces, *, command: str = "") -> Self:
-        """Return a copy that refers to its traces, and names the command that made it."""
-        copied = msgspec.structs.replace(self, command=command or self.command)
+    def with_traces(self, traces: ComparedTraces, *, command: str = "", engines: EngineNames | None = None) -> Self:
+        """Return a copy that refers to its traces, and names the command that made it and its engines."""
+        copied = msgspec.structs.replace(
+            self, command=command or self.command, engines=self.engines if engines is None else engines
+        )
         # Not a field: what is encoded is the report alone.
         copied.__dict__["traces_compared"] = traces
         return copied

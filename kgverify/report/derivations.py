@@ -1,7 +1,7 @@
 """A divergent step side by side: the steps before it, its goals and resolvents, and an arrow at the culprit."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.align import align_candidates
 from kgverify.comparison.comparable import ComparablePair, Numbering, lockstep_columns
 from kgverify.comparison.locate import is_close
+from kgverify.comparison.modulo.normalise import normalise
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name
 from kgverify.report.wording import clip
@@ -45,10 +46,13 @@ class SidesReader:
 
     stepped: in lockstep, the actual engine's steps from the expected goals, each a candidate with one step, in the order
              of the expected steps; None if these were not saved: then the actual engine's own run is used
+    modulo:  the kinds of differences that are benign; steps are read in normal form
     """
 
-    def __init__(self, expected: Trace, actual: Trace, stepped: Trace | None = None) -> None:
-        pair = ComparablePair(expected, actual)
+    def __init__(
+        self, expected: Trace, actual: Trace, stepped: Trace | None = None, *, modulo: Collection[str] = ()
+    ) -> None:
+        pair = ComparablePair(expected, actual, modulo=frozenset(modulo))
         self.names = pair.names, pair.actual_names
         self.score_tolerance = pair.score_tolerance
         self.expected_fields, self.actual_fields = expected.fields, (stepped or actual).fields
@@ -60,8 +64,9 @@ class SidesReader:
         if stepped is not None:
             shared = Numbering(pair.expected, stepped).convert(1, stepped)
             self.names = pair.names, Names(shared)
-            self._readers[1] = StepReader(shared.columns)
-            self._stepped_of = _align(lockstep_columns(expected.columns), shared.columns)
+            columns = normalise(shared.columns, pair.modulo, pair.not_compared)
+            self._readers[1] = StepReader(columns)
+            self._stepped_of = _align(lockstep_columns(pair.expected.columns), columns)
 
     @property
     def has_stepped(self) -> bool:
@@ -225,7 +230,7 @@ class Derivation(NamedTuple):
 class DerivationReader:
     """Aligns the two sides of divergences, and of any other step.
 
-    lockstep: whether the report is of a lockstep comparison; stepped: as in `SidesReader`
+    lockstep: whether the report is of a lockstep comparison; stepped, modulo: as in `SidesReader`
     """
 
     def __init__(
@@ -236,8 +241,9 @@ class DerivationReader:
         *,
         lockstep: bool,
         stepped: Trace | None = None,
+        modulo: Collection[str] = (),
     ) -> None:
-        self.sides = SidesReader(expected, actual, stepped if lockstep else None)
+        self.sides = SidesReader(expected, actual, stepped if lockstep else None, modulo=modulo)
         self._lockstep = lockstep
         self._divergent = {(each.candidate, each.step) for each in divergences}
 

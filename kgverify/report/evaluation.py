@@ -110,6 +110,7 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     num_parts_resumed:     parts that an earlier run finished; the following fields are about the others
     candidates_per_second: the throughput of all processes together; None if every part was finished before
     wrong_figures:         figures that do not follow from the rankings, or differ from the reference's metrics
+    reference:             the name of the engine that proved a sample as well
     """
 
     kgverify: str
@@ -142,12 +143,18 @@ class EvaluationReport(msgspec.Struct, frozen=True):
     candidates_per_second: float | None
     check: SpotCheck | None
     wrong_figures: tuple[str, ...] = ()
+    reference: str = "reference"
 
     @property
     def is_sound(self) -> bool:
         """True if every candidate ended, those checked agree with the reference, and all figures follow from the rankings."""
         is_equal = self.check is None or self.check.is_equal
         return not self.outcomes.get("open") and is_equal and not self.wrong_figures
+
+    @property
+    def prover(self) -> str:
+        """The engine that proved the sample, in words."""
+        return "the reference" if self.reference == "reference" else self.reference
 
 
 def encode_evaluation(report: EvaluationReport) -> bytes:
@@ -200,7 +207,7 @@ def _facts(report: EvaluationReport) -> Text:
             f"{report.num_choices:,}, of which {report.num_rescored:,} repeated in higher precision;"
             f" smallest gap {report.smallest_gap:.3g} nats"
         )
-    lines |= {"speed": _speed(report), **_check(report.check)}
+    lines |= {"speed": _speed(report), **_check(report.check, report.prover)}
     return Text("".join(f"\n{name:<13} {text}" for name, text in lines.items() if text))
 
 
@@ -225,14 +232,14 @@ def _microseconds(rate: float) -> str:
     return f"{1e6 / rate:,.0f}" if rate < 1e4 else f"{1e6 / rate:.3g}"
 
 
-def _check(check: SpotCheck | None) -> dict[str, str]:
+def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     if check is None:
         return {"check": "none"}
     rankings, model = check.rankings, check.model
     lines = {
-        "check": f"{check.num_checked:,} also proved by the reference: {_compared(check)};"
+        "check": f"{check.num_checked:,} also proved by {prover}: {_compared(check)};"
         f" scores {check.largest_error:.2g} nats apart, {check.bound:.2g} allowed",
-        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by the reference: {_compared(rankings)}",
+        "rankings": f"{rankings.num_checked:,} of {rankings.num_rankings:,} recomputed by {prover}: {_compared(rankings)}",
     }
     if model is not None:
         lines["least model"] = (
@@ -270,7 +277,7 @@ def _differences(report: EvaluationReport, diff_command: str) -> Text:
     if not check or not check.differences:
         return text
     first = check.differences[0]
-    text.append(f"\n{len(check.differences):,} results differ from the reference; the first", "bold")
+    text.append(f"\n{len(check.differences):,} results differ from {report.prover}; the first", "bold")
     text.append(
         f"\n  {first.atom} (query {first.query}, {first.side} side)\n  expected   {first.expected}\n  actual     {first.actual}"
     )

@@ -26,6 +26,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     self_test:   the changes planted before AGREE was given, all of which the comparison saw; None with another verdict
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
     ranking_rules: the rules by which two recorded traces that differ were ranked; None with engines, or if nothing shows them
+    engines:     the names by which both engines are made again, such as `compiled` and `module:name`
 
     Example:
         >>> import kgverify as kv

@@ -1,7 +1,7 @@
 """A trace, a derivation or a single step, in names: as data for `--json`, and for the terminal."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -21,6 +21,8 @@ from kgverify.trace.read.trace_file import TraceFile
 
 MOST_CANDIDATES = 20
 MOST_RESOLVENTS = 40
+
+_Value = TypeVar("_Value")
 
 
 class TraceView:
@@ -46,15 +48,15 @@ class TraceView:
                 fix="choose a candidate that the trace has",
             )
         c, row = self._find(candidate)
-        has_sum = "candidates.log_probability" in self.trace.fields
+        fields = self.trace.fields
         return {
             "candidate": candidate,
             "atom": self.names.atom(tuple(c.atom[row].tolist())),
             "query": int(c.query[row]),
             "side": side_name(int(c.side[row])),
-            "outcome": outcome_name(int(c.outcome[row])),
-            "is_limited": bool(c.is_limited[row]),
-            "log_probability": float(c.log_probability[row]) if has_sum else None,
+            "outcome": outcome_name(int(c.outcome[row])) if "candidates.outcome" in fields else None,
+            "is_limited": bool(c.is_limited[row]) if "candidates.is_limited" in fields else None,
+            "log_probability": float(c.log_probability[row]) if "candidates.log_probability" in fields else None,
             "num_steps": int(c.num_steps[row]),
         }
 
@@ -92,22 +94,26 @@ class TraceView:
         """Return a step in names."""
         view, outputs = self.view(candidate, step), self.outputs(candidate, step)
         stages = {stage.value: list(render_output(stage, given, self.names)) for stage, given in outputs.items()}
+
+        def known(name: str, value: _Value) -> _Value | None:
+            return value if name in self.trace.fields else None
+
         return {
             "step": step,
-            "depth": view.depth,
+            "depth": known("steps.depth", view.depth),
             "goal": [self.names.atom(atom) for atom in view.goal],
             "resolvents": [
                 {
                     "goal": self.names.goal(r.atoms, r.kind),
-                    "clause": self.names.clause(*r.clause),
-                    "score": r.score,
+                    "clause": known("resolvents.origin", self.names.clause(*r.clause)),
+                    "score": known("resolvents.score", r.score),
                 }
                 for r in view.resolvents
             ],
-            "dropped_atoms": view.dropped_atoms,
-            "dropped_resolvents": view.dropped_resolvents,
-            "choice": view.choice,
-            "outcome": outcome_name(view.outcome),
+            "dropped_atoms": known("steps.dropped_atoms", view.dropped_atoms),
+            "dropped_resolvents": known("steps.dropped_resolvents", view.dropped_resolvents),
+            "choice": known("steps.choice", view.choice),
+            "outcome": known("steps.outcome", outcome_name(view.outcome)),
         } | ({"stages": stages} if stages else {})
 
     def outputs(self, candidate: int, step: int) -> StageOutputs:
@@ -155,7 +161,7 @@ class LazyTraceView(TraceView):
         if "stages.told" not in self.trace.fields:
             return {}
         columns, _ = self._mapped.read_step(candidate, step)
-        check_stage_items(columns.stages, 1, self.trace.symbols, self.trace.source, num_rules=None, num_facts=None)
+        check_stage_items(columns.stages, 1, self.trace.source, num_rules=None, num_facts=None)
         return StageReader(columns).read(0)
 
     def _read(self, candidate: int, step: int) -> StepView:
@@ -182,7 +188,7 @@ def render_trace(view: TraceView) -> RenderableType:
     lines.append(
         f"   {', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))}\n"
         f"  graph {header.run.graph or '?'}, {header.run.num_queries} queries of {header.run.split},"
-        f" policy {header.policy.name}\n"
+        f" policy {header.policy.name or '?'}\n"
         f"  {summary['num_candidates']:,} candidates, {summary['num_steps']:,} steps,"
         f" {summary['num_resolvents']:,} resolvents, root digest {summary['root_digest']}"
         + ("" if summary["is_complete"] else "\n  INCOMPLETE: the recording did not finish"),
@@ -193,7 +199,7 @@ def render_trace(view: TraceView) -> RenderableType:
         table.add_column(column, overflow="fold")
     for i in range(min(MOST_CANDIDATES, view.num_candidates)):
         c = view.candidate(i)
-        outcome = c["outcome"] + (" limited" if c["is_limited"] else "")
+        outcome = (c["outcome"] or "?") + (" limited" if c["is_limited"] else "")
         number = _number(c["log_probability"])
         table.add_row(str(i), escape(c["atom"]), str(c["query"]), c["side"], outcome, str(c["num_steps"]), number)
     more = view.num_candidates - MOST_CANDIDATES
@@ -211,7 +217,7 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
     c = view.candidate(candidate)
     title = Text(f"candidate {candidate}: {c['atom']}", style="bold")
     title.append(
-        f"   query {c['query']}, {c['side']} side, {c['outcome']}{', limited' if c['is_limited'] else ''},"
+        f"   query {c['query']}, {c['side']} side, {c['outcome'] or '?'}{', limited' if c['is_limited'] else ''},"
         f" log-probability {_number(c['log_probability'])}",
         style="default",
     )
@@ -220,7 +226,7 @@ def render_derivation(view: TraceView, candidate: int) -> RenderableType:
         table.add_column(column, overflow="fold")
     for i in range(c["num_steps"]):
         step = view.step(candidate, i)
-        choice = step["choice"]
+        choice = -1 if step["choice"] is None else step["choice"]
         chosen = step["resolvents"][choice] if 0 <= choice < len(step["resolvents"]) else {"clause": "?", "goal": "?"}
         by = chosen["clause"] or chosen["goal"]
         table.add_row(str(i), escape(", ".join(step["goal"])), str(len(step["resolvents"])), escape(by))
@@ -240,17 +246,16 @@ def render_step(view: TraceView, candidate: int, step: int) -> RenderableType:
         mark = "->" if i == s["choice"] else ""
         table.add_row(
             f"{mark} {i}",
-            f"{resolvent['score']:.6g}",
+            "?" if resolvent["score"] is None else f"{resolvent['score']:.6g}",
             escape(resolvent["goal"]),
-            escape(resolvent["clause"]),
+            escape("?" if resolvent["clause"] is None else resolvent["clause"]),
             style="bold" if mark else "",
         )
     more = len(s["resolvents"]) - MOST_RESOLVENTS
     rest = [Text(f"... and {more} more; --json has them all", style="dim")] if more > 0 else []
-    end = Text(
-        f"chosen {s['choice']}, then {s['outcome']}; dropped {s['dropped_atoms']} by max_atoms,"
-        f" {s['dropped_resolvents']} by max_resolvents"
-    )
+    names = ("choice", "outcome", "dropped_atoms", "dropped_resolvents")
+    choice, outcome, *dropped = ("?" if s[name] is None else s[name] for name in names)
+    end = Text(f"chosen {choice}, then {outcome}; dropped {dropped[0]} by max_atoms, {dropped[1]} by max_resolvents")
     return Group(title, goal, table, *rest, end, *_render_stages(s.get("stages", {})))
 
 

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, DifferenceClass, Divergence, RecognisedRule, Value
+from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Benign, DifferenceClass, Divergence, RecognisedRule, Value
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
@@ -97,13 +98,23 @@ def describe_self_test(report: ReportContent) -> str:
     return f"{tested.columns} columns: {tested.perturbations:,} perturbations, all seen" if tested is not None else ""
 
 
+def describe_modulo_of(report: ReportContent) -> str:
+    """Describe the differences that were declared benign: `names of variables and the order of resolvents`; may be empty."""
+    return describe_modulo(report.modulo) if report.modulo else ""
+
+
+def describe_benign(benign: Benign) -> str:
+    """Describe benign differences of a kind: `names of variables: 278 steps of 22 candidates`."""
+    return f"{MEANINGS[benign.kind]}: {benign.num_steps:,} steps of {benign.num_candidates:,} candidates"
+
+
 def describe_run(report: ReportContent) -> str:
     """Describe the run: `graph countries, 20 queries of test, 50 corruptions a side, seed 0, policy shortest`."""
     run = report.run
     corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
     return (
         f"graph {clip(run.graph) or '?'}, {run.num_queries} queries of {clip(run.split)}, {corruptions} corruptions"
-        f" a side, seed {run.seed}, policy {clip(report.policy.name)}{', lockstep' if report.lockstep else ''}"
+        f" a side, seed {run.seed}, policy {clip(report.policy.name) or '?'}{', lockstep' if report.lockstep else ''}"
     )
 
 
@@ -204,6 +215,8 @@ def diff_command(report: ReportContent) -> str:
     if not run.graph or engine.name != "compiled" or report.policy.name not in ("shortest", "two_tower"):
         return ""
     limits = report.limits
+    if limits.unknown:
+        return ""
     words = ["kgverify", "diff", "--graph", run.graph, "--split", run.split, "--queries", str(run.num_queries)]
     words += ["--corruptions", "all" if run.num_corruptions < 0 else str(run.num_corruptions)]
     words += ["--seed", str(run.seed), "--policy", report.policy.name]

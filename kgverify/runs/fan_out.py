@@ -32,10 +32,12 @@ def reference_over(run: Run, *, jobs: int = 1, scheduler: str | None = None) -> 
     """
     if scheduler is not None:
         with _connect(scheduler) as client:
-            yield _with_ranking(_fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True)))
+            yield with_reference_ranking(
+                _fan_out(run, client.get_executor(), share=partial(client.scatter, broadcast=True))
+            )
     elif jobs > 1:
         with start_workers(jobs) as executor:
-            yield _with_ranking(_fan_out(run, executor))
+            yield with_reference_ranking(_fan_out(run, executor))
     else:
         yield reference_pipeline(run)
 
@@ -53,7 +55,7 @@ def reference_beside(run: Run, num: int) -> Iterator[Pipeline]:
     with start_workers(jobs) as executor:
         engine = _fan_out(run, executor)
         engine.warm_up(jobs)
-        yield _with_ranking(engine)
+        yield with_reference_ranking(engine)
 
 
 def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
@@ -64,7 +66,8 @@ def _fan_out(run: Run, executor: Any, **options: Any) -> "FannedOut":
     return FannedOut(make, executor, **options)
 
 
-def _with_ranking(engine: Engine) -> Pipeline:
+def with_reference_ranking(engine: Engine) -> Pipeline:
+    """Return an engine's pipeline with the corruptions and ranks of the reference, implemented apart from kgverify's."""
     from kgverify.engines.reference import ranking
 
     return Pipeline(engine, ranking.draw_candidates, ranking.rank_candidates)

@@ -1,10 +1,10 @@
 """A run: the candidates to prove, their program and limits. A pipeline: the engine that proves them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,9 @@ class Run:
         return range(min(self.num_queries, len(self.triples)))
 
 
+SCORE_SUMS: Final = "candidates.log_probability"
+
+
 class Pipeline(NamedTuple):
     """An engine with its own functions for corruptions and ranks, so that these are verified as well."""
 
@@ -90,6 +93,28 @@ class Pipeline(NamedTuple):
         if not np.isfinite(candidates.log_probability).all():
             return None
         return self.rank(candidates, run.triples, RANK_TOLERANCE)
+
+
+def rank_alike(run: Run, pipelines: Sequence[Pipeline], traces: Sequence[Trace]) -> tuple[Trace, ...]:
+    """Return the traces of two sides ranked by what both of them know: by outcomes alone if one has no scores."""
+    if all(SCORE_SUMS in trace.fields for trace in traces):
+        return tuple(traces)
+    ranked = []
+    for pipeline, trace in zip(pipelines, traces, strict=True):
+        candidates = trace.columns.candidates
+        candidates = candidates._replace(log_probability=np.zeros_like(candidates.log_probability))
+        columns = trace.columns._replace(candidates=candidates)
+        rankings = pipeline.rank_finite(run, candidates)
+        ranked.append(replace(trace, columns=columns, rankings=rankings, fields=trace.fields - {SCORE_SUMS}))
+    return tuple(ranked)
+
+
+def describe_ranking(traces: Sequence[Trace]) -> list[str]:
+    """Return a note if a side has no scores, so that both are ranked by outcomes alone."""
+    names = [trace.header.engine.name for trace in traces if SCORE_SUMS in trace.header.engine.unknown]
+    if not names:
+        return []
+    return [f"{' and '.join(dict.fromkeys(names))} gives no scores: both sides are ranked by PROVED or not alone"]
 
 
 def load_policy(spec: str, graph: KnowledgeGraph, limits: Limits, seed: int) -> Policy:
@@ -188,13 +213,8 @@ def build_header(run: Run, engine: Engine, level: str = "steps") -> Header:
 def build_trace(run: Run, engine: Engine, columns: Columns, rankings: Rankings | None) -> Trace:
     """Build a trace in memory with every column that an engine knows. UserError for inconsistent columns."""
     program = run.graph.program
-    check_columns(
-        columns,
-        program.symbols,
-        f"engine {engine.info.name}",
-        num_rules=len(program.rules),
-        num_facts=len(program.facts),
-    )
+    where = f"engine {engine.info.name}"
+    check_columns(columns, where, num_rules=len(program.rules), num_facts=len(program.facts))
     fields = column_names(columns) - frozenset(engine.info.unknown)
     return Trace(
         header=build_header(run, engine),

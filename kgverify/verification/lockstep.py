@@ -1,6 +1,6 @@
 """The comparison of steps from the same goals: in lockstep, and after near-ties."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
 from kgverify.engines.protocol import positions_of
 from kgverify.errors import UserError
@@ -21,23 +22,35 @@ from kgverify.verification.replay import Views
 
 
 def lockstep_comparer(
-    run: Run, expected: Trace, actual: Pipeline, phase: Phase, score_error: float | None = None
+    run: Run,
+    expected: Trace,
+    actual: Pipeline,
+    phase: Phase,
+    score_error: float | None = None,
+    modulo: Collection[str] | None = None,
 ) -> Comparer:
     """Return the comparer of every step of the expected trace with the actual engine's step from the same goal."""
     positions = positions_of(expected.columns)
     with phase("one step from each expected goal", 0):
         stepped = actual.engine.step(positions)
-    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, score_error)
+    return _compare_steps(run, actual, expected, lockstep_columns(expected.columns), stepped, score_error, modulo)
 
 
 def _compare_steps(
-    run: Run, actual: Pipeline, expected: Trace, steps: Columns, stepped: Columns, score_error: float | None
+    run: Run,
+    actual: Pipeline,
+    expected: Trace,
+    steps: Columns,
+    stepped: Columns,
+    score_error: float | None,
+    modulo: Collection[str] | None,
 ) -> Comparer:
     """Return the comparer of steps of the expected trace with the actual engine's, each a candidate with one step."""
-    fields = expected.fields - {"candidates.log_probability"}
-    left = replace(build_trace(run, actual.engine, steps, None), header=expected.header, fields=fields)
-    right = replace(build_trace(run, actual.engine, stepped, None), fields=fields)
-    return Comparer(left, right, lockstep=True, score_error=score_error)
+    left, right = (build_trace(run, actual.engine, columns, None) for columns in (steps, stepped))
+    no_sum = {"candidates.log_probability"}
+    left = replace(left, header=expected.header, fields=expected.fields - no_sum)
+    right = replace(right, fields=right.fields - no_sum)
+    return Comparer(left, right, lockstep=True, score_error=score_error, modulo=modulo)
 
 
 def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, Views]:
@@ -48,11 +61,13 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
     num_steps = free.expected.columns.candidates.num_steps
     owner = np.repeat(np.arange(len(num_steps)), num_steps)
     stepped, views = restore_candidates(stepper.compare(), stepper.views, owner)
+    benign = BenignCount()
+    benign.join(stepper.benign, owner)
     ran = free.compare()
     wrong_steps = {(each.candidate, each.step) for each in stepped.divergences}
     unexplained = [each for each in ran.divergences if not _explanations(each) & wrong_steps]
     reasons = tuple(dict.fromkeys((*stepped.reasons, *ran.reasons)))
-    joined = _add(stepped, unexplained, reasons=reasons)
+    joined = _add(stepped, unexplained, reasons=reasons, benign=benign.listed())
     return msgspec.structs.replace(joined, verdict=Verdict.INCONCLUSIVE) if reasons else joined, free.views | views
 
 
@@ -102,8 +117,12 @@ def follow_near_ties(
         )
     stepped = select_candidates(stepped, np.flatnonzero(follows))
     owner = np.repeat(rows, num_steps)[follows]
-    later = _compare_steps(run, actual, comparer.expected, lock, stepped, comparer.score_error)
+    later = _compare_steps(run, actual, comparer.expected, lock, stepped, comparer.score_error, comparer.modulo)
     named, views = restore_candidates(later.compare(), later.views, owner) if len(owner) else (None, {})
+    benign = BenignCount()
+    benign.join(comparer.benign, np.arange(len(comparer.expected.columns.candidates.query)))
+    if len(owner):
+        benign.join(later.benign, owner)
     found, further = (named.divergences, named.near_ties) if named else ((), ())
     ties = [
         msgspec.structs.replace(tie, compared_after=int((owner == tie.candidate).sum())) for tie in comparison.near_ties
@@ -111,6 +130,7 @@ def follow_near_ties(
     followed = _add(
         comparison,
         found,
+        benign=benign.listed(),
         near_ties=tuple(sorted([*ties, *further], key=lambda tie: (tie.candidate, tie.step))),
         coverage=msgspec.structs.replace(comparison.coverage, steps_after_near_ties=len(owner)),
     )

@@ -202,10 +202,12 @@ def _plant_in_lockstep(stepper: Comparer, free: Comparer) -> int:
         (stepped_a, _other_outcome(a, step), ("steps.outcome", last, int(counts[few[last]]) - 1)),
         (stepped_a, other_end, ("candidates.outcome", last, -1)),
     )
-    for stepped, ran, wanted in planted:
+    compared = set(free.comparison.coverage.fields) & set(stepper.comparison.coverage.fields)
+    planted_compared = [each for each in planted if each[2][0] in compared]
+    for stepped, ran, wanted in planted_compared:
         found, _ = compare_in_lockstep(stepper.like(stepped_e, stepped), free.like(e, ran))
         _require_found(found, wanted, "in lockstep")
-    return len(planted)
+    return len(planted_compared)
 
 
 def _require_found(found: Comparison, wanted: tuple[str, int, int], where: str) -> None:
@@ -369,6 +371,9 @@ def check_consistency(
     wanted = Verdict.DIVERGE if num else Verdict.AGREE
     wanted = Verdict.INCONCLUSIVE if comparison.reasons or is_open else wanted
     require(verdict is wanted, f"{verdict.value} with {num} divergences and {len(comparison.reasons)} reasons")
+    for benign in comparison.benign:
+        is_sound = benign.kind in comparison.modulo and 0 < benign.num_candidates <= benign.num_steps
+        require(is_sound, f"benign differences of kind {benign.kind} were not declared, or not counted")
     members: dict[int, list[Divergence]] = {number: [] for number in range(len(causes))}
     for each in comparison.divergences:
         require(each.cause in members, "a divergence has no cause")

@@ -54,7 +54,7 @@ class Rebuilder:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self._clauses = Clauses(_program_of(trace), exclude_query=trace.header.limits.exclude_query)
+        self._clauses = Clauses(_program_of(trace), exclude_query=trace.header.limits.exclude_query is not False)
 
     def __call__(self, trace: Trace) -> Trace:
         """Return some candidates with their goals. UserError as in `rebuild_goals`."""
@@ -139,9 +139,10 @@ def _rebuild_if_sound(trace: Trace) -> Trace:
 def _program_of(trace: Trace) -> Program:
     if "resolvents.origin" not in trace.fields:
         raise UserError(
-            f"the trace is of level {trace.header.level!r}, which stores no clauses, so its goals cannot be rebuilt",
+            f"the trace, of level {trace.header.level!r}, does not hold the origins of resolvents, so its goals cannot be"
+            " rebuilt",
             where=trace.source,
-            fix="record it again at level compact or steps",
+            fix="record it again at level steps",
         )
     num_rules = len(trace.header.clauses.rules)
     if trace.facts is None or (trace.rules is None and num_rules):

@@ -1,4 +1,4 @@
-"""How two recorded traces were ranked: the known rules that explain their ranks, and what no rule explains.
+"""The ranking of two recorded traces: the known rules that explain their ranks, and what no rule explains.
 
 No engine is asked. A rule is recognised by ranking a trace's own candidates again by every known rule.
 """
@@ -53,7 +53,7 @@ _READ: Final = {
 
 @dataclass(frozen=True, eq=False)
 class RecordedRanks:
-    """What is known of the ranks of two recorded traces.
+    """The knowledge of the ranks of two recorded traces.
 
     traces:      with all their candidates in common ids, and their ranks, recorded or computed
     rank:        ranks candidates as each side does; None if `reason` says why nobody knows
@@ -79,7 +79,7 @@ def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: flo
     left, right = sources[0].rankings, sources[1].rankings
     has_others = False
     if left is not None and right is not None:
-        has_others = not all(np.array_equal(*pair) for pair in zip(left, right, strict=True))
+        has_others = not all(np.array_equal(left[i], right[i]) for i in range(len(left)))
     if not has_others and not comparison.divergences:
         return None
     expected, actual = (

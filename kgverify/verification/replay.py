@@ -13,6 +13,8 @@ import numpy as np
 from kgverify.comparison.classify import Finding, classify, find_surroundings, group_causes
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.locate import is_close, locate_difference
+from kgverify.comparison.modulo.normalise import normalise_steps
+from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Cause, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
@@ -32,7 +34,7 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
-from kgverify.verification.stagewise import StageFault, find_later_faults
+from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
 ALL_REPLAYED: Final = 200
 """The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
@@ -138,13 +140,14 @@ class Explainer:
         lockstep: bool = False,
     ) -> None:
         self._columns = expected.columns
-        self._limits = expected.header.limits
+        self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
         self._names, self._tolerance = comparer.names, comparer.score_tolerance
+        self._modulo = comparer.modulo
         self._views = views
         self._expected, self._actual = engines
         self._lockstep = lockstep
-        self._reader = StepReader(expected.columns)
+        self._reader = StepReader(self._normalise(expected.columns))
         self._alone: list[str] = []
 
     def replay(self, divergences: tuple[Divergence, ...]) -> list[Replayed]:
@@ -192,13 +195,13 @@ class Explainer:
             is_shown = fault is not None and probes is not None and shows_stages(probes[1], fault.stage)
             if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
                 return self._name(divergence, fault)
-            alone = self._actual.step(position)
-            if _agrees_alone(self._expected.step(position), alone, self._tolerance):
+            alone = self._normalise(self._actual.step(position))
+            if _agrees_alone(self._normalise(self._expected.step(position)), alone, self._tolerance):
                 if fault and fault.stage is Stage.ADVANCE:
                     # A step does not show the goal that it leaves.
                     return self._name(divergence, fault)
                 continue
-            own = read_step_outputs(alone)
+            own = normalise_outputs(read_step_outputs(alone), self._modulo)
             if fault and is_shown and probes and ends_alike(probes[1], own, 2 * self._tolerance):
                 return self._name(divergence, fault)
             return self._infer(divergence, position, probes, own)
@@ -207,7 +210,9 @@ class Explainer:
     def _repeats(self, outputs: StageOutputs, divergence: Divergence, step: int) -> bool:
         """Return whether a probe ends as the actual engine's run recorded the step."""
         views = self._views.get((divergence.candidate, step)) if step == divergence.step else None
-        return views is not None and ends_alike(outputs, _outputs_of(views[1]), 2 * self._tolerance)
+        if views is None:
+            return False
+        return ends_alike(outputs, normalise_outputs(_outputs_of(views[1]), self._modulo), 2 * self._tolerance)
 
     def _infer(
         self,
@@ -219,7 +224,7 @@ class Explainer:
         """Infer the stage from the step of an engine that does not show it."""
         if not isinstance(self._expected, ProbedEngine):
             return Replayed(divergence, is_inferred=True)
-        expected, actual = probes or (self._expected.probe(position), own)
+        expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
         _, (goals,) = read_positions(position)
         ask = partial(ask_engines, (self._expected, self._actual), position)
         inference = StepInference(
@@ -256,7 +261,7 @@ class Explainer:
         alone = self._actual.prove(candidate_set(self._columns).take(np.array([candidate])))
         if int(alone.candidates.num_steps[0]) <= step:
             return _of_machinery(divergence)
-        reader, first = StepReader(alone), self._reader.first_step[candidate]
+        reader, first = StepReader(self._normalise(alone)), self._reader.first_step[candidate]
         expected, actual = self._reader.read(first + step), reader.read(step)
         is_first_wrong = all(
             locate_difference(self._reader.read(first + i), reader.read(i), self._names, i == 0, self._tolerance)
@@ -271,7 +276,28 @@ class Explainer:
             return _of_machinery(divergence)
         return msgspec.structs.replace(divergence, stage=Stage.ADVANCE.value, is_replayed=True)
 
+    def _normalise(self, columns: Columns) -> Columns:
+        """Return steps as they are compared."""
+        return normalise_steps(columns, self._modulo, self._comparer.not_compared) if self._modulo else columns
+
     def _probe(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
+        probes = self._probe_as_is(position)
+        return self._normalise_outputs(probes) if probes is not None else None
+
+    def _normalise_outputs(self, probes: tuple[StageOutputs, StageOutputs]) -> tuple[StageOutputs, StageOutputs]:
+        return normalise_outputs(probes[0], self._modulo), normalise_outputs(probes[1], self._modulo)
+
+    def _find_later(self, culprit: Stage, probes: tuple[StageOutputs, StageOutputs]) -> Iterator[StageFault]:
+        """Yield further faults of a step. A stage judged by the engine's own outputs is judged in the engine's own order."""
+        if not self._modulo:
+            yield from find_later_faults(culprit, *probes, self._limits, self._tolerance)
+            return
+        for is_normal, outputs in ((False, probes), (True, self._normalise_outputs(probes))):
+            for fault in find_later_faults(culprit, *outputs, self._limits, self._tolerance):
+                if is_own(fault.stage) != is_normal:
+                    yield fault
+
+    def _probe_as_is(self, position: Positions) -> tuple[StageOutputs, StageOutputs] | None:
         if isinstance(self._expected, ProbedEngine) and isinstance(self._actual, ProbedEngine):
             return self._expected.probe(position), self._actual.probe(position)
         return None
@@ -283,13 +309,15 @@ class Explainer:
     def _find_behind(self, first: Divergence) -> Iterator[Replayed]:
         """Yield the further faults of a step, behind the first stage at fault."""
         position = find_position(self._columns, first.candidate, first.step)
-        probes = self._probe(position)
-        if probes is None:
+        as_is = self._probe_as_is(position)
+        if as_is is None:
             return
-        alone = StepReader(self._actual.step(position)).read(0)
-        for fault in find_later_faults(Stage(first.stage), *probes, self._limits, self._tolerance):
-            right = alone._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
-            yield self._name(first, fault)._replace(views=(right, alone))
+        step = self._actual.step(position)
+        recorded, alone = StepReader(step).read(0), StepReader(self._normalise(step)).read(0)
+        for fault in self._find_later(Stage(first.stage), as_is):
+            right = recorded._replace(choice=fault.expected) if fault.stage is Stage.CHOOSE else alone
+            wrong = recorded if fault.stage is Stage.CHOOSE else alone
+            yield self._name(first, fault)._replace(views=(right, wrong))
         compared = self._views.get((first.candidate, first.step))
         if compared is None:
             return

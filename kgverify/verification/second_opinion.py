@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
 from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
 from kgverify.engines.reference.comparison import SecondAnswer, compare_again
 from kgverify.trace.model.levels import has_goals
@@ -27,6 +28,9 @@ def check_sample(comparer: Comparer) -> None:
         return
     if not all(has_goals(source.header.level) for source in comparer.sources):
         return
+    if DUPLICATES in comparer.modulo:
+        # The second comparison knows no repetitions.
+        return
     listed = {each.candidate: each for each in found.divergences}
     ties = {(each.candidate, each.step) for each in found.near_ties}
     decided = {*listed, *(candidate for candidate, _ in ties)}
@@ -39,6 +43,10 @@ def check_sample(comparer: Comparer) -> None:
     for pair, _, each in compare_again(*comparer.load_pairs(rows), tolerance, lockstep=lockstep).pairs:
         row = int(rows[pair])
         second, first = each.found, listed.get(row)
+        differing = {one.field for one in (first, second) if one is not None}
+        if ORDER in comparer.modulo and (row in decided - listed.keys() or "steps.choice" in differing):
+            # A tie is judged in the order as recorded, which the second comparison does not see.
+            continue
         if second is None or second.gap is not None:
             is_same = (
                 first is None and (second is None or (row, second.step) in ties) and (row in decided) == bool(second)

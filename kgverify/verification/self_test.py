@@ -25,6 +25,7 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import BLOCK_STEPS
+from kgverify.verification.benign_changes import find_wrong_owners
 from kgverify.verification.stored_self_test import plant_in_stored_columns, require
 
 IDENTITY: Final = ("candidates.query", "candidates.side", "candidates.atom")
@@ -108,7 +109,8 @@ def _check_coverage(comparer: Comparer, comparison: Comparison) -> None:
             continue
         num_steps, num_resolvents = source.num_steps, _count_resolvents(source)
         require(covered.steps == num_steps, f"{covered.steps} of {num_steps} steps were compared")
-        if "steps.num_resolvents" in covered.fields:
+        is_repeating = any(each.kind == "duplicates" for each in comparison.benign)
+        if "steps.num_resolvents" in covered.fields and not is_repeating:
             num = covered.resolvents
             require(num == num_resolvents, f"{num} of {num_resolvents} resolvents were compared")
         if not isinstance(source, FileSource):
@@ -125,7 +127,8 @@ def _check_pairs(comparer: Comparer) -> None:
     others = comparer.counterparts(rows)
     is_once = len(others) == actual.num_candidates and bool((np.bincount(others, minlength=len(others)) == 1).all())
     require(is_once, "a candidate of the actual trace was compared twice, or not at all")
-    for name in ("query", "side", *(["atom"] if comparer.has_same_numbering else [])):
+    is_named_alike = comparer.has_same_numbering and not comparer.modulo
+    for name in ("query", "side", *(["atom"] if is_named_alike else [])):
         is_same = np.array_equal(expected.gather_column(name, rows), actual.gather_column(name, others))
         require(is_same, f"candidates with different values of {name} were compared")
 
@@ -191,7 +194,7 @@ class _Planting:
 
     def test(self) -> int:
         """Return the number of changes planted, all of which were seen."""
-        changes = list(self._draw())
+        changes = self._without_benign(list(self._draw()))
         if self._is_count:
             # Two counts next to each other would undo one another.
             for change in changes:
@@ -201,6 +204,19 @@ class _Planting:
         if not self._by_digest:
             self._check_alone(changes)
         return len(changes)
+
+    def _without_benign(self, changes: list[_Change]) -> list[_Change]:
+        """Return the changes that are not benign, with the candidates and steps in which they are not."""
+        if not self._comparer.modulo or self._column == DIGEST:
+            return changes
+        kept = []
+        for change in changes:
+            sides = self._traces[0].columns, self._change_columns([change])
+            owners = find_wrong_owners(self._comparer, self._column, sides, change.owners)
+            # What is benign in one of two candidates may still change its sum of log-probabilities.
+            if owners.keys() == change.owners.keys():
+                kept.append(change._replace(owners=owners))
+        return kept
 
     def _draw(self) -> Iterator[_Change]:
         num = len(self._starts) - 1
@@ -305,7 +321,7 @@ class _Planting:
         first, num = int(_starts(steps.num_resolvents)[step]), int(steps.num_resolvents[step])
         wanted = ((old + 1) % max(1, num), num, old + 256, old + 65_536)[copy % 4]
         is_resolvent = 0 <= wanted < num
-        if is_resolvent and 0 <= old < num and self._tolerance:
+        if is_resolvent and 0 <= old < num and (self._tolerance or self._comparer.modulo):
             gap = abs(float(scores[first + wanted]) - float(scores[first + old]))
             is_resolvent = not gap <= 5 * self._tolerance
             return wanted if is_resolvent else num

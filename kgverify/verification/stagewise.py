@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from kgverify.comparison.locate import is_close
 from kgverify.engines.protocol import StageOutputs
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.program.outcomes import ENDS, GoalKind, Outcome
 from kgverify.program.stages import STEP_STAGES, Stage
 
 
@@ -35,6 +35,11 @@ def find_later_faults(
         fault = judge(given)
         if fault is not None:
             yield StageFault(stage, *fault)
+
+
+def is_own(stage: Stage) -> bool:
+    """Return whether a stage is judged by the actual engine's outputs alone."""
+    return stage in (Stage.CLOSE, Stage.LIMIT, Stage.CHOOSE, Stage.FINISH)
 
 
 class _Given(NamedTuple):
@@ -140,7 +145,7 @@ def _judge_finish(given: _Given) -> _Judgement:
     listed, choice = given.actual[Stage.LIMIT][0], given.actual[Stage.CHOOSE]
     if Stage.ADVANCE not in given.actual or not 0 <= choice < len(listed):
         return None
-    wanted = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED}.get(listed[choice][0])
+    wanted = ENDS.get(GoalKind(listed[choice][0]))
     if wanted is None:
         is_deep = given.actual[Stage.ADVANCE][2] >= given.limits.max_depth
         wanted = Outcome.DEPTH_LIMIT if is_deep else Outcome.OPEN

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from kgverify.comparison.classify import Surroundings, classify, group_causes
 from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
-from kgverify.comparison.rankings import compare_rankings
+from kgverify.comparison.modulo.policy import DUPLICATES
+from kgverify.comparison.rankings import NO_ROWS, compare_rankings
 from kgverify.comparison.result import Comparison, Verdict
-from kgverify.comparison.source import FileSource, StepSource
+from kgverify.comparison.source import FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
@@ -27,7 +28,7 @@ from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
 from kgverify.report.report import Report, build_report
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.runs.run import Pipeline, Run, build_trace
+from kgverify.runs.run import Pipeline, Run, build_trace, describe_ranking, rank_alike
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, are_equal
 from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
@@ -79,10 +80,13 @@ def verify(
     lockstep: bool = False,
     check_determinism: bool = True,
     score_error: float | None = None,
+    modulo: Collection[str] | None = None,
     tests_itself: bool = True,
     phase: Phase = silent_phase,
 ) -> Verification:
     """Run both pipelines and compare their steps. score_error: of the actual side, accepted instead of the judge's bound.
+
+    modulo: the kinds of differences that are benign; None: names, if an engine numbers variables its own way.
 
     By default each engine follows its own choices. With `lockstep`, the actual engine takes each step from the expected
     goal, which separates independent faults from consequences; the metrics are still those of the free run.
@@ -100,8 +104,10 @@ def verify(
     determinism = Determinism(*is_deterministic)
     if tests_itself:
         check_known_pairs(_judge_known, is_recorded=False)
-    comparer = Comparer(*traces, score_error=score_error)
-    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error) if lockstep else None
+    recorded, traces = traces, rank_alike(run, (expected, actual), traces)
+    lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
+    comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
+    stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
     if stepper is not None:
         comparison, views = compare_in_lockstep(stepper, comparer)
@@ -140,8 +146,9 @@ def verify(
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
+    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
     report = build_report(
-        _note_proofs(comparison, outcomes),
+        _note_proofs(noted, outcomes),
         traces[0].header,
         describe_environment(*traces),
         metrics,
@@ -153,7 +160,7 @@ def verify(
         reasons_of_actual=actual.engine.reasons if isinstance(actual.engine, ExplainedEngine) else (),
         caches=actual.engine.caches if isinstance(actual.engine, ExplainedEngine) else None,
     )
-    return Verification(report, traces[0], traces[1], stepper.actual if stepper is not None else None)
+    return Verification(report, recorded[0], recorded[1], stepper.actual if stepper is not None else None)
 
 
 class RecordedComparison:
@@ -197,6 +204,7 @@ def compare_recorded(
     *,
     verifies_content: bool | None = None,
     score_error: float | None = None,
+    modulo: Collection[str] | None = None,
     progress: Progress = no_progress,
 ) -> RecordedComparison:
     """Compare two recorded traces block by block; needs no engine, nor memory for the traces. See `Comparer`.
@@ -211,6 +219,7 @@ def compare_recorded(
         rebuilding=Rebuilder,
         explains=True,
         score_error=score_error,
+        modulo=modulo,
         progress=progress,
     )
     check_known_pairs(_judge_known, is_recorded=True)
@@ -230,10 +239,11 @@ def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -
 
 def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itself: bool = True) -> Report:
     """Return the report of a comparison of recorded traces."""
-    comparison = _admit_unfollowed(comparer.compare())
-    ranked = recognise_ranks(comparison, comparer, score_error)
+    compared = _admit_unfollowed(comparer.compare())
+    repeating = comparer.benign.candidates(DUPLICATES)
+    ranked = recognise_ranks(compared, comparer, score_error)
     unexplained = ranked.unexplained if ranked is not None else frozenset()
-    comparison = _compare_recorded_rankings(comparison, *comparer.sources, score_error, unexplained)
+    comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating, unexplained)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
@@ -269,6 +279,7 @@ def _compare_recorded_rankings(
     expected: StepSource,
     actual: StepSource,
     score_error: float | None,
+    repeating: NDArray[np.int64] = NO_ROWS,
     unexplained: Collection[tuple[int, int]] = (),
 ) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
@@ -280,7 +291,7 @@ def _compare_recorded_rankings(
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
     shells = expected.shell(has_candidates=True), actual.shell()
-    return compare_rankings(comparison, *shells, score_error=score_error, unexplained=unexplained)
+    return compare_rankings(comparison, *shells, score_error=score_error, repeating=repeating, unexplained=unexplained)
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:

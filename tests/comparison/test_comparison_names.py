@@ -37,7 +37,9 @@ def test_goals_are_atoms_or_say_what_they_are(trace: Trace):
     atoms = Atom(0, 0, -1), Atom(0, -1, 1)
     assert names.goal(atoms) == f"{names.atom(atoms[0])}, {names.atom(atoms[1])}"
     assert names.goal(()) == "(no atoms)"
-    assert [names.goal((), kind) for kind in (1, 2, 3)] == ["TRUE", "FALSE", "kind#3"]
+    assert [names.goal((), kind) for kind in (1, 2, 3)] == ["TRUE", "FALSE", "STOP"]
+    assert names.goal((), 4) == "kind#4"
+    assert names.goal(atoms[:1], 1) == f"TRUE, with atoms left: {names.atom(atoms[0])}"
 
 
 def test_clauses_are_printed_with_their_file_and_line_if_known(trace: Trace):

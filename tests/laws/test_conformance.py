@@ -76,8 +76,9 @@ def test_an_engine_that_agrees_and_does_not_repeat_itself_breaks_laws(tmp_path):
     [
         (lambda program, limits, policy: object(), "method prove"),
         (lambda program, limits, policy: type("Half", (), {"prove": lambda self, c: c})(), "method step"),
-        (lambda: None, "expected a callable of"),
-        ("module:name", "expected a callable of"),
+        (lambda: None, r"expected a class, or a function of \(program, limits, policy\)"),
+        (3, "an object of type int, which cannot be called"),
+        ("module:name", "cannot import 'module'"),
     ],
 )
 def test_what_is_no_engine_is_the_users_mistake(factory, message):

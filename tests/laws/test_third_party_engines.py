@@ -12,7 +12,7 @@ from kgverify.program.atoms import NamedAtom
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
-from kgverify.testing.checking.engine_makers import EngineSpec, find_maker
+from kgverify.testing.checking.engine_makers import EngineSpec, find_maker, load_factory
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.problem import Problem
 
@@ -270,9 +270,10 @@ def test_a_campaign_says_at_once_what_an_engine_lacks(engines):
         run_campaign(Campaign(corpus=engines / "corpus", engine=EngineSpec("plain_engines:half"), examples=8))
 
 
-def test_an_engine_is_named_by_its_module_without_the_files_suffix(engines):
-    with pytest.raises(UserError, match="without its suffix: plain_engines:Plain"):
-        find_maker(EngineSpec("plain_engines.py:Plain"))
+def test_an_engine_is_named_by_its_file_as_well(engines):
+    assert load_factory("plain_engines.py:Plain", "") is load_factory("plain_engines:Plain", "")
+    with pytest.raises(UserError, match="did you mean 'Plain'"):
+        find_maker(EngineSpec(f"{engines}/plain_engines.py:Plian"))
 
 
 def test_the_reference_is_an_engine_by_name(tmp_path):

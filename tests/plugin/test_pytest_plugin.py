@@ -141,3 +141,32 @@ def test_own_problems_graphs_and_engines(pytester, run, toy):
         """
     )
     run().assert_outcomes(passed=2)
+
+
+@pytest.mark.deep
+def test_the_reference_comes_from_option_fixture_or_call(pytester, run, toy):
+    pytester.makepyfile(
+        theirs="from repaired import toy_engine as Theirs",
+        test_it="""
+            from repaired import toy_engine
+
+            def test_fixture(assert_equivalent):
+                report = assert_equivalent()
+                assert report.left_out
+
+            def test_call(assert_equivalent):
+                assert_equivalent(toy_engine, reference=toy_engine)
+            """,
+    )
+    options = ("--kgverify-engine", "repaired:toy_engine", "--kgverify-examples", "8")
+    run(*options, "--kgverify-reference", "theirs:Theirs", "test_it.py").assert_outcomes(passed=2)
+    failed = run(
+        *options, "--kgverify-reference", "toy_engine.py:toy_engine", "--kgverify-examples", "24", "test_it.py"
+    )
+    failed.assert_outcomes(passed=1, failed=1)
+    (saved,) = (pytester.path / "kgverify-failures").glob("*.kg")
+    made = read_reproducer(saved)
+    assert (made.engine.name, made.reference.name) == ("repaired:toy_engine", "toy_engine.py:toy_engine")
+    refused = run(*options, "--kgverify-reference", "theirs:Thiers", "test_it.py", "-k", "fixture")
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["*--kgverify-reference: cannot load*did you mean 'Theirs'*"])

@@ -255,8 +255,12 @@ def test_a_corpus_that_is_a_file_is_an_error(tmp_path):
 OWN = """
 import os
 
-def raises(program, limits, policy):
+def cannot_be_made(program, limits, policy):
     raise RuntimeError("not yet")
+
+def raises(program, limits, policy):
+    raise_it = lambda *arguments: cannot_be_made(program, limits, policy)
+    return type("Raises", (), {"prove": raise_it, "step": raise_it})()
 
 def dies(program, limits, policy):
     os._exit(1)
@@ -276,6 +280,14 @@ def test_an_engine_that_raises_an_exception_is_a_divergence(own, corpus):
     (found,) = run_campaign(campaign).divergences
     assert found.signature == "crash RuntimeError"
     assert found.size == 0
+
+
+def test_an_engine_whose_factory_raises_an_exception_is_the_users_mistake(own, corpus):
+    campaign = Campaign(corpus=corpus, engine=EngineSpec("own_engine:cannot_be_made"), examples=8)
+    with pytest.raises(
+        UserError, match=r"(?s)making the engine failed: RuntimeError: not yet .*own_engine.py:5.*expected a class"
+    ):
+        run_campaign(campaign)
 
 
 def test_a_process_that_dies_is_an_error(own, corpus):

@@ -255,7 +255,7 @@ def test_a_test_that_does_not_fail_is_reported(reproducer, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("other", "cannot make"), ("no_such_module:make", "cannot import"), ("textwrap:no_such", "has no function")],
+    [("other", "cannot make"), ("no_such_module:make", "cannot import"), ("textwrap:no_such", "has no 'no_such'")],
 )
 def test_an_engine_that_cannot_be_made_is_a_mistake(name, message):
     with pytest.raises(UserError, match=message):

@@ -24,7 +24,8 @@ def test_the_example_writes_a_trace(tmp_path, monkeypatch):
     assert trace.symbols == Symbols(("locatedIn",), ("paris", "france"))
     assert trace.columns.candidates.atom.tolist() == [[0, 0, 1]]
     assert trace.columns.resolvents.kind.tolist() == [1]
-    assert not trace.fields & OPTIONAL_COLUMNS
+    known = {"candidates.outcome", "steps.depth", "steps.choice", "steps.outcome"}
+    assert trace.fields & OPTIONAL_COLUMNS == known
     for stored, computed in zip(trace.digests, compute_digests(trace.columns), strict=True):
         np.testing.assert_array_equal(stored, computed)
 

@@ -115,12 +115,12 @@ def test_what_is_joined_keeps_its_level_and_packing(tmp_path, level, is_archived
 def test_a_damaged_file_keeps_its_intact_part(tmp_path, level, is_archived):
     path = tmp_path / "t.h5"
     root = write_whole(path, level, is_archived).root
-    needed = "candidates/outcome"
+    needed = "candidates/atom"
     assert needed in examine(path)[0]
     lost = "program/facts" if level != "digests" else None
     if lost is None:
         damage(path, needed)
-        with pytest.raises(UserError, match="a trace without candidates/outcome is invalid"):
+        with pytest.raises(UserError, match="a trace without candidates/atom is invalid"):
             repair_trace(path)
         return
     damage(path, lost)

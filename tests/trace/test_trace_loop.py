@@ -116,8 +116,8 @@ def test_what_a_column_cannot_hold_is_refused(tmp_path, group, name, value, matc
 
 def test_a_required_column_is_required_and_every_batch_has_the_same(tmp_path):
     given = levels(np.asarray)
-    del given[1]["choice"]
-    with pytest.raises(UserError, match=r"steps\.choice is missing"), writer(tmp_path / "a") as trace:
+    del given[1]["num_resolvents"]
+    with pytest.raises(UserError, match=r"steps\.num_resolvents is missing"), writer(tmp_path / "a") as trace:
         trace.append(*given)
     given = levels(np.asarray)
     less = [*given[:2], {name: column for name, column in given[2].items() if name != "score"}]

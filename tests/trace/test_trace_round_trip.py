@@ -62,11 +62,11 @@ def test_absent_columns_are_zeros_and_told_apart(tmp_path):
     write_file(tmp_path / "bare", HEADER, SYMBOLS, columns, absent=OPTIONAL_COLUMNS)
     full, bare = read_trace(tmp_path / "full"), read_trace(tmp_path / "bare")
     assert full.fields - bare.fields == OPTIONAL_COLUMNS
-    assert "steps.choice" in bare.fields
+    assert "resolvents.kind" in bare.fields
     assert not bare.columns.resolvents.score.any()
     assert not bare.columns.steps.dropped_atoms.any()
     assert len(bare.columns.resolvents.origin) == len(columns.resolvents.origin)
-    np.testing.assert_array_equal(bare.columns.steps.choice, columns.steps.choice)
+    np.testing.assert_array_equal(bare.columns.steps.goal_atoms, columns.steps.goal_atoms)
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):
@@ -122,7 +122,7 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path):
     with pytest.raises(UserError, match="add up to"):
         write(steps=steps._replace(goal_atoms=steps.goal_atoms[:-1]))
     with pytest.raises(UserError, match="not be absent"):
-        write_file(tmp_path / "a", HEADER, SYMBOLS, columns, absent=["steps.choice"])
+        write_file(tmp_path / "a", HEADER, SYMBOLS, columns, absent=["steps.num_atoms"])
     with pytest.raises(UserError, match="folder does not exist"):
         write_file(tmp_path / "no" / "a", HEADER, SYMBOLS, columns)
     writer = open_writer(tmp_path / "a", HEADER, SYMBOLS)

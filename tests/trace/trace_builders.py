@@ -91,6 +91,29 @@ def make_columns(
     )
 
 
+def make_malformed(columns: Columns, seed: int = 0) -> Columns:
+    """The same with what only a wrong engine makes: holes, ids without names, kinds with atoms, terminal actions."""
+    random = np.random.default_rng(seed)
+
+    def damage(atoms: np.ndarray) -> np.ndarray:
+        damaged = atoms.copy()
+        where = random.random(len(atoms))
+        damaged[where < 0.2] = -1, 0, 0
+        damaged[(where >= 0.2) & (where < 0.3), 0] = NUM_PREDICATES + 2
+        damaged[(where >= 0.3) & (where < 0.4), 1] = 2**31 - 1
+        return damaged
+
+    resolvents = columns.resolvents
+    kind = random.integers(0, 4, len(resolvents.kind)).astype(np.uint8)
+    return columns._replace(
+        candidates=columns.candidates._replace(
+            query=np.arange(len(columns.candidates.query), dtype=np.int32), atom=damage(columns.candidates.atom)
+        ),
+        steps=columns.steps._replace(goal_atoms=damage(columns.steps.goal_atoms)),
+        resolvents=resolvents._replace(kind=kind, atoms=damage(resolvents.atoms)),
+    )
+
+
 def make_stages(seed: int, num_steps: int) -> StageItems:
     """Random outputs of random stages, some of them empty."""
     random = np.random.default_rng(seed)

@@ -88,7 +88,7 @@ class PaddedProver:
         return successors, [origin for origin, _ in pruned]
 
     def resolve(self, goal: Ids, clause: Ids, rest: Ids) -> Ids | None:
-        """Return the clause's body and the rest of the state under the unifier; None if there is none."""
+        """Return the clause's body and the rest of the state under the unifier; None without one."""
         bound: dict[int, int] = {}
 
         def end(term: int) -> int:

@@ -66,7 +66,7 @@ def shares_of(report):
 
 
 def are_same(left, right):
-    """Whether two splits have the same shares; one that is missing is 0."""
+    """Compare the shares of two splits; one that is missing is 0."""
     num = max(len(left), len(right))
     pairs = zip([*left, *[0.0] * (num - len(left))], [*right, *[0.0] * (num - len(right))], strict=True)
     return all(abs(a - b) <= SAME for a, b in pairs)

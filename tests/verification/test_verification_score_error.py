@@ -84,5 +84,6 @@ def test_without_weights_the_bound_is_some_roundings_of_one_nat():
     header = Header(EngineInfo("theirs", precision="float32", score_error=1.0), Limits(), unknown, "")
     judged = judge_tolerance(header, header)
     assert judged.value == 2 * bound_score_error(unknown, "float32")
-    assert [role in note for role, note in zip(("expected", "actual"), judged.notes, strict=True)] == [True, True]
+    texts = ("expected", "actual", f"scores within {judged.value:.3g} nats count as equal")
+    assert [text in note for text, note in zip(texts, judged.notes, strict=True)] == [True, True, True]
     assert "since the weights are unknown" in judged.notes[0]

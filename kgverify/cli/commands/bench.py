@@ -1,11 +1,13 @@
 """`kgverify bench`: the agreement and the speed of the reference and of every mode."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kgverify.api.inputs import check_compiled_options, make_pipeline
 from kgverify.bench.compare import LEAST_BAND, compare_runs
 from kgverify.bench.plan import FOR_GPUS, Plan, Size, find_size
 from kgverify.bench.plot import render_plot
@@ -27,6 +29,7 @@ from kgverify.faults.plant import compiled_pipeline_with_faults, plant_faults
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Run
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 if TYPE_CHECKING:
     from kgverify.bench.modes import Build
@@ -108,6 +111,8 @@ def bench(
             " difference on the device if not given.",
         ),
     ] = None,
+    engine: options.Engine = COMPILED,
+    reference: options.Reference = REFERENCE,
     source: GraphOptions,
     proofs: ProofOptions,
     device: options.Device = "auto",
@@ -119,11 +124,11 @@ def bench(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the medians.")] = None,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Measure the reference and the compiled evaluator in every mode; only results that agree have a speed.
+    """Measure a reference and an engine, or the compiled evaluator in every mode; only results that agree have a speed.
 
     Ctrl-C ends it early; the measurements so far are shown and written.
     """
-    from kgverify.bench.modes import measure_modes
+    from kgverify.bench.modes import Rivals, measure_modes
 
     saved = None if comparing.compare is None else read_result(comparing.compare)
     check_writable(json_path)
@@ -140,8 +145,25 @@ def bench(
         has_fresh_cache=fresh_cache,
         faults=tuple(each.name for each in find_faults(fault or ())),
     )
+    rivals = None
+    if (engine, reference) != (COMPILED, REFERENCE):
+        changed = {"device": device, "precision": precision, "slots": sizes.slots, "faults": fault or ()}
+        if engine != COMPILED and modes is not None:
+            raise UserError(
+                f"are of the compiled evaluator, which is not measured: {engine}", where="--modes", fix="leave it out"
+            )
+        check_compiled_options(engine, reference, **changed)
+        make = partial(_make_engine, run)
+        in_reference = () if engine == COMPILED else plan.faults
+        rivals = Rivals(reference, partial(make, reference, "--reference", in_reference))
+        if engine != COMPILED:
+            rivals = rivals._replace(engine=engine, make_engine=partial(make, engine, "--engine"))
+        # What cannot be made is an error before anything is measured.
+        rivals.make_reference()
+        if rivals.make_engine is not None:
+            rivals.make_engine()
     _warn_of_size(plan)
-    result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase)
+    result = measure_modes(run, plan, _build_with_faults(run, plan), show_phase, rivals)
     console = make_result_console(json_path)
     print_lines(console, render_result(result))
     compared = None
@@ -158,6 +180,12 @@ def bench(
         raise typer.Exit(1)
     if comparing.fail_slower and compared is not None and (compared.is_slower or not compared.is_compared):
         raise typer.Exit(1 if compared.is_slower else NOT_COMPARED)
+
+
+def _make_engine(run: Run, engine: str, where: str, faults: tuple[str, ...] = ()) -> "Engine":
+    if engine == COMPILED:
+        return make_pipeline(engine, run, where=where, mode="eager", faults=faults).engine
+    return make_pipeline(engine, run, where=where).engine
 
 
 def _build_with_faults(run: Run, plan: Plan) -> "Build | None":

@@ -26,6 +26,7 @@ from kgverify.errors import UserError
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import encode_report
 from kgverify.runs.output_folder import check_output_folder
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 EXIT_CODES = {Verdict.AGREE: 0, Verdict.DIVERGE: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -35,6 +36,8 @@ def diff(
     expected: Annotated[Path | None, typer.Argument(help="The trace to compare with.")] = None,
     actual: Annotated[Path | None, typer.Argument(help="The trace to judge.")] = None,
     *,
+    engine: options.Engine = COMPILED,
+    reference: options.Reference = REFERENCE,
     run_options: RunOptions,
     engine_options: EngineOptions,
     lockstep: Annotated[
@@ -44,6 +47,14 @@ def diff(
     score_error: Annotated[
         float | None,
         typer.Option(help="Error of the actual scores to accept, in nats, instead of the judge's bound."),
+    ] = None,
+    modulo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KINDS",
+            help="Differences that are benign: names, order, duplicates, separated by commas; none. Names are benign if not"
+            " given and an engine numbers variables its own way.",
+        ),
     ] = None,
     fresh_cache: Annotated[
         bool, typer.Option("--fresh-cache", help="Compile into empty caches, which are deleted afterwards.")
@@ -55,7 +66,10 @@ def diff(
     ] = None,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Compare the compiled evaluator with the reference prover, or two recorded traces, step by step."""
+    """Compare two engines, or two recorded traces, step by step.
+
+    By default the compiled evaluator is compared with the reference prover.
+    """
     check_writable(json_path)
     if expected is not None:
         check_reference_workers(jobs, scheduler, why_none="two recorded traces are compared without it")
@@ -67,6 +81,8 @@ def diff(
             ("--fresh-cache", fresh_cache),
             ("--lockstep", lockstep),
             ("--fault", engine_options.fault),
+            ("--engine", engine != COMPILED),
+            ("--reference", reference != REFERENCE),
         ):
             if is_given:
                 raise UserError(
@@ -75,17 +91,19 @@ def diff(
                     fix="leave it out, or leave out the two traces",
                 )
         with show_comparison(expected, actual) as progress:
-            report = compare(expected, actual, save=save, score_error=score_error, progress=progress)
+            report = compare(expected, actual, save=save, score_error=score_error, modulo=modulo, progress=progress)
     else:
-        check_reference_workers(jobs, scheduler)
         if save is not None:
             check_output_folder(save)
         report = verify(
+            engine=engine,
+            reference=reference,
             **run_options.arguments(),
             **engine_options.arguments(),
             lockstep=lockstep,
             determinism=determinism,
             score_error=score_error,
+            modulo=modulo,
             fresh_cache=fresh_cache,
             jobs=jobs,
             scheduler=scheduler,

@@ -1,4 +1,4 @@
-"""`kgverify evaluate`: rank many candidates with the compiled evaluator, part by part."""
+"""`kgverify evaluate`: rank many candidates, by default with the compiled evaluator, part by part."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kgverify.api.evaluate import build_evaluator
+from kgverify.api.evaluate import build_evaluation_sides
 from kgverify.cli import options
 from kgverify.cli.options import EngineOptions, GraphOptions, ProofOptions, RunOptions, with_run_options
 from kgverify.cli.progress import (
@@ -39,6 +39,7 @@ from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.fan_out import reference_beside
 from kgverify.runs.progress import silent_phase
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SAME_PRESS: Final = 1.0
@@ -54,6 +55,8 @@ def evaluate(
     ] = None,
     corruptions: options.Corruptions = "all",
     proofs: ProofOptions,
+    engine: options.Engine = COMPILED,
+    reference: options.Reference = REFERENCE,
     engine_options: EngineOptions,
     memory: Annotated[
         str | None,
@@ -95,9 +98,16 @@ def evaluate(
         run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
     num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
     num_checked = choose_num_checked(int(num_candidates)) if check is None else check
-    with reference_beside(run, num_checked) if leads else nullcontext() as reference:
-        pipeline = build_evaluator(
-            run, **engine_options.arguments(), memory=budget, part_size=part_size, rank_only=rank_only
+    is_plain = reference == REFERENCE
+    with reference_beside(run, num_checked) if leads and is_plain else nullcontext() as beside:
+        pipeline, expected = build_evaluation_sides(
+            run,
+            engine,
+            reference,
+            **engine_options.arguments(),
+            memory=budget,
+            part_size=part_size,
+            rank_only=rank_only,
         )
         if leads:
             group.broadcast(b"")
@@ -122,7 +132,7 @@ def evaluate(
             result,
             pipeline,
             num_checked=num_checked,
-            reference=reference,
+            reference=beside if is_plain else expected,
             num_processes=group.size,
             phase=show_work,
         )

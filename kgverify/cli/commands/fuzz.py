@@ -1,4 +1,4 @@
-"""`kgverify fuzz`: try generated problems on the reference and an engine until a budget is spent."""
+"""`kgverify fuzz`: try generated problems on two engines until a budget is spent."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from kgverify.api.inputs import write_down_sides
 from kgverify.cli import options
 from kgverify.cli.dashboard import show_dashboard
 from kgverify.cli.progress import (
@@ -23,7 +24,7 @@ from kgverify.errors import UserError
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
 from kgverify.testing.campaigns.result import CampaignResult, FoundDivergence
-from kgverify.testing.checking.engine_makers import COMPILED, EngineSpec
+from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE, Sides
 
 INTERRUPTED: Final = 130
 MOST_LISTED: Final = 20
@@ -43,9 +44,8 @@ def fuzz(
     examples: Annotated[
         int | None, typer.Option(min=1, help="The number of problems; 2000 if no --time is given.", show_default=False)
     ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="The engine under test: compiled, or MODULE:FUNCTION.")
-    ] = COMPILED,
+    engine: options.Engine = COMPILED,
+    reference: options.Reference = REFERENCE,
     fault: options.Faults = None,
     mode: Annotated[
         str,
@@ -78,20 +78,19 @@ def fuzz(
     fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what earlier campaigns tried.")] = False,
     json_path: options.JsonPath = None,
 ) -> None:
-    """Try generated problems on the reference and an engine; keep and shrink what differs."""
+    """Try generated problems on two engines; keep and shrink what differs."""
     check_writable(json_path)
-    if engine != COMPILED and fault:
-        raise UserError("faults are planted in the compiled evaluator", where="--fault", fix="leave out --engine")
-    spec = EngineSpec(engine, mode, device, tuple(fault or ())) if engine == COMPILED else EngineSpec(engine)
+    sides = write_down_sides(engine, reference, mode=mode, device=device, faults=tuple(fault or ()))
     if exhaustive is not None:
         if duration is not None or examples is not None:
             raise UserError("a scope has no budget", where="--exhaustive", fix="leave out --time and --examples")
-        raise typer.Exit(_certify_scope(exhaustive, spec, state, jobs, json_path))
+        raise typer.Exit(_certify_scope(exhaustive, sides, state, jobs, json_path))
     if state is not None:
         raise UserError("cannot be used with a campaign", where="--state", fix="give --exhaustive, or leave it out")
     campaign = Campaign(
         corpus=corpus,
-        engine=spec,
+        engine=sides.engine,
+        reference=sides.reference,
         lockstep=lockstep,
         seed=seed,
         examples=examples,
@@ -120,7 +119,7 @@ def _print_how_to_resume(what: str) -> None:
     make_error_console().print(f"{what}; to resume, run:\n{again}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int, json_path: str | None) -> int:
+def _certify_scope(name: str, sides: Sides, state: Path | None, jobs: int, json_path: str | None) -> int:
     """Compare every problem of a scope, print the certificate, and return the exit code."""
     from kgverify.testing.exhaustive.certificate import certify
     from kgverify.testing.exhaustive.scope import find_scope
@@ -129,7 +128,13 @@ def _certify_scope(name: str, engine: EngineSpec, state: Path | None, jobs: int,
     try:
         with show_phase("problems", scope.count.problems) as phase:
             certificate = certify(
-                scope, engine, state=state, progress=phase, jobs=jobs, on_interrupt=lambda: phase.rename("ending")
+                scope,
+                sides.engine,
+                reference=sides.reference,
+                state=state,
+                progress=phase,
+                jobs=jobs,
+                on_interrupt=lambda: phase.rename("ending"),
             )
     except KeyboardInterrupt:
         if state:
@@ -167,6 +172,8 @@ def _lines(result: CampaignResult) -> Iterator[str]:
     so_far = " SO FAR" if result.is_interrupted else ""
     yield f"{first}{so_far}   {_count(result.num_problems, 'problem')}{resumed}"
     yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
+    if result.reference != REFERENCE:
+        yield f"   reference   {result.reference}"
     yield (
         f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"
         f" {_count(result.num_resolvents, 'resolvent')} of seed {result.seed}"

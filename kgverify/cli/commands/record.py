@@ -22,6 +22,7 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
+from kgverify.errors import UserError
 from kgverify.report.render.terminal import describe_execution
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
@@ -31,10 +32,22 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") 
 
 @with_run_options()
 def record(
-    engine: Annotated[str, typer.Option(help="compiled, reference, or an engine of yours as MODULE:NAME.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="The trace to write.")],
     run_options: RunOptions,
     engine_options: EngineOptions,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="The engine to record: compiled, reference, or your own as MODULE:NAME or FILE.py:NAME.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE", help="Instead of --engine: the engine to record as the reference of a later comparison."
+        ),
+    ] = None,
     jobs: options.Jobs = 1,
     scheduler: options.Scheduler = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted recording.")] = False,
@@ -53,11 +66,18 @@ def record(
 ) -> None:
     """Run one engine and write its trace: a file or, if it is large, a folder of shards."""
     check_writable(json_path)
+    if engine is None and reference is None:
+        raise UserError(
+            "expected an engine to record, found none",
+            where="--engine",
+            fix="give compiled, reference, or your own as MODULE:NAME or FILE.py:NAME",
+        )
     try:
-        with ending_on_signals(), show_phase(f"recording {engine}", 0) as progress:
+        with ending_on_signals(), show_phase(f"recording {engine or reference}", 0) as progress:
             recording = record_engine(
                 path=output,
                 engine=engine,
+                reference=reference,
                 **run_options.arguments(),
                 **engine_options.arguments(),
                 jobs=jobs,

@@ -19,8 +19,14 @@ def replay(
     engine: Annotated[
         str | None,
         typer.Option(
-            metavar="ENGINE", help="Replaces the file's engine: compiled (without faults), or your own as MODULE:NAME."
+            metavar="ENGINE",
+            help="Replaces the file's engine: compiled (without faults), reference, or your own as MODULE:NAME or"
+            " FILE.py:NAME.",
         ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Replaces the engine that the file's engine is compared with."),
     ] = None,
     fault: Annotated[
         list[str] | None, typer.Option("--fault", help="Replaces the file's faults in the compiled evaluator.")
@@ -32,10 +38,10 @@ def replay(
     ] = None,
 ) -> None:
     """Run a reproducer again, and report whether it still diverges in the same way."""
-    found = replay_file(file, engine, faults=fault or (), mode=mode, device=device)
+    found = replay_file(file, engine, reference=reference, faults=fault or (), mode=mode, device=device)
     reproducer = found.reproducer
     console = make_result_console(None)
-    print_text(console, f"{reproducer.engine}\n{found}")
+    print_text(console, f"{reproducer.sides}\n{found}")
     if reproducer.neighbour and found.is_same:
         what = "the law holds" if reproducer.signature.kind == LAW else "both sides agree"
         print_text(console, f"   {what} with one change: {reproducer.neighbour}")

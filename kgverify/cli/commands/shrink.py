@@ -30,7 +30,13 @@ def shrink(
     graph: Annotated[str | None, typer.Option(help="The graph of the run, if it has moved.")] = None,
     rules: Annotated[Path | None, typer.Option(help="A file of rules that replaces those of the graph.")] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="The function or class that makes your engine.")
+        str | None,
+        typer.Option(
+            metavar="ENGINE", help="Replaces the run's engine, e.g. by your own as MODULE:NAME or FILE.py:NAME."
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Replaces the engine that the run's engine was compared with.")
     ] = None,
     calls: Annotated[int, typer.Option(help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
     seconds: Annotated[float, typer.Option(help="Maximum seconds.")] = MAX_SECONDS,
@@ -46,6 +52,7 @@ def shrink(
         graph=graph,
         rules=rules,
         engine=engine,
+        reference=reference,
         max_calls=calls,
         seconds=seconds,
         progress=_show_progress,

@@ -1,4 +1,4 @@
-"""`kgverify trace`: check, repair, join, convert and export recorded traces."""
+"""`kgverify trace`: import, check, repair, join, convert and export recorded traces."""
 
 from enum import IntEnum
 from pathlib import Path
@@ -17,6 +17,7 @@ from kgverify.cli.progress import (
 )
 from kgverify.errors import UserError
 from kgverify.report.export import export_steps, parse_selection
+from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
 from kgverify.trace.maintain.convert import convert_trace
 from kgverify.trace.maintain.join import unite
@@ -36,7 +37,7 @@ class TraceExit(IntEnum):
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Check, repair, join, convert and export recorded traces.",
+    help="Import, check, repair, join, convert and export recorded traces.",
     epilog="Exit codes: 0 whole, 1 something is wrong, missing, lost or unfinished, 2 no trace, or nothing can be kept.",
 )
 
@@ -72,6 +73,30 @@ def convert(
     if done.dropped:
         names = ", ".join(done.dropped)
         print_text(make_error_console(), f"warning: not kept, because they are not plain arrays: {names}", "yellow")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[
+        Path, typer.Argument(metavar="LINES", help="JSON lines that a prover printed; - for standard input.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The path of the trace.")],
+    level: Annotated[str, typer.Option(help="digests, compact or steps.")] = "steps",
+    archive: Annotated[bool, typer.Option("--archive", help="Pack it as small as HDF5's filters can.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing trace.")] = False,
+) -> None:
+    """Turn the steps that a prover in any language printed, one JSON object on each line, into a trace.
+
+    docs/trace-lines.md describes the lines. Whatever they leave out is unknown, and not compared.
+    """
+    if output.exists() and not force:
+        raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
+    done = import_lines(source, output, level=parse_level(level, "--level").value, is_archived=archive)
+    unknown = f"; unknown: {', '.join(done.unknown)}" if done.unknown else ""
+    print_text(
+        make_result_console(None),
+        f"{output}: {done.num_candidates:,} candidates, {done.num_steps:,} steps{unknown}",
+    )
 
 
 @app.command()

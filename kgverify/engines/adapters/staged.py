@@ -1,11 +1,14 @@
 """An engine from the stages that its author provides: each stage is a method, and the others follow the semantics."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import index
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
+from kgverify.engines.adapters.environment import Memory, check_memory
 from kgverify.engines.adapters.resolution import number_variables
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken, read_positions
+from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, StageOutputs
 from kgverify.errors import UserError
@@ -160,15 +163,43 @@ class StagedEngine(StepwiseEngine):
         return [Resolvent(_read_goal(pair, type(self).__name__), *pair[0][2:]) for pair in pairs]
 
 
-def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngine]:
-    """Return an engine class for a function of a goal and the clauses of its first atom's predicate, in order.
+@overload
+def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngine]: ...
+
+
+@overload
+def engine_of(
+    resolve: Callable[[TermGoal, TermProgram], Iterable[Any]], *, terms: Literal[True], memory: Memory = "none"
+) -> type[TermEngine]: ...
+
+
+@overload
+def engine_of(
+    *, terms: Literal[True], memory: Memory = "none"
+) -> Callable[[Callable[[TermGoal, TermProgram], Iterable[Any]]], type[TermEngine]]: ...
+
+
+def engine_of(resolve: Any = None, *, terms: bool = False, memory: Memory = "none") -> Any:
+    """Return an engine class for a function: of a goal and its clauses in numbers or, with `terms=True`, in names.
+
+    With `terms=True` the function is the whole step. It receives the goal, a tuple of atoms (predicate, first, second), and
+    the program: `program.rules` (pairs of a head and a body), `program.facts` (without the query itself, with
+    `.of(predicate)`), `program.limits`, `program.query`, `program.visited`, and `program.rename(*atoms)`, which gives new
+    variables. Every name is a string, and **an argument that begins with `?` is a variable**. It returns the successors: each
+    a list of atoms, or True (proved), False, or None (gives up). Goals go from step to step with the names that the function
+    gave. kgverify rejects successors of more atoms than the limits allow, and chooses by the policy `shortest`; which clause
+    made a successor remains unknown.
 
     Args:
         resolve: A function that returns each clause that matches the first atom of the goal, with the atoms that then
-            remain to be proved. Atoms are numbers (predicate, first, second); a number below 0 is a variable.
+            remain to be proved. Atoms are numbers (predicate, first, second); a number below 0 is a variable. The other
+            stages of a step follow docs/semantics.md. With `terms=True`, a function as described above.
+        terms: The function works on names.
+        memory: With `terms=True`, the goals to which a derivation does not return: `"none"`; `"sets"`: sets of atoms that it
+            visited; `"goals"`: goals that it visited, up to the names of variables.
 
     Returns:
-        A class, made of (program, limits, policy), in which the other stages of a step follow docs/semantics.md.
+        A class, made of (program, limits, policy); without a function, a decorator that returns one.
 
     Raises:
         UserError: When the engine proves, if the function returns anything else.
@@ -180,13 +211,34 @@ def engine_of(resolve: Callable[[Goal, list[Clause]], Made]) -> type[StagedEngin
         ...     return [(clause, goal[1:]) for clause in clauses if clause.head == goal[0]]
         >>> kv.check_engine(facts_only, examples=20).is_conforming
         False
+        >>> @kv.engine_of(terms=True)
+        ... def looks_up(goal, program):
+        ...     return [all(atom in program.facts for atom in goal)]
+        >>> kv.check_engine(looks_up, examples=20).is_conforming
+        False
     """
+    if resolve is None:
+        return partial(engine_of, terms=terms, memory=memory)
+    if not callable(resolve):
+        raise UserError(
+            f"expected a function, found {type(resolve).__name__}", where="engine_of", fix="write @engine_of above one"
+        )
+    if not terms and memory != "none":
+        raise UserError(
+            "memory belongs to functions on terms", where="engine_of", fix="add terms=True, or write a StagedEngine"
+        )
 
-    def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Made:
+    def call(self: StagedEngine, goal: Goal, excluded: AtomIds | None) -> Any:
         return resolve(goal, self.clauses_for(goal, excluded))
+
+    def find_successors(self: TermEngine, goal: TermGoal, program: TermProgram) -> Any:
+        return resolve(goal, program)
 
     described = {name: getattr(resolve, name, None) for name in ("__module__", "__qualname__", "__doc__")}
     name = getattr(resolve, "__name__", type(resolve).__name__)
+    if terms:
+        check_memory(memory, "engine_of")
+        return type(name, (TermEngine,), {"find_successors": find_successors, "memory": memory, **described})
     return type(name, (StagedEngine,), {"resolve": call, **described})
 
 

@@ -11,7 +11,7 @@ from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.program.limits import Limits
-from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome
 from kgverify.program.program import Program
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Resolvents, Steps, starts_of
 from kgverify.trace.model.header import EngineInfo
@@ -44,7 +44,9 @@ class Taken(NamedTuple):
     dropped_resolvents: int = 0
 
 
-class _Step(NamedTuple):
+class TakenStep(NamedTuple):
+    """A step of a derivation, with its choice and outcome."""
+
     goal: Goal
     depth: int
     taken: Taken
@@ -95,29 +97,39 @@ class StepwiseEngine:
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Run every candidate to its end, a step of all of them at a time. UserError if a step has no resolvent."""
-        queries = [(predicate, first, second) for predicate, first, second in candidates.atom.tolist()]
+        queries = self._read_queries(candidates)
         visited: list[list[Goal]] = [[(query,)] for query in queries]
-        steps: list[list[_Step]] = [[] for _ in queries]
+        steps: list[list[TakenStep]] = [[] for _ in queries]
         is_open = list(range(len(queries)))
         while is_open:
             taken = self._take_all([queries[i] for i in is_open], [visited[i] for i in is_open])
             for i, each in zip(is_open, taken, strict=True):
                 steps[i].append(self._choose(visited[i][-1], len(steps[i]), each))
-                visited[i].append(each.resolvents[steps[i][-1].choice].atoms)
+                if steps[i][-1].outcome is Outcome.OPEN:
+                    visited[i].append(each.resolvents[steps[i][-1].choice].atoms)
             still_open = [i for i in is_open if steps[i][-1].outcome is Outcome.OPEN]
             progress(len(is_open) - len(still_open))
             is_open = still_open
-        return _collect(candidates, steps)
+        return self._record(candidates, steps)
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        queries, visited = read_positions(positions)
+        queries, visited = self._read_positions(positions)
         taken = self._take_all(queries, visited)
         chosen = [
             [self._choose(goals[-1], depth, each)]
             for goals, depth, each in zip(visited, positions.depth.tolist(), taken, strict=True)
         ]
-        return _collect(positions.candidates, chosen)
+        return self._record(positions.candidates, chosen)
+
+    def _read_queries(self, candidates: CandidateSet) -> list[AtomIds]:
+        return [(predicate, first, second) for predicate, first, second in candidates.atom.tolist()]
+
+    def _read_positions(self, positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:
+        return read_positions(positions)
+
+    def _record(self, candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Columns:
+        return collect(candidates, derivations)
 
     def _take_all(self, queries: Sequence[AtomIds], visited: Sequence[Sequence[Goal]]) -> Sequence[Taken]:
         taken = self.take_steps(queries, visited)
@@ -135,14 +147,13 @@ class StepwiseEngine:
             )
         return taken
 
-    def _choose(self, goal: Goal, depth: int, taken: Taken) -> _Step:
+    def _choose(self, goal: Goal, depth: int, taken: Taken) -> TakenStep:
         scores = [each.score for each in taken.resolvents]
         choice = scores.index(max(scores))
         total = math.fsum(math.exp(score - scores[choice]) for score in scores)
-        ends = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED}
         is_last = depth + 1 >= self.limits.max_depth
-        outcome = ends.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
-        return _Step(goal, depth, taken, choice, outcome, -math.log(total))
+        outcome = ENDS.get(taken.resolvents[choice].kind, Outcome.DEPTH_LIMIT if is_last else Outcome.OPEN)
+        return TakenStep(goal, depth, taken, choice, outcome, -math.log(total))
 
 
 def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]]]:
@@ -153,7 +164,8 @@ def read_positions(positions: Positions) -> tuple[list[AtomIds], list[list[Goal]
     return queries, [goals[a:b] for a, b in pairwise(starts_of(positions.num_goals).tolist())]
 
 
-def _collect(candidates: CandidateSet, derivations: list[list[_Step]]) -> Columns:
+def collect(candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Columns:
+    """Return the steps of derivations as columns."""
     steps = list(chain.from_iterable(derivations))
     resolvents = [each for step in steps for each in step.taken.resolvents]
 

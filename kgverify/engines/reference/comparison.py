@@ -26,8 +26,9 @@ def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep:
     fields = expected.fields & actual.fields
     has_clauses = "resolvents.origin" in fields
     # The indices of facts depend on the numbering of names, and name nothing without the facts.
-    has_clauses &= expected.symbols == actual.symbols or (expected.facts is not None and actual.facts is not None)
-    left, right = (list(_read(trace, fields, has_clauses)) for trace in (expected, actual))
+    has_facts = expected.facts is not None and actual.facts is not None
+    has_clauses &= expected.symbols == actual.symbols or has_facts
+    left, right = (list(_read(trace, fields, has_clauses, has_facts)) for trace in (expected, actual))
     score = actual.columns.resolvents.score
     rules = Rules(
         tolerance,
@@ -39,10 +40,10 @@ def compare_again(expected: Trace, actual: Trace, tolerance: float, *, lockstep:
     return SecondAnswer([(i, j, compare_candidates(left[i], right[j], rules)) for i, j in pairs], missing, extra)
 
 
-def _read(trace: Trace, fields: frozenset[str], has_clauses: bool) -> Iterator[Proved]:
+def _read(trace: Trace, fields: frozenset[str], has_clauses: bool, has_facts: bool) -> Iterator[Proved]:
     """Yield the candidates of a trace, without the columns that only one trace has."""
     symbols, (candidates, steps, resolvents, _) = trace.symbols, trace.columns
-    facts = [] if trace.facts is None else trace.facts.tolist()
+    facts = trace.facts.tolist() if has_facts and trace.facts is not None else []
 
     def argument(number: int) -> Any:
         return symbols.constants[number] if 0 <= number < len(symbols.constants) else number
@@ -85,7 +86,7 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool) -> Iterator[P
         steps.num_resolvents.tolist(),
         known("steps.dropped_atoms", steps.dropped_atoms),
         known("steps.dropped_resolvents", steps.dropped_resolvents),
-        steps.choice.tolist(),
+        steps.choice.tolist() if "steps.choice" in fields else [-1] * len(steps.choice),
         known("steps.outcome", steps.outcome),
         strict=True,
     )
@@ -104,7 +105,7 @@ def _read(trace: Trace, fields: frozenset[str], has_clauses: bool) -> Iterator[P
         candidates.side.tolist(),
         candidates.atom.tolist(),
         candidates.num_steps.tolist(),
-        candidates.outcome.tolist(),
+        known("candidates.outcome", candidates.outcome),
         known("candidates.is_limited", candidates.is_limited),
         known("candidates.log_probability", candidates.log_probability),
         strict=True,

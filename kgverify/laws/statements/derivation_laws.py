@@ -14,7 +14,7 @@ from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.stages import Stage
 
 
-@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False)
+@law("Every candidate given is reported exactly once, in the order given.", needs_rows=False, of_any_prover=True)
 def _reported_once(case: Case) -> Iterator[Finding]:
     if case.is_aligned:
         return
@@ -80,7 +80,7 @@ def _outcome(case: Case) -> Iterator[Finding]:
     kind[is_choice] = case.columns.resolvents.kind[case.first_resolvent[:-1][is_choice] + steps.choice[is_choice]]
     expected = np.where(steps.depth + 1 >= case.limits.max_depth, Outcome.DEPTH_LIMIT, Outcome.OPEN)
     expected = np.where(kind == GoalKind.TRUE, Outcome.PROVED, expected)
-    expected = np.where(kind == GoalKind.FALSE, Outcome.FAILED, expected)
+    expected = np.where((kind == GoalKind.FALSE) | (kind == GoalKind.STOP), Outcome.FAILED, expected)
     for row in np.flatnonzero(expected != steps.outcome):
         texts = outcome_name(int(expected[row])), outcome_name(int(steps.outcome[row]))
         yield case.of_step(row, Stage.FINISH, "outcome", *texts)
@@ -120,12 +120,12 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
         count = steps.num_resolvents[step_of[each]]
         yield case.of_step(step_of[each], Stage.CLOSE, "kind", f"{name} alone", f"{name} among {count} resolvents")
     lacks_origin = resolvents.origin_kind == Origin.NONE
-    for each in np.flatnonzero(lacks_origin != (resolvents.kind == GoalKind.FALSE)):
+    for each in np.flatnonzero(lacks_origin != np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))):
         kind, origin = (
             GoalKind(int(resolvents.kind[each])).name,
             Origin(int(resolvents.origin_kind[each])).name.lower(),
         )
-        expected = "no origin" if kind == "FALSE" else "a clause"
+        expected = "no origin" if kind in ("FALSE", "STOP") else "a clause"
         yield case.of_step(step_of[each], Stage.RESOLVE, "origin_kind", f"{kind} of {expected}", f"{kind} of {origin}")
     for each in np.flatnonzero(~is_terminal & (resolvents.num_atoms == 0)):
         yield case.of_step(step_of[each], Stage.PRUNE, "num_atoms", "1 or more; a goal without atoms is TRUE", 0)

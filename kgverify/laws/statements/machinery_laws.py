@@ -17,7 +17,9 @@ MOST_ALONE = 8
 """Candidates of a run that are proved alone."""
 
 
-@law("The same engine proves the same candidates again, equal in every bit, and leaves what it gave.")
+@law(
+    "The same engine proves the same candidates again, equal in every bit, and leaves what it gave.", of_any_prover=True
+)
 def _repetition(case: Case) -> Iterator[Finding]:
     first = case.columns
     kept = deepcopy(first)
@@ -28,7 +30,7 @@ def _repetition(case: Case) -> Iterator[Finding]:
         )
 
 
-@law("The order of the candidates changes nothing in any derivation.")
+@law("The order of the candidates changes nothing in any derivation.", of_any_prover=True)
 def _candidate_order(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     order = np.random.default_rng(num).permutation(num)
@@ -39,7 +41,10 @@ def _candidate_order(case: Case) -> Iterator[Finding]:
     yield from differing(case, select_candidates(columns, np.argsort(order)), Stage.RECYCLE)
 
 
-@law("Candidates proved in parts, one part after the other, have the derivations that they have together.")
+@law(
+    "Candidates proved in parts, one part after the other, have the derivations that they have together.",
+    of_any_prover=True,
+)
 def _chunks(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     size = max(1, num // 3)
@@ -47,7 +52,10 @@ def _chunks(case: Case) -> Iterator[Finding]:
     yield from differing(case, concatenate(parts), Stage.RECYCLE)
 
 
-@law(f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).")
+@law(
+    f"A candidate proved alone has the derivation that it has among others (tried on up to {MOST_ALONE} of a run).",
+    of_any_prover=True,
+)
 def _alone(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.unique(np.linspace(0, num - 1, min(num, MOST_ALONE)).astype(np.int64))
@@ -56,7 +64,7 @@ def _alone(case: Case) -> Iterator[Finding]:
         yield finding._replace(candidate=int(rows[finding.candidate]))
 
 
-@law("A candidate given twice has the same derivation twice.")
+@law("A candidate given twice has the same derivation twice.", of_any_prover=True)
 def _twice(case: Case) -> Iterator[Finding]:
     num = len(case.candidates.query)
     rows = np.repeat(np.arange(num), 2)
@@ -68,24 +76,24 @@ def _twice(case: Case) -> Iterator[Finding]:
         yield from differing(case, select_candidates(columns, np.arange(half, 2 * num, 2)), Stage.RECYCLE)
 
 
-@law(f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.")
+@law(f"With {FEWER} times fewer slots (with two, where there is one) no derivation changes.", of_any_prover=True)
 def _slots(case: Case) -> Iterator[Finding]:
     slots = case.sizes.slots
     return _resized(case, slots=max(1, slots // FEWER) if slots > 1 else 2)
 
 
-@law("More padding of goals and of steps changes no derivation.")
+@law("More padding of goals and of steps changes no derivation.", of_any_prover=True)
 def _padding(case: Case) -> Iterator[Finding]:
     return _resized(case, atoms=case.sizes.atoms + 3, resolvents=case.sizes.resolvents + 9)
 
 
-@law("Smaller windows of what is matched and scored at a time change no derivation.")
+@law("Smaller windows of what is matched and scored at a time change no derivation.", of_any_prover=True)
 def _windows(case: Case) -> Iterator[Finding]:
     match_window, score_window = (max(1, each // 5) for each in (case.sizes.match_window, case.sizes.score_window))
     return _resized(case, match_window=match_window, score_window=score_window)
 
 
-@law("A smaller pool of candidates handed over at once changes no derivation.")
+@law("A smaller pool of candidates handed over at once changes no derivation.", of_any_prover=True)
 def _pool(case: Case) -> Iterator[Finding]:
     return _resized(case, pool=max(1, case.sizes.pool // (2 * FEWER)))
 

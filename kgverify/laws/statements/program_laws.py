@@ -132,7 +132,7 @@ CROWD = 56
 CROWD_RULES = 4
 
 
-@law("Predicates and constants under other names, in the same order, have the same derivations.")
+@law("Predicates and constants under other names, in the same order, have the same derivations.", of_any_prover=True)
 def _renaming(case: Case) -> Iterator[Finding]:
     graph = case.run.graph
 

@@ -17,12 +17,14 @@ from kgverify.report.render.template import read_template, render_template
 from kgverify.report.wording import (
     OF_TRACES,
     clip,
+    describe_benign,
     describe_coverage,
     describe_engine,
     describe_finding,
     describe_kind,
     describe_location,
     describe_loss,
+    describe_modulo_of,
     describe_rules,
     describe_run,
     describe_self_test,
@@ -64,10 +66,12 @@ _IN_SCRIPTS: Final = {
 
 _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     clip,
+    describe_benign,
     describe_coverage,
     describe_engine,
     describe_location,
     describe_loss,
+    describe_modulo_of,
     describe_rules,
     describe_run,
     describe_self_test,
@@ -88,7 +92,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         is_markup=True,
         filters=_FILTERS,
         report=report,
-        limits=msgspec.structs.asdict(report.limits),
+        limits={k: v for k, v in msgspec.structs.asdict(report.limits).items() if v is not None},
         page=build_page(report, expected, actual, stepped),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
@@ -111,6 +115,8 @@ def summarize(report: ReportContent) -> dict[str, Any]:
         "metrics": report.metrics,
         "num_divergences": len(report.divergences),
         "num_near_ties": len(report.near_ties),
+        "modulo": report.modulo,
+        "benign": report.benign,
         "first_cause": report.first_cause,
         "causes": report.causes[:MOST_DETAILED],
         "attribution": report.attribution,
@@ -206,7 +212,9 @@ class _RowBuilder:
 
     def __init__(self, report: ReportContent, expected: Trace, actual: Trace, stepped: Trace | None) -> None:
         self._report = report
-        self._reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
+        self._reader = DerivationReader(
+            expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
+        )
         self._budget = DETAIL_BUDGET
         self._num = 0
         self._numbers = {id(each): number for number, each in enumerate(report.divergences, 1)}

@@ -50,6 +50,8 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
         "expected": clip(describe_engine(report.environment.expected)),
         "actual": clip(describe_engine(report.environment.actual)),
         "near_ties": str(len(report.near_ties)),
+        **({"modulo": ", ".join(report.modulo)} if report.modulo else {}),
+        **{f"benign_{each.kind}": str(each.num_steps) for each in report.benign},
     }
     for name, value in values.items():
         ElementTree.SubElement(properties, "property", name=name, value=make_visible(value))

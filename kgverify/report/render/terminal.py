@@ -19,11 +19,13 @@ from kgverify.report.wording import (
     OF_TRACES,
     SIDES,
     clip,
+    describe_benign,
     describe_coverage,
     describe_divergence,
     describe_engine,
     describe_finding,
     describe_location,
+    describe_modulo_of,
     describe_rules,
     describe_self_test,
     make_visible,
@@ -33,6 +35,8 @@ from kgverify.trace.model.trace import Trace
 
 _STYLES = {Verdict.AGREE: "bold green", Verdict.DIVERGE: "bold red", Verdict.INCONCLUSIVE: "bold yellow"}
 MOST_CAUSES = 12
+MOST_LINES: Final = 3
+"""The lines shown of each side of a benign difference."""
 TEXT_WIDTH: Final = 120
 """Columns of a report that is not printed on a terminal."""
 
@@ -65,6 +69,8 @@ def print_report(
         parts.append(_render_causes(report))
     if report.near_ties:
         parts.append(_render_near_ties(report))
+    if report.benign:
+        parts.append(_render_benign(report))
     if report.metrics.expected or report.metrics.actual:
         parts.append(_render_metrics(report))
     parts.append(_render_equality(report))
@@ -109,10 +115,12 @@ def _render_verdict(report: ReportContent) -> RenderableType:
     lines.append(
         Text(
             f"  {sides}\n  graph {run.graph or '?'}, {queries} of {run.split},"
-            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name}"
+            f" {corruptions} corruptions a side, seed {run.seed}, policy {report.policy.name or '?'}"
             f"{', lockstep' if report.lockstep else ''}"
         )
     )
+    if report.modulo:
+        lines.append(Text(f"  equal up to {describe_modulo_of(report)}"))
     lines += [Text(f"  because {reason}", style="yellow") for reason in report.reasons]
     lines += [Text(f"  note: {note}") for note in report.notes]
     if report.level is not None:
@@ -251,6 +259,28 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     return lines
 
 
+def _render_benign(report: ReportContent) -> RenderableType:
+    title = Text("\nbenign differences", style="bold")
+    title.append(f"   steps that are equal up to {describe_modulo_of(report)}; none is a divergence", style="default")
+    parts: list[RenderableType] = [title]
+    for each in report.benign:
+        at = f"candidate {each.candidate} {each.atom}, step {each.step}, {each.field}"
+        parts.append(Text(make_visible(f"  {describe_benign(each)}\n    first: {at}")))
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for role, value in (("expected", each.expected), ("actual", each.actual)):
+            grid.add_row(f"      {role}", Text(make_visible("\n".join(_first_lines(value)))))
+        parts.append(grid)
+    return Group(*parts)
+
+
+def _first_lines(value: Value) -> list[str]:
+    lines = value_lines(value)
+    more = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], f"... and {more} more"] if more > 0 else lines
+
+
 def _render_metrics(report: ReportContent) -> RenderableType:
     title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
     table = Table(box=None, padding=(0, 3, 0, 0))
@@ -284,8 +314,11 @@ def describe_execution(reasons: Sequence[str], caches: CompilerCaches | None) ->
 
 
 def _render_equality(report: ReportContent) -> RenderableType:
-    special = [f"{rule.field} {rule.rule}" for rule in report.equality if rule.rule != "equal"]
-    num_equal = len(report.equality) - len(special)
+    by_rule: dict[str, list[str]] = {}
+    for each in report.equality:
+        by_rule.setdefault(each.rule, []).append(each.field)
+    num_equal = len(by_rule.pop("equal", ()))
+    special = [f"{', '.join(fields)} {rule}" for rule, fields in by_rule.items()]
     return Text(
         f"\nequal means: {num_equal} fields bit for bit" + "".join(f"; {text}" for text in special), style="dim"
     )

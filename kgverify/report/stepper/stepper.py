@@ -50,7 +50,9 @@ class Stepper:
                 fix="show a trace of it: kgverify show RUN_DIR/expected.h5",
             )
         self.report = report
-        self.reader = DerivationReader(expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped)
+        self.reader = DerivationReader(
+            expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
+        )
         self._at = {(each.candidate, each.step): each for each in reversed(report.divergences) if each.step >= 0}
         self.position = Position(0, report.divergences[0].step)
 

@@ -38,7 +38,7 @@ from kgverify.testing.campaigns.result import (
 )
 from kgverify.testing.campaigns.separate_workers import SeparateWorkers
 from kgverify.testing.campaigns.tasks import Group, check_made, give, replay_text, shrink_text, try_block
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, find_maker
+from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """The engine to test, the budget, and the folder for what is found.
+    """The engine to test, the one that it is compared with, the budget, and the folder for what is found.
 
     examples:       problems, those of earlier campaigns in the corpus included; None for no limit but the seconds
     seconds:        for trying problems; None for no limit but the examples
@@ -68,6 +68,7 @@ class Campaign:
 
     corpus: Path
     engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
     lockstep: bool = False
     seed: int = 0
     examples: int | None = None
@@ -78,6 +79,11 @@ class Campaign:
     shrink_calls: int = MAX_CALLS
     shrink_seconds: float = 20.0
     most_shrunk: int = 20
+
+    @property
+    def sides(self) -> Sides:
+        """Both engines."""
+        return Sides(self.engine, self.reference)
 
     @property
     def most_examples(self) -> int | None:
@@ -92,10 +98,10 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    make = find_maker(campaign.engine)
-    if campaign.engine.name == COMPILED:
-        # Any other engine might end this process.
-        check_made(make)
+    for side, make in zip(campaign.sides, campaign.sides.find_makers(), strict=True):
+        if side.is_own:
+            # Any other engine might end this process.
+            check_made(make)
     run = _Run(campaign, watch)
     watch(Tally("start"))
     try:
@@ -107,7 +113,7 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     except BrokenProcessPool:
         raise UserError(
             "a process died",
-            where=str(campaign.engine),
+            where=str(campaign.sides),
             fix="run again with --jobs 1 to see it die; finished work is kept",
         ) from None
     return run.summarise(today or date.today())
@@ -122,10 +128,11 @@ class _Run:
         self._log = self.corpus.log(
             Identity(
                 engine=campaign.engine,
+                reference=campaign.reference,
                 lockstep=campaign.lockstep,
                 seed=campaign.seed,
                 block_size=BLOCK_SIZE,
-                code=digest_code(campaign.engine),
+                code=digest_code(campaign.sides),
             ),
             is_fresh=campaign.is_fresh,
         )
@@ -145,7 +152,7 @@ class _Run:
             self.replays.append((path, made.signature, found))
 
         tasks: list[tuple[Callable[..., Signature | None], tuple[object, ...]]] = [
-            (replay_text, (render_reproducer(made), self.campaign.engine)) for _, made in files
+            (replay_text, (render_reproducer(made), self.campaign.sides)) for _, made in files
         ]
         death: Signature | None = Signature("", "", DEATH)
         self._do_all(executor, "replay", tasks, take, death)
@@ -166,7 +173,7 @@ class _Run:
                 yield number, *find_task(number)
 
         def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
-            settings = campaign.engine, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
+            settings = campaign.sides, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
             log = None if campaign.jobs == 1 else logs / f"{number}.json"
             return try_block, (*settings, tuple(deaths.get(number, ())), log)
 
@@ -220,7 +227,7 @@ class _Run:
         ][: self.campaign.most_shrunk]
         if self.is_interrupted:
             return
-        budget = (self.campaign.engine, self.campaign.shrink_calls, self.campaign.shrink_seconds)
+        budget = (self.campaign.sides, self.campaign.shrink_calls, self.campaign.shrink_seconds)
 
         def take(number: int, text: str) -> None:
             path, made = waiting[number]
@@ -339,6 +346,7 @@ class _Run:
         replayed = {str(signature) for _, signature, _ in self.replays}
         return CampaignResult(
             engine=str(campaign.engine),
+            reference=str(campaign.reference),
             seed=campaign.seed,
             lockstep=campaign.lockstep,
             is_interrupted=self.is_interrupted,

@@ -12,7 +12,7 @@ import msgspec
 
 from kgverify.errors import UserError
 from kgverify.runs.ledger import Ledger
-from kgverify.testing.checking.engine_makers import COMPILED, EngineSpec
+from kgverify.testing.checking.engine_makers import EngineSpec, Sides
 from kgverify.testing.checking.failure import LAW, Signature
 from kgverify.testing.reproducers.reproducer import Reproducer
 from kgverify.testing.reproducers.text_format import SUFFIX, read_reproducer, write_reproducer
@@ -66,10 +66,11 @@ class Block(msgspec.Struct, kw_only=True):
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a campaign: it resumes the blocks of earlier ones with the same identity.
 
-    code: a digest of the sources of kgverify, of the reference, and of the module of a third party's engine
+    code: a digest of the sources of kgverify, of its reference, and of the modules of third parties' engines
     """
 
     engine: EngineSpec
+    reference: EngineSpec
     lockstep: bool
     seed: int
     block_size: int
@@ -133,7 +134,7 @@ def mark_shrunk(reproducer: Reproducer) -> Reproducer:
     return replace(reproducer, notes=tuple(note for note in reproducer.notes if note != NOT_SHRUNK))
 
 
-def digest_code(engine: EngineSpec) -> str:
+def digest_code(sides: Sides) -> str:
     """Return a digest of the code that decides whether a problem agrees."""
     digest = hashlib.sha256()
     for package in ("kgverify", "kgreference"):
@@ -141,9 +142,11 @@ def digest_code(engine: EngineSpec) -> str:
         root = Path(str(spec.origin)).parent if spec else Path()
         for path in sorted(root.rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    if engine.name != COMPILED:
-        module = sys.modules.get(engine.name.partition(":")[0])
-        file = getattr(module, "__file__", None)
+    for engine in sides:
+        if engine.is_own:
+            continue
+        name = engine.name.rpartition(":")[0]
+        file = name if name.endswith(".py") else getattr(sys.modules.get(name), "__file__", None)
         if file and Path(file).is_file():
             digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:16]

@@ -120,18 +120,20 @@ class ReplayedFile(msgspec.Struct, kw_only=True):
 class CampaignResult(msgspec.Struct, kw_only=True):
     """The result of a campaign, the blocks of the earlier campaigns that it resumed included.
 
+    engine, reference: the engine under test, and the one that it was compared with
     num_resumed:   of the problems, those tried by earlier campaigns
     num_skipped:   of the problems, those with a policy that the engine does not support
     num_left:      of the problems, those not run, since an engine that hangs or ends its process ends its block
     num_differing: problems that differ in their run
     num_confirmed: of these, those run by themselves; the signatures of the others are unknown
     seconds:       of trying problems, in this campaign
-    num_measured:  problems whose features were counted
+    num_measured:  problems whose features were counted; 0 with a reference other than kgverify's, whose stages it reads
     features:      feature to the number of these in which it occurs; every feature is listed
     stages, classes: of divergences, to the number of confirmed problems
     """
 
     engine: str
+    reference: str
     seed: int
     lockstep: bool
     is_interrupted: bool

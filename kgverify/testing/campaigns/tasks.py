@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
-from kgverify.errors import UserError
 from kgverify.program.atoms import Variable
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
 from kgverify.testing.checking.check import (
@@ -24,18 +23,18 @@ from kgverify.testing.checking.check import (
 )
 from kgverify.testing.checking.engine_makers import (
     COMPILED,
-    EngineSpec,
     MakePipeline,
-    find_maker,
+    Sides,
     find_supported,
     make_once,
 )
 from kgverify.testing.checking.failure import DEATH, Failure, Signature, fails_same_way
+from kgverify.testing.checking.guard import explain
 from kgverify.testing.checking.watchdog import in_replaceable_process
 from kgverify.testing.problems.boundaries import draw_boundary_problem, draw_kernel_problem, runs_alone
 from kgverify.testing.problems.decode import SIZE, decode_problem, draw_problems
 from kgverify.testing.problems.features import count_features
-from kgverify.testing.problems.merge import group_problems
+from kgverify.testing.problems.merge import group_problems, make_reference
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer
@@ -53,18 +52,15 @@ Group: TypeAlias = tuple[int, ...]
 
 
 @without_garbage_collection()
-def check_made(make: MakePipeline) -> None:
+def check_made(make: MakePipeline, where: str = "--engine") -> None:
     """Raise UserError if an engine cannot be made even for the simplest problem; that would look like a crash."""
-    try:
-        make_once(make, decode_problem(bytes(SIZE)))
-    except UserError:
-        raise
-    except Exception:
-        return  # A crash, which the problems show, or a policy that the engine does not support.
+    with suppress(NotImplementedError):
+        # A policy that the engine does not support is no mistake.
+        make_once(explain(make, where, allows_unsupported=True), decode_problem(bytes(SIZE)))
 
 
 def try_block(
-    engine: EngineSpec,
+    sides: Sides,
     seed: int,
     number: int,
     size: int,
@@ -80,7 +76,8 @@ def try_block(
 
     UserError for a third party's engine that cannot be made.
     """
-    make = find_maker(engine)
+    engine = sides.engine
+    make, reference = sides.find_makers()
     first = number * size
     drawn = list(islice(draw_problems(seed, first), num_problems))
     if engine.mode == "fused" and engine.device == "cpu":
@@ -93,9 +90,11 @@ def try_block(
         for i in alone:
             drawn[i] = draw_boundary_problem(seed, first + i)
     indices = list(range(num_problems))
-    if engine.name != COMPILED:
-        check_made(make)
-        indices = find_supported(make, drawn)
+    for side, each, where in ((engine, make, "--engine"), (sides.reference, reference, "--reference")):
+        if side.name != COMPILED and each is not make_reference:
+            check_made(each, f"{where} {side}")
+            supported = find_supported(each, drawn)
+            indices = [i for i in indices if i in supported]
     groups = [[i] for i in indices if i in alone]
     together = [i for i in indices if i not in alone]
     groups += [
@@ -114,9 +113,9 @@ def try_block(
                 log.write_text(json.dumps(group), encoding="utf-8")
             is_alone = group[0] in alone
             batch = (
-                prepare_alone(seed, first + group[0], group[0], drawn[group[0]])
+                prepare_alone(seed, first + group[0], group[0], drawn[group[0]], reference)
                 if is_alone
-                else prepare_batch(group, drawn)
+                else prepare_batch(group, drawn, reference)
             )
             batches.append(batch)
             suspects += find_suspects(batch, make, lockstep=lockstep)
@@ -135,14 +134,15 @@ def try_block(
                 log.write_text(json.dumps([suspect.number]), encoding="utf-8")
             failure = confirm(suspect, make, lockstep=lockstep)
             num_confirmed, patience = num_confirmed + 1, patience + 1
-            if _add_sighting(sightings, failure, first, seed, engine, lockstep):
+            if _add_sighting(sightings, failure, first, seed, sides, lockstep):
                 patience = 0
     for i in dead:
+        # Either engine may have ended the process, so that neither runs again.
         (batch,) = [prepare_alone(seed, first + i, i, drawn[i])] if i in alone else prepare_batches([drawn[i]])
         problem = batch.merged.problems[0]
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
-        _add_sighting(sightings, failure, first, seed, engine, lockstep)
+        _add_sighting(sightings, failure, first, seed, sides, lockstep)
     num_tried = len({i for batch in batches for i in batch.indices} | {*dead})
     block = Block(
         number=number,
@@ -156,7 +156,7 @@ def try_block(
         num_confirmed=num_confirmed + len(dead),
         sightings=list(sightings.values()),
     )
-    if number % MEASURED_EVERY == 0:
+    if number % MEASURED_EVERY == 0 and reference is make_reference:
         block.num_measured = sum(len(batch.indices) for batch in batches)
         block.features = count_features(batches)
     return block
@@ -183,7 +183,7 @@ def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[l
 
 
 def _add_sighting(
-    sightings: dict[Signature, Sighting], failure: Failure, first: int, seed: int, engine: EngineSpec, lockstep: bool
+    sightings: dict[Signature, Sighting], failure: Failure, first: int, seed: int, sides: Sides, lockstep: bool
 ) -> bool:
     """Count a failure; return whether it is the first with its signature, and so has a reproducer made."""
     # Identified by what a shrink holds fixed, so that different signatures stay different.
@@ -191,7 +191,7 @@ def _add_sighting(
     is_new = failure.signature not in sightings
     if is_new:
         index = first + failure.index
-        made = _make_reproducer(failure, engine, lockstep)
+        made = _make_reproducer(failure, sides, lockstep)
         notes = (f"problem {index} of seed {seed}", NOT_SHRUNK)
         text = render_reproducer(replace(made, notes=notes)) if made else ""
         sightings[failure.signature] = Sighting(signature=failure.signature, index=index, text=text)
@@ -199,24 +199,32 @@ def _add_sighting(
     return is_new
 
 
-def replay_text(text: str, engine: EngineSpec) -> Signature | None:
-    """Return the signature with which a reproducer diverges on an engine; None if both sides agree."""
+def replay_text(text: str, sides: Sides) -> Signature | None:
+    """Return the signature with which a reproducer diverges on both engines; None if they agree."""
     made = parse_reproducer(text)
-    failure = judge(made.problem, find_maker(engine), lockstep=made.lockstep)
+    make, reference = sides.find_makers()
+    failure = judge(made.problem, make, reference=reference, lockstep=made.lockstep)
     if failure is None:
         return None
     return made.signature if fails_same_way(failure.signature, made.signature) else failure.signature.held
 
 
-def shrink_text(text: str, engine: EngineSpec, max_calls: int, seconds: float) -> str:
+def shrink_text(text: str, sides: Sides, max_calls: int, seconds: float) -> str:
     """Return the shrunk reproducer; an empty string if its problem no longer fails in the same way."""
-    made, make = parse_reproducer(text), find_maker(engine)
-    failure = judge(made.problem, make, lockstep=made.lockstep)
+    made = parse_reproducer(text)
+    make, reference = sides.find_makers()
+    failure = judge(made.problem, make, reference=reference, lockstep=made.lockstep)
     if failure is None or not fails_same_way(failure.signature, made.signature):
         return ""
-    shrunk = shrink(failure, make, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
-    notes = mark_shrunk(made).notes
-    smallest = make_reproducer(shrunk.failure, engine, lockstep=made.lockstep, neighbour=shrunk.change, notes=notes)
+    shrunk = shrink(failure, make, reference=reference, lockstep=made.lockstep, max_calls=max_calls, seconds=seconds)
+    smallest = make_reproducer(
+        shrunk.failure,
+        sides.engine,
+        reference=sides.reference,
+        lockstep=made.lockstep,
+        neighbour=shrunk.change,
+        notes=mark_shrunk(made).notes,
+    )
     return render_reproducer(replace(smallest, signature=made.signature))
 
 
@@ -225,12 +233,14 @@ def give(result: T) -> T:
     return result
 
 
-def _make_reproducer(failure: Failure, engine: EngineSpec, lockstep: bool) -> Reproducer | None:
+def _make_reproducer(failure: Failure, sides: Sides, lockstep: bool) -> Reproducer | None:
     """Return the reproducer of a failure; for one that needs a batch, of the batch as one problem if that fails too."""
     if failure.is_alone:
-        return make_reproducer(failure, engine, lockstep=lockstep)
+        return make_reproducer(failure, sides.engine, reference=sides.reference, lockstep=lockstep)
+    make, reference = sides.find_makers()
     for joined in join_problems(failure.group):
-        again = judge(joined, find_maker(engine), lockstep=lockstep)
+        again = judge(joined, make, reference=reference, lockstep=lockstep)
         if again is not None and fails_same_way(again.signature, failure.signature):
-            return make_reproducer(replace(again, signature=failure.signature), engine, lockstep=lockstep)
+            found = replace(again, signature=failure.signature)
+            return make_reproducer(found, sides.engine, reference=sides.reference, lockstep=lockstep)
     return None

@@ -8,19 +8,20 @@ from typing import Final, NamedTuple
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
+from kgverify.comparison.source import has_steps
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.errors import UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
-from kgverify.runs.run import Pipeline, build_trace
+from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, Signature, sign
-from kgverify.testing.checking.guard import CheckBug, guard, locate_bug
+from kgverify.testing.checking.guard import THE_REFERENCE, CheckBug, guard, locate_bug
 from kgverify.testing.checking.watchdog import EngineCrash, EngineHang
 from kgverify.testing.problems.boundaries import draw_boundary_problem, fit_sizes
-from kgverify.testing.problems.merge import Merged, group_problems, merge
+from kgverify.testing.problems.merge import Merged, group_problems, make_reference, merge
 from kgverify.testing.problems.problem import Problem
-from kgverify.trace.model.columns import Columns, Rankings, are_equal
+from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
 from kgverify.verification.self_test import run_self_test
@@ -38,6 +39,7 @@ class Batch:
     """Problems in one run, and what the reference derives and ranks in it; it serves any number of engines.
 
     indices: of the problems, in the list that was divided into batches
+    crash:   the exception of a foreign reference on these problems, whose columns are then empty; else None
     """
 
     indices: tuple[int, ...]
@@ -45,6 +47,7 @@ class Batch:
     pipeline: Pipeline
     columns: Columns
     rankings: Rankings | None
+    crash: EngineCrash | None = None
 
     @cached_property
     def expected(self) -> Trace:
@@ -74,6 +77,7 @@ def check_problems(
     problems: Sequence[Problem],
     make_pipeline: MakePipeline | None = None,
     *,
+    reference: MakePipeline = make_reference,
     lockstep: bool = False,
     most: int = MOST_CONFIRMED,
 ) -> list[Failure]:
@@ -85,30 +89,40 @@ def check_problems(
     """
     make = make_pipeline or compiled_maker()
     suspects = [
-        suspect for batch in prepare_batches(problems) for suspect in find_suspects(batch, make, lockstep=lockstep)
+        suspect
+        for batch in prepare_batches(problems, reference)
+        for suspect in find_suspects(batch, make, lockstep=lockstep)
     ]
     suspects.sort(key=lambda suspect: suspect.number)
     return [confirm(suspect, make, lockstep=lockstep) for suspect in suspects[:most]]
 
 
-def prepare_batches(problems: Sequence[Problem]) -> list[Batch]:
+def prepare_batches(problems: Sequence[Problem], reference: MakePipeline = make_reference) -> list[Batch]:
     """Merge the problems into as few runs as possible, and prove each with the reference."""
-    return [prepare_batch(group, problems) for group in group_problems(problems)]
+    return [prepare_batch(group, problems, reference) for group in group_problems(problems)]
 
 
-def prepare_batch(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
+def prepare_batch(
+    indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline = make_reference
+) -> Batch:
     """Merge the problems at some indices, which have one `key`, into one run, and prove it with the reference."""
-    return _prepare(indices, [problems[i] for i in indices])
+    return _prepare(indices, [problems[i] for i in indices], reference)
 
 
-def prepare_alone(seed: int, index: int, number: int, problem: Problem | None = None) -> Batch:
+def prepare_alone(
+    seed: int, index: int, number: int, problem: Problem | None = None, reference: MakePipeline = make_reference
+) -> Batch:
     """Return the problem that runs alone at an index of a seed's sequence, proved by the reference.
 
     number:  of the problem, in the list that was divided into batches
     problem: the one at the index, if it was drawn before
     """
-    (batch,) = prepare_batches([draw_boundary_problem(seed, index) if problem is None else problem])
+    drawn = draw_boundary_problem(seed, index) if problem is None else problem
+    (batch,) = prepare_batches([drawn], reference)
     merged = batch.merged
+    if reference is not make_reference:
+        # The sizes are fitted to the steps of kgverify's semantics.
+        return replace(batch, indices=(number,))
     fitted = fit_sizes(merged.problems[0], merged.graph.program, batch.columns, seed, index)
     return replace(batch, indices=(number,), merged=replace(merged, problems=(fitted,), sizes=fitted.sizes))
 
@@ -128,7 +142,7 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
             if found and hangs:
                 # Another one would take as long again.
                 break
-            half = _prepare(batch.indices[part], batch.merged.problems[part])
+            half = _prepare(batch.indices[part], batch.merged.problems[part], batch.merged.reference)
             found += find_suspects(half, make_pipeline, lockstep=lockstep)
         # No part fails by itself: the first problem represents the group.
         return found or [Suspect(batch, 0, hangs)]
@@ -137,17 +151,17 @@ def find_suspects(batch: Batch, make_pipeline: MakePipeline, *, lockstep: bool =
 
 def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = False) -> Failure:
     """Return the failure of a suspect: alone if possible, else in the smallest group that halving finds."""
-    problem = suspect.batch.merged.problems[suspect.member]
+    problem, reference = suspect.batch.merged.problems[suspect.member], suspect.batch.merged.reference
     attempts = [problem]
     if problem.queries and problem.num_corruptions not in (0, ALL):
         # In a batch other corruptions are drawn, since the draw depends on ids.
         attempts.append(replace(problem, num_corruptions=ALL))
     for attempt in attempts:
-        failure = judge(attempt, make_pipeline, index=suspect.number, lockstep=lockstep)
+        failure = judge(attempt, make_pipeline, reference=reference, index=suspect.number, lockstep=lockstep)
         if failure is not None:
             return failure
-    group, member = _shrink_group(suspect.batch.merged.problems, suspect.member, make_pipeline, lockstep)
-    return _judge_group(group, member, make_pipeline, suspect.number, lockstep) or Failure(
+    group, member = _shrink_group(suspect.batch.merged, suspect.member, make_pipeline, lockstep)
+    return _judge_group(merge(group, reference), member, make_pipeline, suspect.number, lockstep) or Failure(
         index=suspect.number,
         problem=problem,
         group=tuple(group),
@@ -157,31 +171,62 @@ def confirm(suspect: Suspect, make_pipeline: MakePipeline, *, lockstep: bool = F
 
 
 def judge(
-    problem: Problem, make_pipeline: MakePipeline | None = None, *, index: int = 0, lockstep: bool = False
+    problem: Problem,
+    make_pipeline: MakePipeline | None = None,
+    *,
+    reference: MakePipeline = make_reference,
+    index: int = 0,
+    lockstep: bool = False,
 ) -> Failure | None:
     """Return the failure of one problem, run alone and explained by replay; None if both sides agree."""
-    return _judge_group([problem], 0, make_pipeline or compiled_maker(), index, lockstep)
+    return _judge_group(merge([problem], reference), 0, make_pipeline or compiled_maker(), index, lockstep)
 
 
 def verify_problems(
-    problems: Sequence[Problem], make_pipeline: MakePipeline | None = None, *, lockstep: bool = False
+    problems: Sequence[Problem],
+    make_pipeline: MakePipeline | None = None,
+    *,
+    reference: MakePipeline = make_reference,
+    lockstep: bool = False,
 ) -> Verification:
     """Verify problems in one run, and return the whole report. UserError unless they can share one."""
-    return _verify(merge(problems), make_pipeline or compiled_maker(), lockstep=lockstep)
+    merged = merge(problems, reference)
+    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), lockstep=lockstep)
 
 
-def _verify(merged: Merged, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
+def _verify(merged: Merged, expected: Pipeline, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
-    return verify(merged.run, merged.expected, actual, lockstep=lockstep, check_determinism=False, tests_itself=False)
+    return verify(merged.run, expected, actual, lockstep=lockstep, check_determinism=False, tests_itself=False)
 
 
-def _prepare(indices: Sequence[int], problems: Sequence[Problem]) -> Batch:
+def _prepare(indices: Sequence[int], problems: Sequence[Problem], reference: MakePipeline) -> Batch:
     with without_garbage_collection():
-        merged = merge(problems)
-        pipeline = merged.expected
-        columns = pipeline.engine.prove(pipeline.draw_for(merged.run))
-        rankings = pipeline.rank_finite(merged.run, columns.candidates)
+        merged = merge(problems, reference)
+        try:
+            pipeline = _make_expected(merged)
+            columns = pipeline.engine.prove(pipeline.draw_for(merged.run))
+            if reference is not make_reference:
+                _check_consistent(merged, pipeline, columns)
+            rankings = pipeline.rank_finite(merged.run, columns.candidates)
+        except EngineCrash as crash:
+            unused = reference_pipeline(merged.run)
+            return Batch(tuple(indices), merged, unused, empty_columns(), None, crash)
         return Batch(tuple(indices), merged, pipeline, columns, rankings)
+
+
+def _make_expected(merged: Merged) -> Pipeline:
+    """Make the reference's pipeline. The exceptions of kgverify's own reference are bugs, those of others crashes."""
+    make = merged.reference
+    guarded = make if make is make_reference else guard(make, THE_REFERENCE)
+    return merged.with_unranked(guarded(merged.run, merged.sizes))
+
+
+def _check_consistent(merged: Merged, pipeline: Pipeline, columns: Columns) -> None:
+    """Raise EngineCrash for a foreign reference's columns of wrong lengths or ids."""
+    try:
+        build_trace(merged.run, pipeline.engine, columns, None)
+    except UserError as error:
+        raise EngineCrash(str(error), f"{type(error).__name__} of {THE_REFERENCE}") from error
 
 
 def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) -> set[int]:
@@ -190,6 +235,8 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     EngineCrash if the engine under test raises an exception; CheckBug for an exception of kgverify's own.
     """
     guarded = guard(make_pipeline)
+    if batch.crash is not None:
+        raise batch.crash
     try:
         return _compare(batch, guarded, lockstep, is_quick=len(batch.indices) == 1)
     except EngineCrash:
@@ -200,7 +247,7 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
     except Exception as error:
 
         def again(part: Sequence[Problem]) -> object:
-            return _compare(_prepare(range(len(part)), part), guarded, lockstep)
+            return _compare(_prepare(range(len(part)), part, batch.merged.reference), guarded, lockstep)
 
         raise locate_bug(batch.merged.problems, error, again) from error
 
@@ -219,13 +266,14 @@ def _compare(batch: Batch, make_pipeline: MakePipeline, lockstep: bool, *, is_qu
     trace = None if is_quick and are_equal(batch.columns, columns) else build()
     rankings = pipeline.rank_finite(run, columns.candidates)
     if trace is not None or not are_equal(batch.rankings or (), rankings or ()):
-        expected, actual = batch.expected, replace(trace or build(), rankings=rankings)
+        traces = batch.expected, replace(trace or build(), rankings=rankings)
+        expected, actual = rank_alike(run, (batch.pipeline, pipeline), traces)
         comparer = Comparer(expected, actual)
         comparison, _ = follow_near_ties(comparer, comparer.compare(), run, pipeline, silent_phase)
         if comparison.verdict is Verdict.AGREE:
             _test_comparison(comparer)
         found = _find_differing(merged, compare_rankings(comparison, expected, actual))
-    if lockstep:
+    if lockstep and all(has_steps(each.engine.info) for each in (batch.pipeline, pipeline)):
         found |= _find_differing(merged, lockstep_comparer(run, batch.expected, pipeline, silent_phase).compare())
     return found
 
@@ -252,19 +300,19 @@ def _owner(merged: Merged, divergence: Divergence) -> int:
 
 
 def _judge_group(
-    group: Sequence[Problem], member: int, make_pipeline: MakePipeline, index: int, lockstep: bool
+    merged: Merged, member: int, make_pipeline: MakePipeline, index: int, lockstep: bool
 ) -> Failure | None:
-    merged = merge(group)
-    failure = partial(Failure, index=index, problem=group[member], group=tuple(group))
+    group = merged.problems
+    failure = partial(Failure, index=index, problem=group[member], group=group)
     guarded = guard(make_pipeline)
     try:
-        report = _verify(merged, guarded, lockstep=lockstep).report
+        report = _verify(merged, _make_expected(merged), guarded, lockstep=lockstep).report
         if lockstep and not report.divergences:
-            report = _verify(merged, guarded, lockstep=False).report
+            report = _verify(merged, _make_expected(merged), guarded, lockstep=False).report
     except EngineCrash as crash:
         return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
     except UserError as error:
-        # The result of the engine is inconsistent.
+        # The result of one engine is inconsistent.
         return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))
     except Exception as error:
         raise CheckBug(f"{type(error).__name__}: {error}", tuple(group)) from error
@@ -277,11 +325,9 @@ def _judge_group(
     return failure(signature=Signature("", "", UNDECIDED), message="; ".join(report.reasons))
 
 
-def _shrink_group(
-    problems: Sequence[Problem], index: int, make_pipeline: MakePipeline, lockstep: bool
-) -> tuple[list[Problem], int]:
+def _shrink_group(merged: Merged, index: int, make_pipeline: MakePipeline, lockstep: bool) -> tuple[list[Problem], int]:
     """Return a smaller group in which something still differs, and the index of the problem that does."""
-    group, blamed = list(problems), index
+    group, blamed = list(merged.problems), index
     while len(group) > 1:
         middle = len(group) // 2
         halves = [(0, middle), (middle, len(group))]
@@ -290,7 +336,8 @@ def _shrink_group(
         for begin, end in halves:
             part = group[begin:end]
             try:
-                found = sorted(_find_suspicious(_prepare(range(len(part)), part), make_pipeline, lockstep))
+                batch = _prepare(range(len(part)), part, merged.reference)
+                found = sorted(_find_suspicious(batch, make_pipeline, lockstep))
             except EngineCrash:
                 found = [0]
             if found:

@@ -1,22 +1,26 @@
 """Engines under test: specifications that can be written down, and functions that make pipelines from them."""
 
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.errors import UserError
+from kgverify.errors import UserError, describe_error, suggest
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
+from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
 from kgverify.trace.model.columns import CandidateSet, Columns
 from kgverify.trace.model.header import EngineInfo
@@ -65,12 +69,15 @@ def compiled_maker(*, mode: str = "eager", device: str = "cpu", faults: Sequence
 
 COMPILED: Final = "compiled"
 REFERENCE: Final = "reference"
-_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-_FACTORY: Final = "a class, or a function of (program, limits, policy), that makes an engine"
+SIGNATURE: Final = "a class, or a function of (program, limits, policy), that makes an engine"
+METHODS: Final = "an engine has prove(candidates, progress) -> Columns and step(positions) -> Columns"
+"""The signatures that error messages show."""
+_OWN_FILES: Final = str(Path(__file__).parents[2])
+_VALUES: Final = f"give `{COMPILED}`, `{REFERENCE}`, MODULE:NAME or FILE.py:NAME, {SIGNATURE}"
 
 
 class EngineSpec(NamedTuple):
-    """The name of an engine: `compiled`, `reference`, or `MODULE:NAME` for a third party's.
+    """The name of an engine: `compiled`, `reference`, or `MODULE:NAME` or `FILE.py:NAME` for a third party's.
 
     mode, device, faults: of the compiled evaluator
     """
@@ -85,82 +92,192 @@ class EngineSpec(NamedTuple):
             return self.name
         return ", ".join([f"{self.name} ({self.mode}, {self.device})", *(f"fault {each}" for each in self.faults)])
 
+    @property
+    def is_own(self) -> bool:
+        """True for an engine of kgverify, which follows its semantics."""
+        return self.name in (COMPILED, REFERENCE)
+
 
 EAGER: Final = EngineSpec()
 """The eager evaluator without faults."""
+PLAIN: Final = EngineSpec(REFERENCE)
+"""kgverify's own reference prover."""
 
 
-def find_maker(spec: EngineSpec, where: str = "--engine") -> MakePipeline:
-    """Return the maker of an engine. UserError if kgverify cannot make it."""
-    if spec.name == COMPILED:
-        return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)
-    if spec.name == REFERENCE:
-        from kgverify.engines.reference.engine import ReferenceEngine
+class Sides(NamedTuple):
+    """The engine under test, and the one that it is compared with."""
 
-        return as_maker(ReferenceEngine)
-    if not _FUNCTION.fullmatch(spec.name):
-        raise UserError(
-            f"kgverify cannot make the engine {spec.name!r}",
-            where=where,
-            fix=f"give `{COMPILED}`, `{REFERENCE}`, or MODULE:NAME, {_FACTORY}",
-        )
-    return as_maker(load_factory(spec.name, where), where)
+    engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
 
+    def find_makers(self) -> tuple[MakePipeline, MakePipeline]:
+        """Return the makers of both. UserError if kgverify cannot make one of them."""
+        return find_maker(self.engine), find_maker(self.reference, "--reference")
 
-def load_factory(name: str, where: str) -> Any:
-    """Import `MODULE:NAME`, also from the current folder. UserError if it cannot be loaded."""
-    module_name, _, path = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        stem, is_file, _ = module_name.rpartition(".py")
-        fix = (
-            f"give the module without its suffix: {stem}:{path}"
-            if is_file
-            else "run this where Python finds the module"
-        )
-        raise UserError(f"cannot import {module_name!r}: {error}", where=where, fix=fix) from None
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise UserError(f"{module_name!r} has no function {path!r}", where=where, fix=f"name {_FACTORY}")
-    return found
+    def __str__(self) -> str:
+        return f"{self.engine}, compared with {self.reference}"
 
 
 Factory: TypeAlias = Callable[..., Any]
 """A function (program, limits, policy) -> engine, or (run, sizes) -> pipeline."""
 
+AnyEngine: TypeAlias = EngineSpec | str | Factory
+"""A specification, its name, or what makes the engine."""
+
+
+def find_maker(engine: AnyEngine, where: str = "--engine") -> MakePipeline:
+    """Return the maker of an engine. UserError if kgverify cannot make it."""
+    spec = EngineSpec(engine) if isinstance(engine, str) else engine
+    if not isinstance(spec, EngineSpec):
+        return as_maker(spec, where)
+    if spec.name == COMPILED:
+        return compiled_maker(mode=spec.mode, device=spec.device, faults=spec.faults)
+    if spec.name == REFERENCE:
+        return make_reference
+    return as_maker(load_factory(spec.name, where), where)
+
+
+def name_engine(engine: AnyEngine) -> str:
+    """Return the name of an engine, or of what makes it."""
+    if isinstance(engine, (str, EngineSpec)):
+        return str(engine)
+    return getattr(engine, "__name__", type(engine).__name__)
+
+
+def follows_semantics(engine: AnyEngine) -> bool:
+    """Return whether an engine is one of kgverify's, so that everything true of its semantics is true of it."""
+    spec = EngineSpec(engine) if isinstance(engine, str) else engine
+    return spec.is_own if isinstance(spec, EngineSpec) else False
+
+
+def load_factory(name: str, where: str) -> Any:
+    """Import `MODULE:NAME`, also from the current folder, or `FILE.py:NAME`. UserError if it cannot be loaded."""
+    module_name, _, path = name.rpartition(":")
+    is_file = module_name.endswith(".py") and ("/" in module_name or Path(module_name).is_file())
+    if not path or not module_name or not (is_file or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module_name)):
+        raise UserError(
+            f"kgverify cannot make the engine {name!r}",
+            where=where,
+            fix=suggest(name, (COMPILED, REFERENCE)) or _VALUES,
+        )
+    try:
+        module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"cannot import {module_name!r}: {error}",
+                where=where,
+                fix="run this where Python finds the module, or name its file: path/to/file.py:NAME",
+            ) from None
+        raise UserError(
+            f"{module_name!r} cannot be imported: {describe_raised(error)}",
+            where=where,
+            fix="repair the module; importing it must neither raise an exception nor exit",
+        ) from None
+    found: Any = module
+    for part in path.split("."):
+        known = dir(found)
+        found = getattr(found, part, None)
+        if found is None:
+            raise UserError(
+                f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {SIGNATURE}"
+            )
+    return found
+
+
+def _import_module(name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path, where: str) -> Any:
+    """Import a file, under the name by which others in its folder import it unless another module has this name."""
+    path = path.resolve()
+    if not path.is_file():
+        raise UserError(f"there is no file {path.name!r}", where=where, fix=f"give FILE.py:NAME, {SIGNATURE}")
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).name == path.name and Path(file).resolve() == path:
+            return module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = path.stem
+    if name in sys.modules or not name.isidentifier():
+        name = re.sub(r"\W", "_", name) + "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def describe_raised(error: BaseException) -> str:
+    """Return the type and the message of an exception, and the file and the line that raised it."""
+    if isinstance(error, SystemExit):
+        text = f"it ended the process (SystemExit: {error.code})"
+    else:
+        text = describe_error(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{text} ({error.filename}:{error.lineno})"
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", _OWN_FILES))
+    ]
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
+
 
 def as_maker(factory: Factory, where: str = "engine") -> MakePipeline:
-    """Return the maker of pipelines for a factory, to whose engines kgverify adds its draw and its ranks.
+    """Return the maker of pipelines for a factory.
 
-    UserError for anything else.
+    An engine may bring its own functions `draw` and `rank` (see `adapt_pipeline`). UserError for anything else.
     """
     num = _count_parameters(factory)
     if num == 2:
         return factory
     if num == 3:
-        return lambda run, sizes: Pipeline(
-            adapt_engine(factory(run.graph.program, run.limits, run.policy)), draw_candidates, rank_candidates
-        )
+        return lambda run, sizes: adapt_pipeline(factory(run.graph.program, run.limits, run.policy))
     raise UserError(
-        f"expected a callable of (program, limits, policy) or of (run, sizes), found {_name(factory)}",
+        f"expected {SIGNATURE}, found {_describe(factory)}",
         where=where,
-        fix="give a class or a function that makes an engine of a program, limits and a policy",
+        fix=f"give it the parameters (program, limits, policy); {METHODS}",
+    )
+
+
+def adapt_pipeline(engine: Any) -> Pipeline:
+    """Return the pipeline of a third party's engine, with its own functions for corruptions and ranks if it has them.
+
+    Optional methods of an engine are:
+
+    - draw(graph, split, queries, num_corruptions, seed) -> CandidateSet: the queries and their corruptions
+    - rank(candidates, triples, tolerance) -> Rankings: the rank of each query among its corruptions
+
+    kgverify's functions are used for those that it lacks. UserError for anything but an engine.
+    """
+    adapted = adapt_engine(engine)
+    draw, rank = (getattr(engine, name, None) for name in ("draw", "rank"))
+    return Pipeline(
+        adapted,
+        draw if callable(draw) else draw_candidates,
+        rank if callable(rank) else rank_candidates,
     )
 
 
 def adapt_engine(engine: Any) -> Engine:
     """Return the engine with the optional parts of the protocol added. UserError if it lacks `prove` or `step`."""
-    for method, what in (("prove", "(candidates) -> columns"), ("step", "(positions) -> columns")):
+    for method, what in (("prove", "(candidates, progress) -> Columns"), ("step", "(positions) -> Columns")):
         if not callable(getattr(engine, method, None)):
             raise UserError(
                 f"expected an engine with a method {method}{what}, found none",
                 where=type(engine).__name__,
-                fix="see kgverify.engines.protocol.Engine, or make the engine with kgverify.conformance.engine_of",
+                fix="see help(kgverify.Engine), or make the engine with kgverify.engine_of",
             )
     if isinstance(getattr(engine, "info", None), EngineInfo) and _takes_progress(engine):
         whole: Engine = engine
@@ -169,31 +286,32 @@ def adapt_engine(engine: Any) -> Engine:
 
 
 def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> list[int]:
-    """Return the indices of the problems whose policy an engine supports, which is made once for each policy.
+    """Return the indices of the problems that an engine supports, which is made once for each policy with each limits.
 
-    An engine does not support a policy if it raises NotImplementedError or, except for `shortest`, UserError.
+    An engine does not support these if it raises NotImplementedError or, except for the policy `shortest`, UserError.
     """
-    is_supported: dict[PolicySpec, bool] = {}
+    is_supported: dict[tuple[PolicySpec, Limits], bool] = {}
     for problem in problems:
-        if problem.policy in is_supported:
+        settings = problem.policy, problem.limits
+        if settings in is_supported:
             continue
-        is_supported[problem.policy] = True
+        is_supported[settings] = True
         try:
             make_once(make_pipeline, problem)
         except NotImplementedError:
-            is_supported[problem.policy] = False
+            is_supported[settings] = False
         except UserError:
-            is_supported[problem.policy] = problem.policy.name == SHORTEST.name
-        except Exception:
+            is_supported[settings] = problem.policy.name == SHORTEST.name
+        except (Exception, SystemExit):
             # A crash, which the problems show.
             continue
-    return [i for i, problem in enumerate(problems) if is_supported[problem.policy]]
+    return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
 
 
-def make_once(make_pipeline: MakePipeline, problem: Problem) -> None:
-    """Make an engine for a problem, and raise what it raises."""
+def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:
+    """Make an engine for a problem, and return its info, or raise what it raises."""
     merged = merge([problem])
-    make_pipeline(merged.run, merged.sizes)
+    return make_pipeline(merged.run, merged.sizes).engine.info
 
 
 class _Adapted:
@@ -241,5 +359,11 @@ def _count_parameters(factory: Factory) -> int:
     return sum(each.kind in plain and each.default is inspect.Parameter.empty for each in parameters)
 
 
-def _name(factory: object) -> str:
-    return getattr(factory, "__qualname__", None) or repr(factory)
+def _describe(factory: object) -> str:
+    name = getattr(factory, "__qualname__", None) or f"an object of type {type(factory).__name__}"
+    if not callable(factory):
+        return f"{name}, which cannot be called"
+    try:
+        return f"{name}{inspect.signature(factory)}"
+    except (TypeError, ValueError):
+        return str(name)

@@ -1,23 +1,32 @@
 """Distinguish the exceptions of the engine under test from those of kgverify."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
-from kgverify.errors import InternalError
+from kgverify.errors import InternalError, UserError, first_line
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.testing.checking.engine_makers import (
+    SIGNATURE,
+    AnyEngine,
+    MakePipeline,
+    describe_raised,
+    find_maker,
+    follows_semantics,
+    name_engine,
+)
 from kgverify.testing.checking.watchdog import EngineCrash, find_limit, limit_time
 from kgverify.testing.problems.problem import Problem, Sizes
-from kgverify.trace.model.columns import CandidateSet, Columns, Rankings
+from kgverify.trace.model.columns import FIELD_OF, CandidateSet, Columns, Rankings
 from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.validate import check_columns
 
 OWN: Final = (draw_candidates, rank_candidates)
 """Functions of kgverify in a pipeline: their exceptions are not the engine's."""
@@ -25,52 +34,167 @@ OWN: Final = (draw_candidates, rank_candidates)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+THE_REFERENCE: Final = "the reference"
 
-def guard(make_pipeline: MakePipeline) -> MakePipeline:
-    """Return the same maker; its exceptions, and those of the pipelines that it makes, become `EngineCrash`."""
+SIGNATURES: Final = {
+    "prove": "prove(candidates: CandidateSet, progress) -> Columns",
+    "step": "step(positions: Positions) -> Columns",
+    "probe": "probe(position: Positions) -> dict of Stage to its output",
+    "info": "info: a property that returns a kgverify.EngineInfo",
+    "draw": "draw(graph, split, queries, num_corruptions, seed) -> CandidateSet",
+    "rank": "rank(candidates, triples, tolerance) -> Rankings",
+    "make": SIGNATURE,
+}
+"""The expected signature of each part of a pipeline."""
+
+Refuse: TypeAlias = Callable[[str, str, BaseException], Exception]
+"""(part, message, exception) -> the exception to raise instead. The part is a key of `SIGNATURES`."""
+
+
+def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
+    """Return the same maker; its exceptions, and those of the pipelines that it makes, become `EngineCrash`.
+
+    role: named in the crash's situation, if the engine is not the one under test
+    """
+
+    def refuse(part: str, message: str, error: BaseException) -> Exception:
+        situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
+        return EngineCrash(message, f"{situation} of {role}" if role else situation)
 
     def make(run: Run, sizes: Sizes) -> Pipeline:
-        with limit_time(find_limit(run, sizes, 0, "")):
-            made = _call(make_pipeline, run, sizes)
-        if not isinstance(made, Pipeline):
-            raise _no_result("a pipeline", made)
-        return Pipeline(
-            GuardedEngine(made.engine, partial(find_limit, run, sizes)),
-            made.draw if made.draw in OWN else _guarded(made.draw, CandidateSet),
-            made.rank if made.rank in OWN else _guarded(made.rank, Rankings),
-        )
+        def limit(num_candidates: int, mode: str) -> AbstractContextManager[None]:
+            return limit_time(find_limit(run, sizes, num_candidates, mode))
+
+        with limit(0, ""):
+            made = _call("make", refuse, make_pipeline, run, sizes)
+        return _guard_pipeline(made, limit, refuse)
 
     return make
 
 
-class GuardedEngine:
-    """An engine whose exceptions become `EngineCrash`, within a limit of time; it can be probed if the engine can.
+def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool = False) -> MakePipeline:
+    """Return the same maker; its exceptions, and those of the pipelines that it makes, become a UserError with a fix.
 
-    find_limit: returns seconds for a number of candidates and a mode
+    where:              the option and the name by which the user gave the engine
+    allows_unsupported: whether NotImplementedError, by which an engine refuses a policy, stays as it is
+
+    What the engine returns is checked before it is compared.
     """
 
-    def __init__(self, engine: Engine, find_limit: Callable[[int, str], float]) -> None:
-        self._engine, self._find_limit = engine, find_limit
+    def refuse(part: str, message: str, error: BaseException) -> Exception:
+        if isinstance(error, UserError):
+            located = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
+            return UserError(error.message, where=located, fix=error.fix or SIGNATURES[part])
+        if isinstance(error, NotImplementedError):
+            if allows_unsupported:
+                return error
+            reason = f"does not support this: {first_line(str(error)) or part}"
+            return UserError(reason, where=where, fix="choose another --policy, or implement it")
+        what = "making the engine" if part == "make" else f"its `{part}`"
+        is_result = isinstance(error, _WrongResult)
+        text = f"{what} returned a wrong result: {message}" if is_result else f"{what} failed: {describe_raised(error)}"
+        return UserError(text, where=where, fix=f"repair it; expected {SIGNATURES[part]}")
+
+    def make(run: Run, sizes: Sizes) -> Pipeline:
+        made = _call("make", refuse, make_pipeline, run, sizes)
+        return _guard_pipeline(made, lambda num_candidates, mode: nullcontext(), refuse, run)
+
+    return make
+
+
+def find_explained(engine: AnyEngine, where: str) -> MakePipeline:
+    """Return the maker of an engine whose mistakes become UserErrors; the exceptions of kgverify's own are bugs."""
+    make = find_maker(engine, where)
+    return make if follows_semantics(engine) else explain(make, f"{where} {name_engine(engine)}".strip())
+
+
+def _guard_pipeline(
+    made: Any, limit: Callable[[int, str], AbstractContextManager[None]], refuse: Refuse, run: Run | None = None
+) -> Pipeline:
+    if not isinstance(made, Pipeline):
+        raise _refuse_result("make", refuse, "a pipeline", made)
+    return Pipeline(
+        GuardedEngine(made.engine, limit, refuse, run),
+        made.draw if made.draw in OWN else _guarded("draw", refuse, made.draw, CandidateSet),
+        made.rank if made.rank in OWN else _guarded("rank", refuse, made.rank, Rankings),
+    )
+
+
+class GuardedEngine:
+    """An engine whose exceptions are replaced, within a limit of time; it can be probed if the engine can.
+
+    limit:  returns the context that limits the time of a number of candidates in a mode
+    refuse: returns the exception that replaces one of the engine
+    run:    if given, the ids and lengths of the columns that the engine returns are checked as well
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limit: Callable[[int, str], AbstractContextManager[None]],
+        refuse: Refuse,
+        run: Run | None = None,
+    ) -> None:
+        self._engine, self._limit, self._refuse, self._run = engine, limit, refuse, run
         if isinstance(engine, ProbedEngine):
-            self.probe: Callable[[Positions], StageOutputs] = partial(_call, engine.probe)  # type: ignore[call-arg]
+            probe = engine.probe
+            self.probe: Callable[[Positions], StageOutputs] = lambda position: _call("probe", refuse, probe, position)
 
     @property
     def info(self) -> EngineInfo:
         """The engine's info."""
-        return _call(lambda: self._engine.info)
+        info = _call("info", self._refuse, lambda: self._engine.info)
+        return _checked("info", self._refuse, info, EngineInfo)
 
     def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
         """Prove the candidates."""
-        with self._limit(len(candidates.query)):
-            return _checked_columns(_call(self._engine.prove, candidates, progress))
+        with self._limit(len(candidates.query), self.info.mode):
+            return self._check("prove", _call("prove", self._refuse, self._engine.prove, candidates, progress))
 
     def step(self, positions: Positions) -> Columns:
         """Take one step from each position."""
-        with self._limit(len(positions.depth)):
-            return _checked_columns(_call(self._engine.step, positions))
+        with self._limit(len(positions.depth), self.info.mode):
+            return self._check("step", _call("step", self._refuse, self._engine.step, positions))
 
-    def _limit(self, num_candidates: int) -> AbstractContextManager[None]:
-        return limit_time(self._find_limit(num_candidates, self.info.mode))
+    def _check(self, part: str, result: Any) -> Columns:
+        """Return the result if it is columns of arrays of the right kinds and, with a run, of the right lengths and ids."""
+        columns = _checked(part, self._refuse, result, Columns)
+        arrays = _call(part, self._refuse, lambda: [array for level in columns for array in level])
+        for array in arrays:
+            _checked(part, self._refuse, array, np.ndarray)
+        _call(part, self._refuse, _check_kinds, columns)
+        if self._run is not None:
+            program = self._run.graph.program
+            num_rules, num_facts = len(program.rules), len(program.facts)
+            where = f"engine {self.info.name}: {part}"
+            check = partial(check_columns, num_rules=num_rules, num_facts=num_facts)
+            _call(part, self._refuse, check, columns, where)
+        return columns
+
+
+def _check_kinds(columns: Columns) -> None:
+    """Raise `_WrongResult` for a column of another kind (whole numbers, numbers) or shape than the field prescribes."""
+    levels: tuple[Any, ...] = columns[:3]
+    for title, level in zip(("candidates", "steps", "resolvents"), levels, strict=True):
+        for name, array in level._asdict().items():
+            field = FIELD_OF.get(f"{title}/{name}")
+            if field is None:
+                continue
+            kinds = "iub" if np.dtype(field.dtypes[-1]).kind in "iu" else "iubf"
+            num_dimensions = 1 + bool(field.width)
+            if (
+                array.dtype.kind not in kinds
+                or array.ndim != num_dimensions
+                or array.shape[1:] != (3,) * bool(field.width)
+            ):
+                expected = np.dtype(field.dtypes[-1]).name
+                raise _WrongResult(
+                    f"{title}.{name} is {array.dtype} {list(array.shape)}, expected {expected} {field.shape_text}"
+                )
+
+
+class _WrongResult(TypeError):
+    """A result of the wrong type or shape."""
 
 
 class CheckBug(InternalError):
@@ -100,35 +224,28 @@ def locate_bug(problems: Sequence[Problem], error: Exception, again: Callable[[S
     return CheckBug(f"{type(error).__name__}: {error}", tuple(halve(problems, fails)))
 
 
-def _guarded(function: Callable[P, T], kind: type[T]) -> Callable[P, T]:
+def _guarded(part: str, refuse: Refuse, function: Callable[P, T], kind: type[T]) -> Callable[P, T]:
     def call(*arguments: P.args, **named: P.kwargs) -> T:
-        return _checked(_call(function, *arguments, **named), kind)
+        return _checked(part, refuse, _call(part, refuse, function, *arguments, **named), kind)
 
     return call
 
 
-def _call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def _call(part: str, refuse: Refuse, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     try:
         return function(*arguments, **named)
     except EngineCrash:
         raise
-    except Exception as error:
-        raise EngineCrash(str(error), type(error).__name__) from error
+    except (Exception, SystemExit) as error:
+        raise refuse(part, str(error), error) from error
 
 
-def _checked_columns(result: Any) -> Columns:
-    columns = _checked(result, Columns)
-    arrays = _call(lambda: [array for level in columns for array in level])
-    for array in arrays:
-        _checked(array, np.ndarray)
-    return columns
-
-
-def _checked(result: Any, kind: type[T]) -> T:
+def _checked(part: str, refuse: Refuse, result: Any, kind: type[T]) -> T:
     if not isinstance(result, kind):
-        raise _no_result(kind.__name__, result)
+        raise _refuse_result(part, refuse, kind.__name__, result)
     return result
 
 
-def _no_result(expected: str, found: object) -> EngineCrash:
-    return EngineCrash(f"expected {expected}, found {type(found).__name__}", TypeError.__name__)
+def _refuse_result(part: str, refuse: Refuse, expected: str, found: object) -> Exception:
+    message = f"expected {expected}, found {type(found).__name__}"
+    return refuse(part, message, _WrongResult(message))

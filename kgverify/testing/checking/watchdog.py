@@ -30,9 +30,9 @@ _nothing: TextIO | None = None
 
 
 class EngineCrash(KgverifyError):
-    """The engine under test raised an exception, or returned an invalid result.
+    """An engine raised an exception, ended the process, or returned an invalid result.
 
-    situation: the exception's type
+    situation: the exception's type, with the role of the engine if it is not the one under test
     """
 
     kind = CRASH

@@ -23,12 +23,12 @@ from kgverify.program.limits import Limits
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger
 from kgverify.runs.progress import silent_phase
-from kgverify.runs.run import Pipeline, build_trace, reference_pipeline
+from kgverify.runs.run import Pipeline, build_trace
 from kgverify.runs.workers import start_workers
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, find_maker
+from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides
 from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
-from kgverify.testing.problems.merge import Merged, merge
+from kgverify.testing.problems.merge import Merged, make_reference, merge
 from kgverify.testing.problems.problem import Problem, Sizes
 from kgverify.testing.reproducers.text_format import saving_bugs
 from kgverify.trace.model.header import EngineInfo
@@ -43,6 +43,9 @@ MOST_SHOWN: Final = 10
 """Findings of a block that are described; all are counted."""
 
 _SLOTS: Final = 4096
+
+Makers: TypeAlias = tuple[MakePipeline, MakePipeline]
+"""The makers of the engine under test, and of the reference."""
 
 ShowProgress: TypeAlias = Callable[[int], None]
 """A callback with the number of problems done since the last call, at first those of earlier runs."""
@@ -81,7 +84,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     compared:  programs enumerated and problems compared; problems of a run in which the engine failed do not count
     divergent: problems that differ, and one for each run that failed; `findings` describes the first of each block
     seconds:   of all processes together, earlier runs included
-    engine:    the engine under test
+    engine:    the engine under test; and the reference, if it is not kgverify's own
     """
 
     scope: str
@@ -147,6 +150,7 @@ def certify(
     scope: Scope,
     engine: EngineSpec = EAGER,
     *,
+    reference: EngineSpec = PLAIN,
     state: str | Path | None = None,
     progress: ShowProgress = lambda num_problems: None,
     programs_at_once: int = PROGRAMS_AT_ONCE,
@@ -165,7 +169,11 @@ def certify(
 
     UserError for a file that is not a state file or has another scope, engine or block size, and for a process that died.
     """
-    described = _describe_engine(scope, find_maker(engine))
+    sides = Sides(engine, reference)
+    make, make_expected = sides.find_makers()
+    described = _describe_engine(scope, make)
+    if make_expected is not make_reference:
+        described |= {f"reference {key}": value for key, value in _describe_engine(scope, make_expected).items()}
     ledger = None
     if state is not None:
         identity = _Identity(_FORMAT, scope.digest, programs_at_once, described)
@@ -178,9 +186,9 @@ def certify(
     jobs = min(jobs, max(1, -(-scope.count.programs // programs_at_once) - len(blocks)))
     finished: Iterator[Block]
     if jobs == 1:
-        finished = (certify_block(scope, *task, engine, progress) for task in tasks)
+        finished = (certify_block(scope, *task, sides, progress) for task in tasks)
     else:
-        finished = _share(scope, engine, tasks, progress, jobs, None if ledger is None else on_interrupt)
+        finished = _share(scope, sides, tasks, progress, jobs, None if ledger is None else on_interrupt)
     for block in finished:
         blocks[block.block] = block
         if ledger:
@@ -215,7 +223,7 @@ def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -
 
 def _share(
     scope: Scope,
-    engine: EngineSpec,
+    sides: Sides,
     tasks: Iterator[_Task],
     progress: ShowProgress,
     jobs: int,
@@ -233,7 +241,7 @@ def _share(
                 try:
                     # No more than there are processes: each begins at once, and an interrupt waits for it.
                     while interrupt is None and len(running) < jobs and (task := next(tasks, None)) is not None:
-                        running.add(executor.submit(certify_block, scope, *task, engine))
+                        running.add(executor.submit(certify_block, scope, *task, sides))
                     if not running:
                         break
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
@@ -249,7 +257,7 @@ def _share(
             if interrupt is not None:
                 raise interrupt
     except BrokenProcessPool:
-        raise UserError("a process died", where=str(engine), fix="run again with --jobs 1 to see it die") from None
+        raise UserError("a process died", where=str(sides), fix="run again with --jobs 1 to see it die") from None
 
 
 def certify_block(
@@ -257,30 +265,30 @@ def certify_block(
     number: int,
     first: int,
     programs: Sequence[ScopedProgram],
-    engine: EngineSpec,
+    sides: Sides,
     progress: ShowProgress = lambda num_problems: None,
 ) -> Block:
     """Compare a block of programs, merged into one, under all settings of limits.
 
     first: the index in the scope of the block's first program
     """
-    begin, make = time.perf_counter(), find_maker(engine)
+    begin, makers = time.perf_counter(), sides.find_makers()
     findings: list[Finding] = []
     problems = divergent = 0
     with without_garbage_collection():
-        merged = merge([program.problem(scope.limits[0]) for program in programs])
+        merged = merge([program.problem(scope.limits[0]) for program in programs], makers[1])
         num_queries = len(merged.unranked.query)
         for limits in scope.limits:
-            differing = _find_differing(merged, limits, make)
+            differing = _find_differing(merged, limits, makers[0])
             if differing is None:
-                indices = [_find_undecided(programs, limits, make)]
+                indices = [_find_undecided(programs, limits, makers)]
                 divergent += 1
             else:
                 indices = sorted({int(merged.owner[merged.unranked.query[row]]) for row in differing})
                 divergent += len(differing)
                 problems += num_queries
             shown = indices[: MOST_SHOWN - len(findings)]
-            findings += [_describe(first + i, programs[i].problem(limits), make) for i in shown]
+            findings += [_describe(first + i, programs[i].problem(limits), makers) for i in shown]
             progress(num_queries)
     seconds = round(time.perf_counter() - begin, 3)
     return Block(number, len(programs), problems, divergent, tuple(findings), seconds)
@@ -291,12 +299,17 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
     run = replace(merged.run, limits=limits)
     candidates = merged.unranked
     num = len(candidates.query)
-    reference = reference_pipeline(run).engine
-    expected = build_trace(run, reference, reference.prove(candidates), None)
+    try:
+        reference = merged.reference(run, _sizes(num)).engine
+        expected = build_trace(run, reference, reference.prove(candidates), None)
+    except (Exception, SystemExit):
+        if merged.reference is make_reference:
+            raise
+        return None
     try:
         pipeline = make(run, _sizes(num))
         actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
-    except Exception:
+    except (Exception, SystemExit):
         # The exception is reported for the program that causes it.
         return None
     comparer = Comparer(expected, actual)
@@ -307,21 +320,22 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
     return rows
 
 
-def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, make: MakePipeline) -> int:
+def _find_undecided(programs: Sequence[ScopedProgram], limits: Limits, makers: Makers) -> int:
     """Return, by halving, the index of a program on which the engine fails; the first of a group if only that fails."""
 
     def fails(indices: list[int]) -> bool:
-        return _find_differing(merge([programs[i].problem(limits) for i in indices]), limits, make) is None
+        merged = merge([programs[i].problem(limits) for i in indices], makers[1])
+        return _find_differing(merged, limits, makers[0]) is None
 
     return halve(range(len(programs)), fails)[0]
 
 
-def _describe(program: int, problem: Problem, make: MakePipeline) -> Finding:
+def _describe(program: int, problem: Problem, makers: Makers) -> Finding:
     """Return the first failure of a program by itself, one query at a time."""
     limits = msgspec.structs.asdict(problem.limits)
     for query in problem.unranked:
         alone = replace(problem, unranked=(query,))
-        for failure in check_problems([alone], make, most=1):
+        for failure in check_problems([alone], makers[0], reference=makers[1], most=1):
             return Finding(program, limits, str(failure.signature), str(failure.problem))
     return Finding(program, limits, "only in one run with others", str(problem))
 

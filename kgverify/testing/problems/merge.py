@@ -1,7 +1,7 @@
 """Merge many problems into one run: symbols are renamed apart, and each problem keeps a domain of its own."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -37,6 +37,7 @@ class Merged:
     owner:     int64 [n]  the index in `problems` of each query's problem
     is_ranked: bool [n]   whether the query is drawn; the others stand for problems without ranked queries
     unranked:  the candidates outside of the ranking; each has the number of a query of its problem
+    reference: makes the pipeline of the reference
     """
 
     problems: tuple[Problem, ...]
@@ -46,11 +47,12 @@ class Merged:
     owner: NDArray[np.int64]
     is_ranked: NDArray[np.bool_]
     unranked: CandidateSet
+    reference: Callable[[Run, Sizes], Pipeline]
 
     @property
     def expected(self) -> Pipeline:
         """The reference, with the unranked candidates added to its draw."""
-        return self.with_unranked(reference_pipeline(self.run))
+        return self.with_unranked(self.reference(self.run, self.sizes))
 
     def with_unranked(self, pipeline: Pipeline) -> Pipeline:
         """Return the pipeline with the unranked candidates added to its draw, each next to those of its problem."""
@@ -87,7 +89,12 @@ def group_problems(problems: Sequence[Problem]) -> list[list[int]]:
     return list(groups.values())
 
 
-def merge(problems: Sequence[Problem]) -> Merged:
+def make_reference(run: Run, sizes: Sizes) -> Pipeline:
+    """Make kgverify's own reference prover, to which sizes mean nothing."""
+    return reference_pipeline(run)
+
+
+def merge(problems: Sequence[Problem], reference: Callable[[Run, Sizes], Pipeline] = make_reference) -> Merged:
     """Return one run of all problems; a single one keeps its names. UserError unless all have the same `key`.
 
     The order of facts and of rules is kept inside each problem, and so is the order of its ids.
@@ -133,6 +140,7 @@ def merge(problems: Sequence[Problem]) -> Merged:
         unranked=CandidateSet(
             np.array([query for query, _ in atoms], np.int32), np.full(len(atoms), Side.NONE, np.int8), rows
         ),
+        reference=reference,
     )
 
 

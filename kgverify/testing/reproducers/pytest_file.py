@@ -41,7 +41,7 @@ def render_test(reproducer: Reproducer) -> str:
     named = f"test_{stage or 'engine'}_{kind}" + (f"_{situation}" if kind == LAW else "")
     function = re.sub(r"\W+", "_", named, flags=re.ASCII).lower()
     text = render_reproducer(reproducer).replace('"""', '"\\x22\\"')
-    until = "the reference and the engine agree"
+    until = f"{reproducer.engine.name} and {reproducer.reference.name} agree"
     if kind == LAW:
         until = f"the law {situation} holds, and {until},"
     return _TEMPLATE.format(title=title, version=__version__, text=text, function=function, until=until)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from kgverify.errors import UserError
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, EngineSpec
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import Problem
 from kgverify.version import __version__
@@ -21,6 +21,8 @@ class Reproducer:
     expected, actual: both values as text, a line each
     lockstep:         whether every step was compared from the expected goal
     neighbour:        the change after which both sides agree; empty if none is known
+    engine:           the engine under test
+    reference:        the engine that it is compared with
     versions:         library name to version, of the run that made it
     notes:            comments for readers
     """
@@ -35,18 +37,25 @@ class Reproducer:
     lockstep: bool = False
     neighbour: str = ""
     engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def with_engine(self, engine: EngineSpec) -> "Reproducer":
-        """Return the same reproducer for another engine."""
-        return replace(self, engine=engine)
+    def with_engine(self, engine: EngineSpec, reference: EngineSpec | None = None) -> "Reproducer":
+        """Return the same reproducer for another engine, and for another reference if one is given."""
+        return replace(self, engine=engine, reference=self.reference if reference is None else reference)
+
+    @property
+    def sides(self) -> str:
+        """The engine under test, and the one that it is compared with."""
+        return f"{self.engine}, compared with {self.reference}"
 
 
 def make_reproducer(
     failure: Failure,
     engine: EngineSpec = EAGER,
     *,
+    reference: EngineSpec = PLAIN,
     lockstep: bool = False,
     neighbour: str = "",
     notes: tuple[str, ...] = (),
@@ -70,8 +79,9 @@ def make_reproducer(
         lockstep=lockstep,
         neighbour=neighbour,
         engine=engine,
+        reference=reference,
         notes=notes,
-        versions=_versions(engine),
+        versions=_versions(engine, reference),
     )
 
 
@@ -79,9 +89,9 @@ def _lines(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
-def _versions(engine: EngineSpec) -> dict[str, str]:
+def _versions(*engines: EngineSpec) -> dict[str, str]:
     versions = {"kgverify": __version__, "python": platform.python_version()}
-    if engine.name == COMPILED:
+    if any(each.name == COMPILED for each in engines):
         with suppress(PackageNotFoundError):
             versions["torch"] = version("torch")
     return versions

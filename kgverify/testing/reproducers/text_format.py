@@ -19,7 +19,7 @@ from kgverify.program.atoms import NamedAtom, Term, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.program import NamedRule
 from kgverify.ranking.corrupt import ALL
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, REFERENCE, EngineSpec
 from kgverify.testing.checking.failure import CRASH, LAW, Signature
 from kgverify.testing.checking.guard import CheckBug
 from kgverify.testing.problems.problem import NO_SPREAD, PolicySpec, Problem, Sizes, Spread
@@ -60,11 +60,7 @@ def render_reproducer(reproducer: Reproducer) -> str:
     lines += _optional("message", reproducer.message)
     lines.append(f"compared: {'in lockstep' if reproducer.lockstep else 'free-running'}")
     lines += _optional("neighbour", reproducer.neighbour)
-    engine = reproducer.engine
-    lines += ["", f"engine: {escape_line(engine.name)}"]
-    if engine.name == COMPILED:
-        lines += [f"mode: {engine.mode}", f"device: {engine.device}"]
-    lines += _optional("faults", ", ".join(engine.faults))
+    lines += ["", *_engine_lines("", reproducer.engine), *_engine_lines("reference_", reproducer.reference)]
     lines += _optional("versions", _pairs(reproducer.versions))
     return "\n".join(lines) + "\n"
 
@@ -116,6 +112,14 @@ def saving_bugs() -> Iterator[None]:
         num = len(bug.problems)
         which = "this problem" if num == 1 else f"these {num} problems together"
         raise InternalError(f"kgverify itself failed on {which}, saved in {folder}: {bug}") from bug.__cause__
+
+
+def _engine_lines(prefix: str, engine: EngineSpec) -> list[str]:
+    """Return the lines of an engine; those of the reference begin with a prefix."""
+    lines = [f"{prefix.strip('_') or 'engine'}: {escape_line(engine.name)}"]
+    if engine.name == COMPILED:
+        lines += [f"{prefix}mode: {engine.mode}", f"{prefix}device: {engine.device}"]
+    return lines + _optional(f"{prefix}faults", ", ".join(engine.faults))
 
 
 def _clause(rule: NamedRule) -> str:
@@ -222,6 +226,10 @@ KEYS: Final = (
     "mode",
     "device",
     "faults",
+    "reference",
+    "reference_mode",
+    "reference_device",
+    "reference_faults",
     "versions",
 )
 _REPEATED: Final = ("note", "expected", "actual")
@@ -297,14 +305,19 @@ class _Parser:
             message=self._text("message"),
             lockstep=self._choice("compared", "free-running", "in lockstep"),
             neighbour=self._text("neighbour"),
-            engine=EngineSpec(
-                self._text("engine") or COMPILED,
-                self._text("mode") or EAGER.mode,
-                self._text("device") or EAGER.device,
-                tuple(self._items("faults")),
-            ),
+            engine=self._engine("", self._text("engine") or COMPILED),
+            # Earlier versions wrote no line of the reference, which was kgverify's own.
+            reference=self._engine("reference_", self._text("reference") or REFERENCE),
             versions=dict(self._split_pair("versions", item) for item in self._items("versions")),
             notes=self._texts("note"),
+        )
+
+    def _engine(self, prefix: str, name: str) -> EngineSpec:
+        return EngineSpec(
+            name,
+            self._text(f"{prefix}mode") or EAGER.mode,
+            self._text(f"{prefix}device") or EAGER.device,
+            tuple(self._items(f"{prefix}faults")),
         )
 
     def _problem(

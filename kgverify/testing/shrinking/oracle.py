@@ -10,6 +10,7 @@ from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.check import find_suspects, judge, prepare_batches
 from kgverify.testing.checking.engine_makers import MakePipeline
 from kgverify.testing.checking.failure import ENDS_RUN, Failure, Signature, fails_same_way
+from kgverify.testing.problems.merge import make_reference
 from kgverify.testing.problems.problem import NO_SPREAD, Problem, Sizes
 
 LARGEST_RUN: Final = 20_000
@@ -41,6 +42,7 @@ class Oracle:
         make_pipeline: MakePipeline,
         signature: Signature,
         *,
+        reference: MakePipeline = make_reference,
         lockstep: bool = False,
         max_calls: int,
         seconds: float,
@@ -48,7 +50,7 @@ class Oracle:
         self.calls = 0
         self.smallest: Problem | None = None
         self.signature = signature
-        self._make = make_pipeline
+        self._make, self._reference = make_pipeline, reference
         self._lockstep = lockstep
         self._max_calls = max_calls
         self._begin = time.perf_counter()
@@ -70,11 +72,11 @@ class Oracle:
 
     def judge_alone(self, problem: Problem) -> Failure | None:
         """Judge a problem without memory and without a budget."""
-        return judge(problem, self._counted, lockstep=self._lockstep)
+        return judge(problem, self._counted, reference=self._reference, lockstep=self._lockstep)
 
     def judge_together(self, problems: Sequence[Problem]) -> set[int]:
         """Return the indices of the problems that differ in a common run."""
-        (batch,) = prepare_batches(problems)
+        (batch,) = prepare_batches(problems, self._reference)
         return {each.number for each in find_suspects(batch, self._counted, lockstep=self._lockstep)}
 
     def holds(self, problem: Problem) -> bool:
@@ -147,22 +149,27 @@ class Oracle:
         return [i for i in range(len(attempts)) if i not in suspects]
 
     def _sift_group(self, attempts: Sequence[Problem], group: list[int], control: Problem | None) -> list[int]:
-        problems = [attempts[i] for i in group] + ([] if control is None else [control])
-        is_common = self.can_share and all(each.key == problems[-1].key for each in problems)
+        problems = [attempts[i] for i in group]
+        # Between others, so that a fault in the last fact or rule of a run does not affect the control alone.
+        middle = len(group) // 2
+        if control is not None:
+            problems.insert(middle, control)
+        is_common = self.can_share and all(each.key == problems[0].key for each in problems)
         if not is_common or len(group) < FEWEST_TOGETHER:
             return group
         self._check_budget()
         found = self.judge_together(problems)
         if control is None:
             return [i for member, i in enumerate(group) if member in found]
-        if len(group) not in found:
+        if middle not in found:
             return group
+        found = {at - (at > middle) for at in found if at != middle}
         members = [member for member in range(len(group)) if member in found]
         others = [member for member in range(len(group)) if member not in found]
         if control.spread != NO_SPREAD and control.size <= SMALL and len(group) <= MOST_WITH_IDS:
             # In a common run they have other ids, so that they are only less likely to fail.
             return [group[member] for member in (*members, *others)]
-        self._agreed.update(problems[member] for member in others)
+        self._agreed.update(attempts[group[member]] for member in others)
         return [group[member] for member in members]
 
     def _check_budget(self) -> None:

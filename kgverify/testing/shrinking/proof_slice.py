@@ -139,7 +139,7 @@ class Slicer:
             rules=tuple(replace(rule, name="", confidence=None) for rule in rules),
             queries=queries,
             unranked=unranked,
-            limits=self.verification.report.limits,
+            limits=self.verification.report.limits.with_defaults(),
             policy=self.policy,
             num_corruptions=0,
             seed=self.verification.report.run.seed,

@@ -11,7 +11,7 @@ from typing import Final
 from kgverify.errors import UserError
 from kgverify.testing.checking.engine_makers import MakePipeline, compiled_maker
 from kgverify.testing.checking.failure import Failure
-from kgverify.testing.problems.merge import merge
+from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.shrinking.neighbour import Neighbour, find_neighbour
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
@@ -60,6 +60,7 @@ def shrink(
     failure: Failure,
     make_pipeline: MakePipeline | None = None,
     *,
+    reference: MakePipeline = make_reference,
     lockstep: bool = False,
     max_calls: int = MAX_CALLS,
     seconds: float = MAX_SECONDS,
@@ -68,12 +69,18 @@ def shrink(
     """Return a minimal problem with the failure's signature. Deterministic, unless the seconds run out.
 
     make_pipeline: makes the engine that fails, as for `judge`
+    reference:     makes the engine that it is compared with
     lockstep:      whether the failure was found in lockstep
 
     If calls or seconds run out, the smallest problem found so far is the result.
     """
     oracle = Oracle(
-        make_pipeline or compiled_maker(), failure.signature, lockstep=lockstep, max_calls=max_calls, seconds=seconds
+        make_pipeline or compiled_maker(),
+        failure.signature,
+        reference=reference,
+        lockstep=lockstep,
+        max_calls=max_calls,
+        seconds=seconds,
     )
     return shrink_with(oracle, failure, progress)
 

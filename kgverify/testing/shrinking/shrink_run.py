@@ -10,8 +10,9 @@ from kgverify.errors import UserError
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
-from kgverify.testing.checking.engine_makers import COMPILED, EAGER, EngineSpec, MakePipeline, find_maker
+from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, REFERENCE, EngineSpec, MakePipeline, Sides
 from kgverify.testing.checking.failure import sign
+from kgverify.testing.problems.merge import make_reference
 from kgverify.testing.problems.problem import SHORTEST, PolicySpec, Problem
 from kgverify.testing.reproducers.reproducer import Reproducer, make_reproducer
 from kgverify.testing.reproducers.text_format import saving_bugs, write_reproducer
@@ -19,6 +20,7 @@ from kgverify.testing.shrinking.fixed_ids import shrink_keeping_ids
 from kgverify.testing.shrinking.oracle import Oracle, OutOfBudget
 from kgverify.testing.shrinking.proof_slice import Slicer
 from kgverify.testing.shrinking.shrink import MAX_SECONDS, Progress, Shrunk, shrink_with
+from kgverify.trace.model.header import EngineInfo
 from kgverify.verification.save import read_run
 from kgverify.verification.verify import Verification
 
@@ -41,7 +43,7 @@ class ShrunkRun:
     report:  of the run
     graph:   of the run
     sliced:  the problem that the proof slice left, with which the shrinker began
-    engine:  the engine on which the divergence was shrunk
+    engine:  the engine on which the divergence was shrunk; reference: the one that it was compared with
     """
 
     shrunk: Shrunk
@@ -49,6 +51,7 @@ class ShrunkRun:
     graph: KnowledgeGraph
     report: Report
     engine: EngineSpec = EAGER
+    reference: EngineSpec = PLAIN
 
     @property
     def removed(self) -> float:
@@ -66,7 +69,12 @@ class ShrunkRun:
             f" {len(problem.rules):,}; {self.shrunk.calls} runs of the engine",
         )
         return make_reproducer(
-            self.shrunk.failure, self.engine, lockstep=report.lockstep, neighbour=self.shrunk.change, notes=notes
+            self.shrunk.failure,
+            self.engine,
+            reference=self.reference,
+            lockstep=report.lockstep,
+            neighbour=self.shrunk.change,
+            notes=notes,
         )
 
     @property
@@ -82,10 +90,11 @@ class ShrunkRun:
     def __str__(self) -> str:
         """Return the signature, the sizes before and after, and the problem."""
         shrunk, minimum, graph, sliced = self.shrunk, self.problem, self.graph, self.sliced
-        info = self.report.environment.actual
-        is_other = info.name == COMPILED and self.engine != find_engines(self.report)[-1]
+        is_other = self.engine.name == COMPILED and self.engine != find_engines(self.report)[-1]
+        against = "" if self.reference == PLAIN else f", compared with {self.reference}"
         lines = [
-            f"{shrunk.failure.signature}   on {self.engine}" + (", where it occurs as well" if is_other else ""),
+            f"{shrunk.failure.signature}   on {self.engine}{against}"
+            + (", where it occurs as well" if is_other else ""),
             f"   graph      {_count(graph.train, 'fact')}, {_count(graph.rules, 'rule')}",
             f"   slice      {_count(sliced.facts, 'fact')}, {_count(sliced.rules, 'rule')}"
             f"   ({self.removed:.1%} of the facts removed)",
@@ -111,6 +120,7 @@ def shrink_run(
     divergence: int = 1,
     *,
     engine: EngineSpec | None = None,
+    reference: EngineSpec | None = None,
     graph: KnowledgeGraph | None = None,
     max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
@@ -120,6 +130,7 @@ def shrink_run(
 
     divergence: its number in the report, from 1
     engine:     the engine under test; by default the run's own, eager on the CPU if the divergence shows there as well
+    reference:  the engine that it is compared with; by default the run's own
     graph:      by default the run's, loaded again
 
     UserError if there is no such divergence, the graph or the engine cannot be found again, the graph has changed, or no
@@ -127,13 +138,23 @@ def shrink_run(
     """
     verification = run if isinstance(run, Verification) else read_run(Path(run))
     engines = [engine] if engine is not None else find_engines(verification.report)
+    expected = find_reference(verification.report) if reference is None else reference
     loaded = load_run_graph(verification.report) if graph is None else graph
     while True:
         spec, *engines = engines
         try:
-            maker = find_maker(spec)
-            found = shrink_divergence(verification, loaded, maker, divergence, max_calls, seconds, progress=progress)
-            return replace(found, engine=spec)
+            maker, make_expected = Sides(spec, expected).find_makers()
+            found = shrink_divergence(
+                verification,
+                loaded,
+                maker,
+                divergence,
+                max_calls,
+                seconds,
+                reference=make_expected,
+                progress=progress,
+            )
+            return replace(found, engine=spec, reference=expected)
         except NoSlice:
             if not engines:
                 raise
@@ -147,6 +168,7 @@ def shrink_divergence(
     max_calls: int = MAX_RUN_CALLS,
     seconds: float = MAX_SECONDS,
     *,
+    reference: MakePipeline = make_reference,
     progress: Progress | None = None,
 ) -> ShrunkRun:
     """Shrink a divergence of a verification on the engine that `maker` makes; otherwise like `shrink_run`."""
@@ -165,7 +187,14 @@ def shrink_divergence(
             fix="run `kgverify diff --save` again, and shrink that run",
         )
     divergence = report.divergences[number - 1]
-    oracle = Oracle(maker, sign(report, divergence), lockstep=report.lockstep, max_calls=max_calls, seconds=seconds)
+    oracle = Oracle(
+        maker,
+        sign(report, divergence),
+        reference=reference,
+        lockstep=report.lockstep,
+        max_calls=max_calls,
+        seconds=seconds,
+    )
     sliced = _find_slice(verification, graph, number, oracle)
     if progress is not None:
         progress("slice", sliced, oracle.calls)
@@ -190,15 +219,29 @@ def load_run_graph(report: Report) -> KnowledgeGraph:
 
 def find_engines(report: Report) -> list[EngineSpec]:
     """Return the ways to run the engine of a saved run, the fastest first. UserError if kgverify cannot make it."""
-    info = report.environment.actual
-    if info.name != COMPILED:
+    recorded = _read_spec(report.engines.actual, report.environment.actual, "--engine")
+    if recorded.name != COMPILED:
+        return [recorded]
+    return list(dict.fromkeys((recorded._replace(mode=EAGER.mode, device=EAGER.device), recorded)))
+
+
+def find_reference(report: Report) -> EngineSpec:
+    """Return the reference of a saved run; the evaluator runs eagerly. UserError if kgverify cannot make it."""
+    recorded = _read_spec(report.engines.expected, report.environment.expected, "--reference")
+    return recorded._replace(mode=EAGER.mode, device=EAGER.device)
+
+
+def _read_spec(name: str, info: EngineInfo, option: str) -> EngineSpec:
+    """Return the specification of an engine from the name by which it was made, if it is known, and its info."""
+    # Two traces that are compared, and earlier reports, do not tell how to make an engine.
+    name = name or (info.name if info.name in (COMPILED, REFERENCE) else "")
+    if not name:
         raise UserError(
             f"kgverify cannot make the engine {info.name!r} again",
             where="the run's engine",
-            fix="give --engine MODULE:FUNCTION, a function of (program, limits, policy) that returns it",
+            fix=f"give {option} MODULE:FUNCTION, a function of (program, limits, policy) that returns it",
         )
-    recorded = EngineSpec(mode=info.mode, device=info.device, faults=info.faults)
-    return list(dict.fromkeys((recorded._replace(mode="eager", device="cpu"), recorded)))
+    return EngineSpec(name, info.mode, info.device, info.faults) if name == COMPILED else EngineSpec(name)
 
 
 def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, oracle: Oracle) -> Problem:

@@ -10,21 +10,14 @@ from numpy.typing import NDArray
 from kgverify.errors import UserError
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Columns, no_stage_items, select_candidates, starts_of
-from kgverify.trace.model.digests import compute_digests
+from kgverify.trace.model.digests import COUNTED, compute_digests
 from kgverify.trace.model.levels import Packing, TraceLevel, has_goals, level_of, packing_of, required
 from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays, decode_columns, encode_columns, encode_level
 from kgverify.trace.read.data_file import DataFile
 
 # The columns that the digests of a step prove intact if a checksum does not.
-_COUNTED: Final = frozenset({"steps/dropped_atoms", "steps/dropped_resolvents"})
-_DIGESTED: Final = _COUNTED | {
-    "steps/depth",
-    "steps/choice",
-    "steps/outcome",
-    "steps/goal_atoms",
-    "resolvents/kind",
-    "resolvents/atoms",
-}
+_COUNTED: Final = frozenset(name.replace(".", "/") for name in COUNTED)
+_DIGESTED: Final = _COUNTED | {"steps/goal_atoms", "resolvents/kind", "resolvents/atoms"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ def _rebuild(path: Path, arrays: Arrays, stored: Arrays, doubtful: set[str]) -> 
     """Return the datasets of the candidates that are intact, and the rows of these candidates."""
     if level_of(arrays["header"], str(path)) is TraceLevel.DEEP and STAGES[0] not in arrays:
         # The lost outputs become unknown; the level stays, as in the other shards.
-        arrays |= encode_level("stages", no_stage_items(len(arrays["steps/depth"])))
+        arrays |= encode_level("stages", no_stage_items(len(arrays["steps/num_atoms"])))
     file = DataFile(path, arrays=arrays)
     _ = file.rankings
     columns = decode_columns(arrays)

@@ -2,6 +2,7 @@
 
 Axis letters: N candidates, T steps, R resolvents, G atoms of goals, M atoms of resolvents, Q rankings, I items that stages
 gave, K atoms of these items.
+An atom with a negative predicate is a hole: a place that was counted and not filled. Ids that no name has are kept.
 Candidates are in order; the steps of candidate i follow those of candidate i - 1; and so on down each level.
 """
 
@@ -83,7 +84,7 @@ class Steps(NamedTuple):
 class Resolvents(NamedTuple):
     """The resolvents from which each step could choose, after `limit`.
 
-    kind:        uint8  [R]     a `GoalKind`; TRUE and FALSE have no atoms
+    kind:        uint8  [R]     a `GoalKind`; one that is not GOAL has no atoms unless the engine left some by mistake
     num_atoms:   uint16 [R]
     origin_kind: uint8  [R]     an `Origin`
     origin:      int32  [R]     index of the rule, or of the fact, that made it; 0 without one
@@ -185,12 +186,12 @@ FIELDS: Final = (
     Field("header", ("<u1",)),
     *_fields("symbols", predicates_bytes="<u1", predicates_offsets="<u8"),
     *_fields("symbols", constants_bytes="<u1", constants_offsets="<u8"),
-    *_fields("candidates", query="<i4", side="<i1", atom="<i4*3", num_steps="<u4", outcome="<i1"),
-    *_fields("candidates", is_limited="<u1"),
-    *_fields("candidates", False, log_probability="<f8"),
-    *_fields("steps", depth="<u2", num_atoms="<u2", num_resolvents="<u4"),
-    *_fields("steps", False, dropped_atoms="<u4", dropped_resolvents="<u4"),
-    *_fields("steps", choice="<i4", outcome="<i1", goal_atoms="<i4*3"),
+    *_fields("candidates", query="<i4", side="<i1", atom="<i4*3", num_steps="<u4"),
+    *_fields("candidates", False, outcome="<i1", is_limited="<u1", log_probability="<f8"),
+    *_fields("steps", False, depth="<u2"),
+    *_fields("steps", num_atoms="<u2", num_resolvents="<u4"),
+    *_fields("steps", False, dropped_atoms="<u4", dropped_resolvents="<u4", choice="<i4", outcome="<i1"),
+    *_fields("steps", goal_atoms="<i4*3"),
     *_fields("resolvents", kind="<u1", num_atoms="<u2"),
     *_fields("resolvents", False, origin_kind="<u1", origin="<i4"),
     Field("resolvents/score", ("<f4", "<f8"), is_required=False),

@@ -25,6 +25,12 @@ _BLOCK: Final = 1 << 15
 _MAX_TABLE: Final = 1 << 16
 
 
+COUNTED: Final = frozenset(
+    {"steps.depth", "steps.dropped_atoms", "steps.dropped_resolvents", "steps.choice", "steps.outcome"}
+)
+"""The columns that digests count and that an engine may not know: they then count as 0. Named as in `Trace.fields`."""
+
+
 def mix(words: Words) -> Words:
     """Return the splitmix64 step of each word."""
     return _mix_(words.copy())
@@ -50,11 +56,8 @@ def compute_sequence(columns: Columns, absent: Collection[str] = ()) -> Words:
 
     absent: columns, named as in `Trace.fields`, that will not be stored and count as zeros
     """
-    zeros = np.zeros(len(columns.steps.depth), np.uint32)
-    # Digests count no other column that may be absent.
-    unknown: dict[str, Any] = {
-        name: zeros for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" in absent
-    }
+    names = [name.removeprefix("steps.") for name in COUNTED.intersection(absent)]
+    unknown: dict[str, Any] = {name: np.zeros_like(getattr(columns.steps, name)) for name in names}
     return _compute(columns._replace(steps=columns.steps._replace(**unknown)), 1)[0]
 
 
@@ -170,7 +173,7 @@ class _GoalHasher:
             counts, piece = num_atoms[low:high], atoms[starts[low] : starts[high]]
             ends = starts[low : high + 1] - starts[low]
             exact[low:high] = self._hash(kind[low:high], counts, piece, ends)
-            canonical = _renumber(piece, ends) if self._is_renaming else piece
+            canonical = renumber(piece, ends) if self._is_renaming else piece
             if canonical is not piece and renamed is exact:
                 renamed = exact.copy()
             if renamed is not exact:
@@ -259,7 +262,7 @@ def _chosen(hashes: Words, choice: NDArray[np.int32], starts: NDArray[np.int64])
     return chosen
 
 
-def _renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.int32]:
+def renumber(atoms: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return int32 [n, 3], each goal's variables numbered by first appearance; the same array if they were."""
     is_variable = atoms < 0
     is_variable[:, 0] = False

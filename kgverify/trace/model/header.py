@@ -4,12 +4,12 @@ from typing import Final
 
 import msgspec
 
-from kgverify.program.limits import Limits
+from kgverify.program.limits import DeclaredLimits, Limits
 
-SCHEMA_VERSION: Final = 2
-"""The version written. Version 2 has levels, the rules in ids, and digests of the sequence alone."""
+SCHEMA_VERSION: Final = 3
+"""The version written. Version 3 has states that no sound prover makes, and further columns that may be unknown."""
 
-READABLE_VERSIONS: Final = (1, 2)
+READABLE_VERSIONS: Final = (1, 2, 3)
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class InputFile(msgspec.Struct, frozen=True):
 
 
 class PolicyInfo(msgspec.Struct, frozen=True):
-    """The policy that scored: its name, and the hash of its weights (empty without weights).
+    """The policy that scored: its name, empty if it is unknown, and the hash of its weights, empty without weights.
 
     score_errors: the judge's bound on the rounding error of scores in each precision, in nats, computed from the weights
     """
@@ -88,13 +88,14 @@ class ClauseTexts(msgspec.Struct, frozen=True):
 class Header(msgspec.Struct, frozen=True):
     """The header of a trace; unknown fields are kept beside it, in `Trace.unknown`.
 
+    limits: a `Limits` where all of them are known
     level:  a `TraceLevel`: the columns that the trace holds
     absent: columns that the prover did not know and that the digests count as 0, named as in `Trace.fields`; listed
             only at a level that leaves such columns out by itself
     """
 
     engine: EngineInfo
-    limits: Limits
+    limits: DeclaredLimits
     policy: PolicyInfo
     program_sha256: str
     run: RunInfo = RunInfo()
@@ -106,6 +107,22 @@ class Header(msgspec.Struct, frozen=True):
     schema_version: int = SCHEMA_VERSION
 
 
+def decode_header(content: bytes) -> Header:
+    """Decode the JSON of a header of any version. MsgspecError if it is not a header, UserError for an impossible limit."""
+    raw = msgspec.json.decode(content)
+    if isinstance(raw, dict):
+        limits = raw.get("limits")
+        if raw.get("schema_version", SCHEMA_VERSION) not in (1, 2):
+            raw["limits"] = {} if limits is None else limits
+        elif isinstance(limits, dict):
+            # A limit that these versions left out had its default.
+            raw["limits"] = msgspec.to_builtins(Limits()) | limits
+    header = msgspec.convert(raw, Header)
+    known = header.limits
+    return header if known.unknown else msgspec.structs.replace(header, limits=Limits(**msgspec.structs.asdict(known)))
+
+
 def expected_versions() -> str:
     """Return the schema versions that can be read, as text."""
-    return " or ".join(map(str, READABLE_VERSIONS))
+    *others, last = map(str, READABLE_VERSIONS)
+    return f"{', '.join(others)} or {last}"

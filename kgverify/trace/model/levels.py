@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
 from kgverify.trace.model.columns import FIELDS
+from kgverify.trace.model.digests import COUNTED
 from kgverify.trace.model.header import SCHEMA_VERSION
 from kgverify.trace.model.schema import STAGES, TOGETHER, Arrays
 
@@ -46,7 +47,6 @@ _ATOMS: Final = frozenset({"steps/num_atoms", "steps/goal_atoms", "resolvents/nu
 _OTHER_DIGESTS: Final = frozenset({"digests/multiset", "digests/renaming"})
 _OF_STEPS: Final = frozenset(field.path for field in FIELDS if field.path.split("/")[0] in ("steps", "resolvents"))
 _STAGES: Final = frozenset(STAGES)
-_CLAUSES: Final = frozenset({"resolvents/origin_kind", "resolvents/origin"})
 
 # The datasets that each level leaves out, and those that it requires beyond the candidates and the symbols.
 _LEFT_OUT: Final = {
@@ -57,13 +57,10 @@ _LEFT_OUT: Final = {
 }
 _REQUIRED: Final = {
     TraceLevel.DIGESTS: frozenset({"digests/sequence"}),
-    TraceLevel.COMPACT: _CLAUSES | {"digests/sequence"},
+    TraceLevel.COMPACT: frozenset({"digests/sequence"}),
     TraceLevel.STEPS: frozenset[str](),
     TraceLevel.DEEP: _STAGES,
 }
-
-# The columns that digests count and that a prover may not know.
-_COUNTED: Final = ("steps/dropped_atoms", "steps/dropped_resolvents")
 
 
 class _Levelled(msgspec.Struct, frozen=True):
@@ -126,8 +123,8 @@ def lower_arrays(arrays: Arrays, level: TraceLevel) -> Arrays:
     kept = {path: array for path, array in arrays.items() if is_kept(path, level)}
     raw: dict[str, Any] = msgspec.json.decode(arrays["header"].tobytes())
     absent = set(raw.get("absent", ()))
-    if "steps/choice" in arrays:
-        absent |= {path.replace("/", ".") for path in _COUNTED if path not in arrays}
+    if "steps/num_resolvents" in arrays:
+        absent |= {name for name in COUNTED if name.replace(".", "/") not in arrays}
     kept["header"] = np.frombuffer(
         msgspec.json.encode(
             raw | {"level": level.value, "absent": uncounted(level, absent), "schema_version": SCHEMA_VERSION}
@@ -146,7 +143,7 @@ def is_kept(path: str, level: TraceLevel) -> bool:
 
 def uncounted(level: TraceLevel, absent: Collection[str]) -> list[str]:
     """Return those of the columns unknown to a prover that a header of this level must name."""
-    return sorted(name for name in absent if level is TraceLevel.DIGESTS and name.replace(".", "/") in _COUNTED)
+    return sorted(name for name in absent if level is TraceLevel.DIGESTS and name in COUNTED)
 
 
 def columns_kept(level: TraceLevel) -> frozenset[str]:

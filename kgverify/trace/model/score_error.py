@@ -77,6 +77,13 @@ def judge_tolerance(expected: Header, actual: Header, accepted: float | None = N
                 f"the {role} engine declares a score error of {declared:.3g} nats, which is not accepted: {source}"
                 f" (--score-error {declared:.3g} would accept it)"
             )
+    if policy.name != "shortest" and not policy.score_errors:
+        unknown = f"the policy {policy.name!r}" if policy.name else "the policy"
+        notes.append(
+            f"scores within {total:.3g} nats count as equal: kgverify does not know {unknown}, and accepts the errors that the"
+            f" engines declare, up to {ROUNDINGS_UNKNOWN} roundings of 1 nat (--score-error accepts another one of the actual"
+            " side)"
+        )
     return ScoreTolerance(total, tuple(notes))
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin
-from kgverify.program.program import Symbols
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import FIELD_OF, Columns, StageItems, starts_of
 from kgverify.trace.model.offsets import check_counts
@@ -164,7 +163,7 @@ class StageReader:
 
 
 def check_stage_items(
-    items: StageItems, num_steps: int, symbols: Symbols, where: str, *, num_rules: int | None, num_facts: int | None
+    items: StageItems, num_steps: int, where: str, *, num_rules: int | None, num_facts: int | None
 ) -> None:
     """Raise a UserError unless counts add up, ids and codes exist, and each known stage has items that it can have."""
     _check_counts(items, num_steps, where)
@@ -196,10 +195,6 @@ def check_stage_items(
         _check(
             items.origin, (items.origin_kind == kind) & is_beyond, "origin", f"a {kind.name.lower()} there is", where
         )
-    is_atom = items.atoms[:, 0] >= 0
-    is_unknown = is_atom & (items.atoms[:, 0] >= len(symbols.predicates))
-    is_unknown |= is_atom & (items.atoms[:, 1:] >= len(symbols.constants)).any(axis=1)
-    _check(items.atoms, is_unknown, "atoms", "ids of known names, or a negative predicate for no atom", where)
 
 
 def _check_counts(items: StageItems, num_steps: int, where: str) -> None:

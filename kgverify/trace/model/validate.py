@@ -62,17 +62,11 @@ def check_appended(arrays: Arrays, level: TraceLevel, where: str) -> None:
         )
 
 
-def check_columns(
-    columns: Columns,
-    symbols: Symbols,
-    where: str,
-    *,
-    num_rules: int | None = None,
-    num_facts: int | None = None,
-) -> None:
-    """Raise a UserError unless lengths and counts add up and every id and code exists.
+def check_columns(columns: Columns, where: str, *, num_rules: int | None = None, num_facts: int | None = None) -> None:
+    """Raise a UserError unless lengths and counts add up and every code exists.
 
-    Choices are not checked: a choice that does not exist is a finding about the prover, not a bad file.
+    Atoms and choices are not checked, nor whether TRUE and FALSE have atoms: holes, ids that no name has, and choices
+    that do not exist are findings about the prover, not a bad file.
     """
     candidates, steps, resolvents, stages = columns
     for group, level in (("candidates", candidates), ("steps", steps), ("resolvents", resolvents)):
@@ -98,23 +92,8 @@ def check_columns(
     _check_code(f"{where}:steps/outcome", steps.outcome, Outcome)
     _check_code(f"{where}:resolvents/kind", resolvents.kind, GoalKind)
     _check_code(f"{where}:resolvents/origin_kind", resolvents.origin_kind, Origin)
-    for path, atoms in (
-        ("candidates/atom", candidates.atom),
-        ("steps/goal_atoms", steps.goal_atoms),
-        ("resolvents/atoms", resolvents.atoms),
-    ):
-        _check_atoms(f"{where}:{path}", atoms, symbols)
     if len(stages.told) or len(stages.stage):
-        check_stage_items(stages, len(steps.depth), symbols, where, num_rules=num_rules, num_facts=num_facts)
-    has_atoms = (resolvents.kind != GoalKind.GOAL) & (resolvents.num_atoms > 0)
-    if has_atoms.any():
-        row = int(np.argmax(has_atoms))
-        raise UserError(
-            f"row {row} is {GoalKind(int(resolvents.kind[row])).name}, expected no atoms,"
-            f" found {resolvents.num_atoms[row]}",
-            where=f"{where}:resolvents/num_atoms",
-            fix="write TRUE and FALSE without atoms",
-        )
+        check_stage_items(stages, len(steps.depth), where, num_rules=num_rules, num_facts=num_facts)
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
         # Where the file does not hold the clauses, any index but a negative one may be right.
         most = most if most is not None else 1 << 31
@@ -129,6 +108,16 @@ def check_columns(
                 where=f"{where}:resolvents/origin",
                 fix="write the clause's index in the program that the header names",
             )
+
+
+def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
+    """Raise a UserError unless every atom is one of known names, without holes, as the laws of steps presume."""
+    for path, atoms in (
+        ("candidates/atom", columns.candidates.atom),
+        ("steps/goal_atoms", columns.steps.goal_atoms),
+        ("resolvents/atoms", columns.resolvents.atoms),
+    ):
+        _check_atoms(f"{where}:{path}", atoms, symbols)
 
 
 def check_rankings(rankings: Rankings, where: str) -> None:

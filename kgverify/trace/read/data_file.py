@@ -34,6 +34,7 @@ from kgverify.trace.model.columns import (
 )
 from kgverify.trace.model.digests import compute_digests, root_digest
 from kgverify.trace.model.header import READABLE_VERSIONS, Header, expected_versions
+from kgverify.trace.model.header import decode_header as header_of
 from kgverify.trace.model.levels import TraceLevel, check_level, has_goals, level_of
 from kgverify.trace.model.offsets import Offsets
 from kgverify.trace.model.schema import (
@@ -94,9 +95,10 @@ class DataFile:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The columns that it holds, as `Trace.fields` names them."""
+        """The columns that it holds and its engine knows, as `Trace.fields` names them."""
         shared = ("header", "symbols/", "shard/")
-        return frozenset(FIELD_OF[path].name for path in self.stored if not path.startswith(shared))
+        held = frozenset(FIELD_OF[path].name for path in self.stored if not path.startswith(shared))
+        return held - frozenset(self.header.engine.unknown)
 
     @cached_property
     def header(self) -> Header:
@@ -314,7 +316,7 @@ class DataFile:
         facts = self.program.get("program/facts")
         num_rules = len(self.header.clauses.rules) or None
         num_facts = None if facts is None else len(facts)
-        check_columns(columns, self.symbols, where, num_rules=num_rules, num_facts=num_facts)
+        check_columns(columns, where, num_rules=num_rules, num_facts=num_facts)
         if not has_goals(self.level):
             zeros = np.zeros(len(columns.steps.depth), np.uint64)
             return Digests(*(stored.get(name, zeros) for name in Digests._fields))
@@ -452,7 +454,7 @@ def decode_header(content: bytes, where: str) -> Header:
     """Decode the JSON of a header. UserError if it is not one."""
     where = f"{where}:header"
     try:
-        header = msgspec.json.decode(content, type=Header)
+        header = header_of(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(
             f"not a header: {error}", where=where, fix="write the JSON that docs/trace-format.md describes"

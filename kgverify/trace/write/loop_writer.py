@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError, suggest
-from kgverify.program.limits import Limits
+from kgverify.program.atoms import Atom, NamedAtom, Variable, decode_variable, encode_variable, is_variable
+from kgverify.program.limits import DeclaredLimits
 from kgverify.program.outcomes import Side
-from kgverify.program.program import Rule, Symbols
+from kgverify.program.program import NamedRule, Rule, Symbols
 from kgverify.trace.model.columns import FIELD_OF, FIELDS, GROUPS, Columns, Field, Rankings, starts_of
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, PolicyInfo, RunInfo
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS, STAGES, decode_columns
@@ -32,20 +34,20 @@ class LoopWriter:
 
     engine:      the prover's name, or its complete description
     predicates, constants: the names behind the ids
-    limits:      the limits under which it proves
+    limits:      the limits under which it proves: a `Limits`, or a dictionary of the known ones; None: unknown
+    policy:      the policy's name, or its complete description; empty: unknown
     facts:       int [F, 3]  the program's facts; the origin of a resolvent is an index into them; optional
-    rules:       the program's rules; optional
-    rule_texts:  the rules as text; optional
+    rules:       the program's rules, each a `Rule`, or a list of its atoms in ids, the head first; optional
+    rule_texts:  the rules as text; by default as the names render them
     level, is_archived, shard_steps: as in `Storage`
 
     UserError for what cannot be written, with the column's name.
 
     Example:
         >>> import kgverify as kv
-        >>> candidates = {"atom": [[0, 0, 1]], "num_steps": [1], "outcome": [1], "is_limited": [0]}
-        >>> steps = {"depth": [0], "num_atoms": [1], "num_resolvents": [1], "choice": [0]}
-        >>> steps |= {"outcome": [1], "goal_atoms": [[0, 0, 1]]}
-        >>> resolvents = {"kind": [1], "num_atoms": [0], "origin_kind": [2], "origin": [0], "atoms": []}
+        >>> candidates = {"atom": [[0, 0, 1]], "num_steps": [1], "outcome": [1]}
+        >>> steps = {"num_atoms": [1], "num_resolvents": [1], "choice": [0], "goal_atoms": [[0, 0, 1]]}
+        >>> resolvents = {"kind": [1], "num_atoms": [0], "atoms": []}
         >>> with kv.LoopWriter("mine.h5", engine="mine", predicates=["capitalOf"], constants=["paris", "france"]) as trace:
         ...     trace.append(candidates, steps, resolvents)
         >>> kv.open_trace("mine.h5").num_steps
@@ -59,12 +61,12 @@ class LoopWriter:
         engine: str | EngineInfo,
         predicates: Sequence[str],
         constants: Sequence[str],
-        limits: Limits | None = None,
-        policy: str | PolicyInfo = "unknown",
+        limits: DeclaredLimits | Mapping[str, int] | None = None,
+        policy: str | PolicyInfo = "",
         program_sha256: str = "",
         run: RunInfo | None = None,
         facts: Any = None,
-        rules: Sequence[Rule] | None = None,
+        rules: Sequence[Rule | Sequence[Sequence[int]]] | None = None,
         rule_texts: Sequence[str] = (),
         level: str = "steps",
         is_archived: bool = False,
@@ -73,15 +75,16 @@ class LoopWriter:
         self._path = Path(path)
         self._header = Header(
             engine=EngineInfo(engine) if isinstance(engine, str) else engine,
-            limits=limits or Limits(),
+            limits=_declare(limits, str(path)),
             policy=PolicyInfo(policy) if isinstance(policy, str) else policy,
             program_sha256=program_sha256,
             run=run or RunInfo(),
-            clauses=ClauseTexts(rules=tuple(rule_texts)),
         )
         self._symbols = Symbols(tuple(predicates), tuple(constants))
         self._facts = None if facts is None else self._convert(FIELD_OF["program/facts"], facts)
-        self._rules = rules
+        self._rules = None if rules is None else [_number_variables(rule) for rule in rules]
+        texts = rule_texts or [self._render(rule) for rule in self._rules or ()]
+        self._header = msgspec.structs.replace(self._header, clauses=ClauseTexts(rules=tuple(texts)))
         self._level, self._is_archived, self._shard_steps = level, is_archived, shard_steps
         self._num_candidates = 0
         self._given: frozenset[str] | None = None
@@ -99,7 +102,8 @@ class LoopWriter:
         stages: the outputs of the stages, for level `deep`: a dictionary for each step, or all columns
 
         By default, `query` counts the candidates from 0, `side` is 2 (none), and `is_limited` follows from what the
-        limits dropped. Columns that the format allows to be absent may be left out, but in every batch.
+        limits dropped, if that is given. Columns that the format allows to be absent may be left out, but in every batch:
+        they are unknown, and not compared.
         """
         if stages is not None and not isinstance(stages, Mapping):
             stages = encode_stage_outputs(stages)._asdict()
@@ -120,7 +124,7 @@ class LoopWriter:
         self._given = names
         columns = self._complete(given)
         if self._writer is None:
-            self._writer = self._open(OPTIONAL_COLUMNS - names)
+            self._writer = self._open(OPTIONAL_COLUMNS - {FIELD_OF[path].name for path in given})
         self._writer.append(columns)
         self._num_candidates += len(columns.candidates.query)
 
@@ -148,6 +152,23 @@ class LoopWriter:
             clauses=Clauses(self._facts, rules=self._rules),
             storage=Storage(self._level, absent, self._is_archived, self._shard_steps),
         )
+
+    def _render(self, rule: Rule) -> str:
+        predicates, constants = self._symbols.predicates, self._symbols.constants
+        try:
+            head, *body = (
+                NamedAtom(
+                    predicates[p], *(Variable(f"X{decode_variable(t)}") if t < 0 else constants[t] for t in terms)
+                )
+                for p, *terms in (rule.clause_head, *rule.body)
+            )
+        except IndexError:
+            raise UserError(
+                f"the rule {rule} has an id without a name",
+                where=f"{self._path}:program/rule_atoms",
+                fix="give the names of all predicates and constants",
+            ) from None
+        return str(NamedRule(head, tuple(body)))
 
     def _field(self, group: str, name: str) -> Field:
         field = FIELD_OF.get(f"{group}/{name}")
@@ -182,6 +203,29 @@ class LoopWriter:
                 which = "of the stages, or none" if is_stage else "that the format requires"
                 raise UserError(f"{field.name} is missing", where=str(self._path), fix=f"give every column {which}")
         return decode_columns(given)
+
+
+def _declare(limits: DeclaredLimits | Mapping[str, Any] | None, where: str) -> DeclaredLimits:
+    if isinstance(limits, DeclaredLimits):
+        return limits
+    try:
+        declared = DeclaredLimits(**(limits or {}))
+    except TypeError as error:
+        names = ", ".join(DeclaredLimits.__struct_fields__)
+        raise UserError(f"limits: {error}", where=where, fix=f"choose from {names}") from None
+    return declared if declared.unknown else declared.with_defaults()
+
+
+def _number_variables(rule: Rule | Sequence[Sequence[int]]) -> Rule:
+    """Return a rule with its variables numbered by first appearance."""
+    atoms = (rule.clause_head, *rule.body) if isinstance(rule, Rule) else rule
+    numbers: dict[int, int] = {}
+
+    def number(term: int) -> int:
+        return encode_variable(numbers.setdefault(term, len(numbers))) if is_variable(term) else int(term)
+
+    head, *body = (Atom(int(predicate), number(first), number(second)) for predicate, first, second in atoms)
+    return Rule(head, tuple(body))
 
 
 def as_column(field: Field, value: Any, where: str) -> NDArray[Any]:

@@ -64,7 +64,8 @@ class Storage:
     """The options for what a trace stores, and in which files.
 
     level:       a `TraceLevel`: the columns to keep; None for the level of the header
-    absent:      columns that the prover does not know, named as in `Trace.fields`; not written
+    absent:      columns that the prover does not know, named as in `Trace.fields`; not written. Those in `EngineInfo.unknown`
+                 need not be repeated
     is_archived: pack datasets as small as HDF5's own filters can
     shard_steps: steps held in memory before they are committed as a shard in `<path>.partial`
     shard_bytes: bytes of columns held in memory likewise; never more than these and one batch are held
@@ -133,16 +134,14 @@ class TraceWriter:
         self._symbols, self._part = symbols, part
         self._creator = header.creator or f"kgverify {__version__}"
         self._storage, self._durability = storage, durability
-        self._absent = frozenset(storage.absent)
+        self._absent = frozenset(storage.absent) | OPTIONAL_COLUMNS.intersection(header.engine.unknown)
         self._level = parse_level(storage.level or header.level, self._where)
         self._packing = packing_of(self._level, is_archived=storage.is_archived)
         shared = encode_shared(header, symbols, clauses, self._level, self._absent, unknown, self._where)
         self._whole = shared | dict(unknown.arrays)
         num_facts = None if clauses.facts is None else len(clauses.facts)
         num_rules = len(header.clauses.rules) or None
-        self._check = partial(
-            check_columns, symbols=symbols, where=self._where, num_rules=num_rules, num_facts=num_facts
-        )
+        self._check = partial(check_columns, where=self._where, num_rules=num_rules, num_facts=num_facts)
         self._batches = UncommittedBatches()
         self._rankings: Rankings | None = None
         self._score_dtype: np.dtype[np.floating] | None = None

@@ -1,0 +1,1 @@
+"""Equality up to what the user declares: names of variables, the order of resolvents, repeated resolvents."""

@@ -1,0 +1,130 @@
+"""An engine from a black box, which tells only whether a triple is proved, and perhaps a score."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Positions, Progress, no_progress
+from kgverify.errors import UserError
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import Outcome
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, empty_columns
+from kgverify.trace.model.header import EngineInfo
+from kgverify.trace.model.levels import TraceLevel, columns_kept
+
+Answer: TypeAlias = bool | tuple[bool, float]
+"""True for a proved triple, else False; alone or with its log-probability in nats."""
+
+SIGNATURE: Final = "decide(query) -> True or False, or a pair of that and a score"
+
+_KNOWN: Final = frozenset({"candidates.query", "candidates.side", "candidates.atom", "candidates.outcome"})
+_SCORE: Final = "candidates.log_probability"
+
+
+class OutcomeEngine:
+    """A black box whose author provides `decide`, which tells whether a triple is proved. Its steps remain unknown.
+
+    program, limits, policy: as given, for `setup` and `decide` to use
+    score_error: bound on the error of its scores, in nats
+
+    Outcomes are compared, scores if it gives them, ranks and metrics. Nothing can be said about the stage of a difference.
+
+    Example:
+        >>> import kgverify as kv
+        >>> class KnowsFacts(kv.OutcomeEngine):
+        ...     def decide(self, query):
+        ...         return query in self.facts
+        >>> report = kv.verify("countries", KnowsFacts, queries=1, corruptions=1)
+        >>> report.verdict.value, "steps.choice" in report.coverage.not_compared
+        ('DIVERGE', True)
+    """
+
+    score_error: ClassVar[float] = 0.0
+
+    def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
+        self.program, self.limits, self.policy = program, limits, policy
+        symbols = program.symbols
+        self.facts = frozenset(
+            (symbols.predicates[p], symbols.constants[a], symbols.constants[b]) for p, a, b in program.facts.tolist()
+        )
+        self._gives_scores = False
+        self.setup()
+
+    def setup(self) -> None:
+        """Prepare the engine for `self.program` and `self.limits`. Optional."""
+
+    def decide(self, query: tuple[str, str, str]) -> Answer:
+        """Return whether a triple (predicate, first, second) is proved, alone or with its score.
+
+        The score is compared with the log-probability of the other side's derivation, in nats. An argument that begins
+        with `?` is a variable.
+        """
+        raise NotImplementedError
+
+    def decide_all(self, queries: Sequence[tuple[str, str, str]]) -> Sequence[Answer]:
+        """Return the answer for each of many triples. Override it to decide them together."""
+        return [self.decide(query) for query in queries]
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's info: the class's name, and all columns but the outcomes as unknown."""
+        known = _KNOWN | {_SCORE} if self._gives_scores else _KNOWN
+        return EngineInfo(
+            name=type(self).__name__,
+            mode="outcomes",
+            score_error=self.score_error,
+            unknown=tuple(sorted(columns_kept(TraceLevel.STEPS) - known)),
+            variables="own",
+        )
+
+    def prove(self, candidates: CandidateSet, progress: Progress = no_progress) -> Columns:
+        """Decide every candidate. UserError for answers of another form."""
+        symbols, num = self.program.symbols, candidates.num_candidates
+
+        def spell(argument: int) -> str:
+            return symbols.constants[argument] if argument >= 0 else f"?{-1 - argument}"
+
+        queries = [(symbols.predicates[p], spell(a), spell(b)) for p, a, b in candidates.atom.tolist()]
+        answers = self.decide_all(queries)
+        if len(answers) != num:
+            raise self._misshapen(f"found {len(answers)} answers to {num} queries")
+        is_proved, scores = np.zeros(num, np.bool_), np.zeros(num)
+        pairs = [isinstance(answer, tuple | list) for answer in answers]
+        if any(pairs) and not all(pairs):
+            raise self._misshapen("found scores for some queries only")
+        self._gives_scores = any(pairs)
+        for i, answer in enumerate(answers):
+            is_proved[i], scores[i] = self._read(answer)
+        progress(num)
+        return empty_columns()._replace(
+            candidates=Candidates(
+                *candidates,
+                np.zeros(num, np.uint32),
+                np.where(is_proved, Outcome.PROVED, Outcome.FAILED).astype(np.int8),
+                np.zeros(num, np.uint8),
+                scores,
+            )
+        )
+
+    def step(self, positions: Positions) -> Columns:
+        """Raise UserError: the steps of a black box are unknown."""
+        raise UserError(
+            "the steps of a black box are unknown, and so none can be taken",
+            where=type(self).__name__,
+            fix="compare without lockstep, or write an engine whose steps are known: see kgverify.engine_of",
+        )
+
+    def _read(self, answer: Any) -> tuple[bool, float]:
+        is_proved, score = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, 0.0)
+        if not isinstance(is_proved, bool | np.bool_):
+            raise self._misshapen(f"found {answer!r}")
+        try:
+            return bool(is_proved), float(score)
+        except (TypeError, ValueError):
+            raise self._misshapen(f"found {answer!r}") from None
+
+    def _misshapen(self, message: str) -> UserError:
+        return UserError(message, where=f"{type(self).__name__}.decide", fix=f"write {SIGNATURE}")

@@ -1,0 +1,244 @@
+"""An engine from a function on readable terms: names are strings, and a variable is a string that begins with `?`."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+from kgverify.engines.adapters.environment import (
+    GIVE_UP_SCORE,
+    MEMORIES,
+    UNKNOWN_TO_STEPS,
+    Memory,
+    check_memory,
+    describe_mode,
+)
+from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken, TakenStep, collect, read_positions
+from kgverify.engines.policy import Policy
+from kgverify.engines.protocol import Positions
+from kgverify.errors import UserError
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.limits import Limits
+from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.program import Program
+from kgverify.trace.model.columns import CandidateSet, Columns
+from kgverify.trace.model.header import EngineInfo
+
+TermAtom: TypeAlias = tuple[str, str, str]
+"""Predicate, first, second; an argument that begins with `?` is a variable."""
+
+TermGoal: TypeAlias = tuple[TermAtom, ...]
+
+MARK: Final = "?"
+"""The first character of a variable."""
+
+SIGNATURE: Final = "function(goal, program) -> list of successors, each a list of atoms, or True, False or None"
+
+
+class Facts:
+    """The facts that a derivation may use, in order, without the excluded query: iterable, with `in`, `len` and `of`."""
+
+    def __init__(self, by_predicate: dict[str, list[TermAtom]], every: dict[TermAtom, None], excluded: TermAtom | None):
+        self._by_predicate, self._every = by_predicate, every
+        self._excluded = excluded if excluded in every else None
+
+    def of(self, predicate: str) -> list[TermAtom]:
+        """Return the facts of a predicate, in order."""
+        found = self._by_predicate.get(predicate, [])
+        if self._excluded is not None and self._excluded[0] == predicate:
+            return [fact for fact in found if fact != self._excluded]
+        return found
+
+    def __iter__(self) -> Iterator[TermAtom]:
+        return (fact for fact in self._every if fact != self._excluded)
+
+    def __contains__(self, atom: object) -> bool:
+        return atom in self._every and atom != self._excluded
+
+    def __len__(self) -> int:
+        return len(self._every) - (self._excluded is not None)
+
+
+class TermProgram(NamedTuple):
+    """A program in terms, as one step of a derivation sees it.
+
+    facts:    that may be used, in order, without the excluded query; `facts.of(predicate)`: those of a predicate
+    rules:    pairs of a head and a tuple of body atoms, in order; their variables are those of the file
+    limits:   of the run
+    query:    of the derivation
+    visited:  the goals of the derivation so far, the current one last
+
+    `rename` gives the variables of a clause new names.
+    """
+
+    facts: Facts
+    rules: tuple[tuple[TermAtom, TermGoal], ...]
+    limits: Limits
+    query: TermAtom
+    visited: Sequence[TermGoal]
+
+    def rename(self, *clause: TermAtom) -> list[TermAtom]:
+        """Return the atoms of a clause with variables that are new to the derivation: `?X` becomes `?X.3` at step 3."""
+        at = len(self.visited)
+        return [(p, *(f"{t}.{at}" if t.startswith(MARK) else t for t in terms)) for p, *terms in clause]  # type: ignore[misc]
+
+
+class TermEngine(StepwiseEngine):
+    """A prover whose author provides `find_successors`, a function on readable terms; see `engine_of`.
+
+    memory: the goals to which a derivation does not return: `"none"`; `"sets"`: sets of atoms that it visited, by the
+            engine's own variables; `"goals"`: goals that it visited, up to the names of variables
+    """
+
+    memory: ClassVar[Memory] = "none"
+
+    def __init__(self, program: Program, limits: Limits, policy: Policy) -> None:
+        super().__init__(program, limits, policy)
+        self._where = type(self).__name__
+        check_memory(self.memory, self._where)
+        names = (*program.symbols.predicates, *program.symbols.constants)
+        marked = next((name for name in names if name.startswith(MARK)), None)
+        if marked is not None:
+            raise UserError(
+                f"the name {marked!r} looks like a variable",
+                where=self._where,
+                fix=f"rename it, since names that begin with {MARK} are variables here, or write a StagedEngine",
+            )
+        self._predicates, self._constants = dict(program.symbols.predicate_ids), dict(program.symbols.constant_ids)
+        self._rules = tuple((_spell(r.clause_head), tuple(map(_spell, r.body))) for r in program.named_rules)
+
+    def find_successors(self, goal: TermGoal, program: TermProgram) -> Iterable[Any]:
+        """Return the successors of a goal, each a list of atoms, or True (proved), False, or None (gives up)."""
+        raise NotImplementedError
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's info: the class's name, and the columns that it does not know."""
+        return EngineInfo(name=self._where, mode=describe_mode("python"), unknown=UNKNOWN_TO_STEPS, variables="own")
+
+    def take_step(self, query: Any, visited: Sequence[Any]) -> Taken:
+        """Call the function, and reject successors with too many atoms and those in the memory."""
+        excluded = query if self.limits.exclude_query else None
+        facts = Facts(self._facts_of, self._facts, excluded)
+        program = TermProgram(facts, self._rules, self.limits, query, visited)
+        made = self.find_successors(visited[-1], program)
+        if isinstance(made, str) or not isinstance(made, Iterable):
+            raise self._misshapen(f"found {type(made).__name__}")
+        found = [self._read(each) for each in made]
+        remembers = MEMORIES[self.memory]
+        seen = {self._remember(remembers, goal) for goal in visited} if remembers else set()
+        kept = [
+            each
+            for each in found
+            if each.kind is not GoalKind.GOAL
+            or (
+                len(each.atoms) <= self.limits.max_atoms
+                and (not remembers or self._remember(remembers, each.atoms) not in seen)
+            )
+        ]
+        if found and not kept:
+            kept = [Resolvent((), Origin.NONE, 0, GoalKind.FALSE)]
+        return Taken(kept)
+
+    @cached_property
+    def _facts(self) -> dict[TermAtom, None]:
+        predicates, constants = self.program.symbols.predicates, self.program.symbols.constants
+        return {(predicates[p], constants[a], constants[b]): None for p, a, b in self.program.facts.tolist()}
+
+    @cached_property
+    def _facts_of(self) -> dict[str, list[TermAtom]]:
+        found: dict[str, list[TermAtom]] = {}
+        for fact in self._facts:
+            found.setdefault(fact[0], []).append(fact)
+        return found
+
+    def _remember(self, remembers: Callable[[Any], Any], goal: Any) -> Any:
+        return remembers(self._encode(goal, {}) if self.memory == "goals" else goal)
+
+    def _read(self, successor: Any) -> Resolvent:
+        """Return a successor as a resolvent in terms, scored by the policy. UserError for anything else."""
+        if successor is None:
+            return Resolvent((), Origin.NONE, 0, GoalKind.STOP, GIVE_UP_SCORE)
+        if isinstance(successor, bool):
+            return Resolvent((), Origin.NONE, 0, GoalKind.TRUE if successor else GoalKind.FALSE)
+        try:
+            atoms: Any = tuple([(predicate, first, second) for predicate, first, second in successor])
+        except (TypeError, ValueError):
+            raise self._misshapen(f"found the successor {successor!r}") from None
+        for each in (name for atom in atoms for name in atom):
+            if not isinstance(each, str):
+                raise self._misshapen(f"found {each!r} in an atom, expected a string")
+        variables = {term for atom in atoms for term in atom[1:] if term.startswith(MARK)}
+        score = -(len(atoms) + len(variables) / 64) if atoms else GIVE_UP_SCORE
+        return Resolvent(atoms, Origin.NONE, 0, GoalKind.GOAL, score)
+
+    def _misshapen(self, message: str) -> UserError:
+        return UserError(message, where=self._where, fix=f"write {SIGNATURE}; an atom is (predicate, first, second)")
+
+    def _take_all(self, queries: Sequence[Any], visited: Sequence[Sequence[Any]]) -> Sequence[Taken]:
+        # A step without successors is recorded as such.
+        return self.take_steps(queries, visited)
+
+    def _choose(self, goal: Any, depth: int, taken: Taken) -> TakenStep:
+        if not taken.resolvents:
+            return TakenStep(goal, depth, taken, -1, Outcome.FAILED, 0.0)
+        return super()._choose(goal, depth, taken)
+
+    def _read_queries(self, candidates: CandidateSet) -> list[Any]:
+        return [self._decode(atom) for atom in candidates.atom.tolist()]
+
+    def _read_positions(self, positions: Positions) -> tuple[list[Any], list[list[Any]]]:
+        queries, visited = read_positions(positions)
+        return (
+            [self._decode(query) for query in queries],
+            [[tuple(map(self._decode, goal)) for goal in goals] for goals in visited],
+        )
+
+    def _record(self, candidates: CandidateSet, derivations: list[list[TakenStep]]) -> Columns:
+        """Return the steps in ids; the variables of each derivation are numbered by first appearance."""
+        encoded = []
+        for steps in derivations:
+            # Variables of a given goal keep their numbers.
+            numbers: dict[str, int] = {}
+            given: Any = steps[0].goal
+            for _, *arguments in given:
+                numbers |= {term: int(term[1:]) for term in arguments if term.startswith(MARK)}
+            encoded.append(
+                [
+                    step._replace(
+                        goal=self._encode(step.goal, numbers),
+                        taken=Taken([e._replace(atoms=self._encode(e.atoms, numbers)) for e in step.taken.resolvents]),
+                    )
+                    for step in steps
+                ]
+            )
+        return collect(candidates, encoded)
+
+    def _decode(self, atom: Sequence[int]) -> TermAtom:
+        """Return an atom in terms; variable number v is `?v`."""
+        predicate, *arguments = atom
+        symbols = self.program.symbols
+        first, second = (f"{MARK}{-1 - a}" if a < 0 else _name(symbols.constants, a, "constant") for a in arguments)
+        return _name(symbols.predicates, predicate, "predicate"), first, second
+
+    def _encode(self, goal: Any, numbers: dict[str, int]) -> Any:
+        """Return a goal in ids, given the numbers of variables so far; a name that the program lacks gets a further id."""
+
+        def encode(term: str) -> int:
+            if not term.startswith(MARK):
+                return self._constants.setdefault(term, len(self._constants))
+            if term not in numbers:
+                numbers[term] = max(numbers.values(), default=-1) + 1
+            return -1 - numbers[term]
+
+        return tuple(
+            [(self._predicates.setdefault(p, len(self._predicates)), encode(a), encode(b)) for p, a, b in goal]
+        )
+
+
+def _spell(atom: NamedAtom) -> TermAtom:
+    first, second = (MARK + term.name if isinstance(term, Variable) else term for term in atom[1:])
+    return atom.predicate, first, second
+
+
+def _name(names: Sequence[str], number: int, kind: str) -> str:
+    return names[number] if 0 <= number < len(names) else f"{kind}#{number}"

@@ -1,0 +1,225 @@
+"""Traces from text: JSON lines that a prover prints, in any language. `docs/trace-lines.md` describes them.
+
+The file is read twice, line by line: once to check it and to collect names, once to write the trace. No line is kept.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
+from kgverify.trace.lines.line import (
+    CandidateLine,
+    EndLine,
+    HeaderLine,
+    Line,
+    NamedTerms,
+    StepLine,
+    Term,
+    open_twice,
+    read_lines,
+)
+from kgverify.trace.lines.survey import Survey
+from kgverify.trace.model.schema import OPTIONAL_COLUMNS
+from kgverify.trace.write.loop_writer import LoopWriter
+
+_BATCH: Final = 1 << 14
+"""Steps after which a batch is written, at the end of a candidate."""
+
+_HOLE: Final = (-1, 0, 0)
+
+
+class Imported(NamedTuple):
+    """The result of an import. unknown: the columns that the lines do not hold, so that they are not compared."""
+
+    num_candidates: int
+    num_steps: int
+    unknown: tuple[str, ...]
+
+
+def import_lines(
+    source: Path, target: Path, *, level: str = "steps", is_archived: bool = False, shard_steps: int = 1_000_000
+) -> Imported:
+    """Write the trace that JSON lines describe; `-` stands for standard input. Nothing is added that they do not hold.
+
+    UserError, with the file and the line, for a line that is not one of those of docs/trace-lines.md.
+    """
+    with open_twice(source) as file:
+        survey = Survey(str(source))
+        for number, line in read_lines(file, str(source)):
+            survey.add(number, line)
+        survey.finish()
+        file.seek(0)
+        header = survey.header
+        symbols = survey.symbols()
+        encoder = _Encoder(header, *symbols)
+        facts = None if header.facts is None else [encoder.atom(fact) for fact in header.facts]
+        writer = LoopWriter(
+            target,
+            engine=header.engine_info,
+            predicates=symbols[0],
+            constants=symbols[1],
+            limits=header.limits,
+            policy=header.policy,
+            program_sha256=header.program_sha256,
+            run=header.run,
+            facts=facts,
+            rules=None if header.rules is None else [encoder.rule(rule) for rule in header.rules],
+            level=level,
+            is_archived=is_archived,
+            shard_steps=shard_steps,
+        )
+        with writer:
+            batch = _Batch(encoder, survey.columns)
+            for _, line in read_lines(file, str(source)):
+                if batch.num_steps >= _BATCH and batch.begins_candidate(line):
+                    batch.write(writer)
+                batch.add(line)
+            batch.write(writer)
+    return Imported(batch.num_written, survey.num_steps, tuple(sorted(OPTIONAL_COLUMNS - survey.columns)))
+
+
+class _Encoder:
+    """The encoding of names. Variables are numbered in each goal by first appearance, or in each candidate if they are own."""
+
+    def __init__(self, header: HeaderLine, predicates: list[str], constants: list[str]) -> None:
+        self._header = header
+        self._predicates = {name: i for i, name in enumerate(predicates)}
+        self._constants = {name: i for i, name in enumerate(constants)}
+        self._variables: dict[str, int] = {}
+        self._is_own = header.engine_info.variables == "own"
+
+    def start_candidate(self) -> None:
+        """Forget the variables of the candidate before."""
+        self._variables = {}
+
+    def goal(self, atoms: Iterable[NamedTerms | None]) -> list[tuple[int, int, int]]:
+        """Return the atoms of a goal in ids; a hole is an atom without a predicate."""
+        if not self._is_own:
+            self._variables = {}
+        return [_HOLE if atom is None else self.atom(atom) for atom in atoms]
+
+    def rule(self, atoms: Iterable[NamedTerms]) -> list[tuple[int, int, int]]:
+        """Return the atoms of a rule in ids, its variables numbered by themselves."""
+        self._variables = {}
+        return [self.atom(atom) for atom in atoms]
+
+    def atom(self, atom: NamedTerms) -> tuple[int, int, int]:
+        """Return an atom in ids."""
+        predicate, first, second = atom
+        return (
+            predicate if isinstance(predicate, int) else self._predicates[predicate],
+            self._argument(first),
+            self._argument(second),
+        )
+
+    def _argument(self, term: Term) -> int:
+        if isinstance(term, int):
+            return term
+        if self._header.is_variable(term):
+            return -1 - self._variables.setdefault(term, len(self._variables))
+        return self._constants[term]
+
+
+class _Batch:
+    """The columns of some candidates, as lists."""
+
+    def __init__(self, encoder: _Encoder, columns: frozenset[str]) -> None:
+        self._encoder, self._known = encoder, columns
+        self.num_written = 0
+        self._has_candidate = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.num_steps = 0
+        self._columns: dict[str, dict[str, list[Any]]] = {"candidates": {}, "steps": {}, "resolvents": {}}
+        for group, names in (
+            ("candidates", ("atom", "num_steps")),
+            ("steps", ("num_atoms", "num_resolvents", "goal_atoms")),
+            ("resolvents", ("kind", "num_atoms", "atoms")),
+        ):
+            self._columns[group] = {name: [] for name in names}
+        for column in self._known:
+            group, name = column.split(".")
+            self._columns[group][name] = []
+
+    def begins_candidate(self, line: Line) -> bool:
+        """Return whether the line begins a candidate; a step that follows no candidate is one of its own."""
+        return isinstance(line, CandidateLine) or (isinstance(line, StepLine) and not self._has_candidate)
+
+    def add(self, line: Line) -> None:
+        """Add a line."""
+        if isinstance(line, CandidateLine):
+            self._has_candidate = True
+            self._start(line.candidate)
+            self._set(line, line.outcome)
+        elif isinstance(line, StepLine):
+            if not self._has_candidate:
+                self._start(next((atom for atom in line.goal if atom is not None), None))
+            self._add_step(line)
+        elif isinstance(line, EndLine):
+            self._set(line, line.end)
+
+    def write(self, writer: LoopWriter) -> None:
+        """Append the batch to the trace, and begin another."""
+        if self._columns["candidates"]["atom"]:
+            writer.append(**self._columns)
+            self.num_written += len(self._columns["candidates"]["atom"])
+        self._clear()
+
+    def _start(self, atom: NamedTerms | None) -> None:
+        self._encoder.start_candidate()
+        columns = self._columns["candidates"]
+        columns["atom"] += self._encoder.goal([atom])
+        columns["num_steps"].append(0)
+        for name, nothing in (("query", 0), ("side", Side.NONE), ("outcome", Outcome.OPEN), ("is_limited", 0)):
+            if name in columns:
+                columns[name].append(int(nothing))
+        if "log_probability" in columns:
+            columns["log_probability"].append(0.0)
+
+    def _set(self, line: CandidateLine | EndLine, outcome: str | None) -> None:
+        """Set what a line knows of the last candidate."""
+        values = {
+            "outcome": None if outcome is None else int(Outcome[outcome]),
+            "is_limited": None if line.is_limited is None else int(line.is_limited),
+            "log_probability": None if line.log_probability is None else float(line.log_probability),
+        }
+        if isinstance(line, CandidateLine):
+            values |= {"query": line.query, "side": None if line.side is None else int(Side[line.side.upper()])}
+        for name, value in values.items():
+            if value is not None:
+                self._columns["candidates"][name][-1] = value
+
+    def _add_step(self, line: StepLine) -> None:
+        self.num_steps += 1
+        self._columns["candidates"]["num_steps"][-1] += 1
+        goal, successors = self._encoder.goal(line.goal), line.listed()
+        values = {
+            "num_atoms": len(goal),
+            "num_resolvents": len(successors),
+            "depth": line.depth,
+            "choice": -1 if line.choice is UNSET or line.choice is None else line.choice,
+            "outcome": int(Outcome[line.outcome or "OPEN"]),
+            "dropped_atoms": line.dropped_atoms,
+            "dropped_resolvents": line.dropped_resolvents,
+        }
+        columns = self._columns["steps"]
+        columns["goal_atoms"] += goal
+        for name, value in values.items():
+            if name in columns:
+                columns[name].append(value)
+        columns = self._columns["resolvents"]
+        for each in successors:
+            atoms = self._encoder.goal(each.goal)
+            columns["atoms"] += atoms
+            columns["num_atoms"].append(len(atoms))
+            columns["kind"].append(int(GoalKind[each.kind]))
+            if "score" in columns:
+                columns["score"].append(float(each.score if each.score is not None else 0.0))
+            if "origin" in columns:
+                kind = Origin.NONE if each.rule is each.fact else Origin.FACT if each.rule is None else Origin.RULE
+                columns["origin_kind"].append(int(kind))
+                columns["origin"].append(next((n for n in (each.rule, each.fact) if n is not None), 0))

@@ -1,0 +1,161 @@
+"""The lines of a trace as text: what each may hold, and reading them one by one. `docs/trace-lines.md` describes them."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from kgverify.errors import UserError, suggest
+from kgverify.program.limits import DeclaredLimits
+from kgverify.trace.model.header import EngineInfo, PolicyInfo, RunInfo
+
+_PAGE: Final = "docs/trace-lines.md describes the lines"
+
+_Id = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
+_Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Depth = Annotated[int, Meta(ge=0, lt=1 << 16)]
+Term: TypeAlias = str | _Id
+NamedTerms: TypeAlias = tuple[Term, Term, Term]
+GoalTerms: TypeAlias = list[NamedTerms | None]
+_Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
+_Outcome: TypeAlias = Literal["OPEN", "PROVED", "FAILED", "DEPTH_LIMIT"]
+
+_HOLE: Final = (-1, 0, 0)
+
+
+class HeaderLine(Struct, forbid_unknown_fields=True):
+    """The first line: the engine, the run and the program, as far as they are known."""
+
+    trace: Literal[1]
+    engine: str | EngineInfo = "unknown"
+    limits: DeclaredLimits | None = None
+    policy: str | PolicyInfo = ""
+    program_sha256: str = ""
+    run: RunInfo = RunInfo()
+    predicates: list[str] | None = None
+    constants: list[str] | None = None
+    facts: list[NamedTerms] | None = None
+    rules: list[Annotated[list[NamedTerms], Meta(min_length=2)]] | None = None
+    uppercase_variables: bool = False
+
+    @property
+    def engine_info(self) -> EngineInfo:
+        """The description of the engine; one given by its name numbers variables its own way."""
+        return EngineInfo(self.engine, variables="own") if isinstance(self.engine, str) else self.engine
+
+    def is_variable(self, name: str) -> bool:
+        """Return whether a name is that of a variable."""
+        return name.startswith("?") or (self.uppercase_variables and (name[:1].isupper() or name.startswith("_")))
+
+
+class CandidateLine(Struct, forbid_unknown_fields=True):
+    """A candidate, to which the steps on the next lines belong."""
+
+    candidate: NamedTerms
+    query: _Id | None = None
+    side: Literal["head", "tail", "none"] | None = None
+    outcome: _Outcome | None = None
+    is_limited: bool | None = None
+    log_probability: _Number | None = None
+
+
+class EndLine(Struct, forbid_unknown_fields=True):
+    """The outcome of the candidate before."""
+
+    end: _Outcome | None
+    is_limited: bool | None = None
+    log_probability: _Number | None = None
+
+
+class Successor(Struct, forbid_unknown_fields=True):
+    """A resolvent with what is known of it."""
+
+    goal: GoalTerms = []
+    kind: Literal["GOAL", "TRUE", "FALSE", "STOP"] = "GOAL"
+    rule: _Count | None = None
+    fact: _Count | None = None
+    score: _Number | None = None
+
+
+class StepLine(Struct, forbid_unknown_fields=True):
+    """A step: a goal and its resolvents."""
+
+    goal: GoalTerms
+    successors: list[GoalTerms | bool | Literal["TRUE", "FALSE", "STOP"] | Successor]
+    depth: _Depth | None = None
+    choice: _Id | UnsetType | None = UNSET
+    outcome: _Outcome | None = None
+    dropped_atoms: _Count | None = None
+    dropped_resolvents: _Count | None = None
+
+    def listed(self) -> list[Successor]:
+        """Return the resolvents, those in a short form as well."""
+        return [_expand(each) for each in self.successors]
+
+
+Line: TypeAlias = HeaderLine | CandidateLine | StepLine | EndLine
+_KINDS: Final[dict[str, Any]] = {"trace": HeaderLine, "candidate": CandidateLine, "goal": StepLine, "end": EndLine}
+
+
+@contextmanager
+def open_twice(source: Path) -> Iterator[IO[bytes]]:
+    """Open a file that can be read twice; standard input and pipes are copied to a temporary file."""
+    try:
+        with Path("/dev/stdin" if str(source) == "-" else source).open("rb") as file:
+            if file.seekable():
+                yield file
+                return
+            with tempfile.TemporaryFile() as copied:
+                shutil.copyfileobj(file, copied)
+                copied.seek(0)
+                yield copied
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror or error}", where=str(source), fix="give the path of a file of JSON lines"
+        ) from error
+
+
+def read_lines(file: IO[bytes], where: str) -> Iterator[tuple[int, Line]]:
+    """Yield each line that is not blank, with its number. UserError for one that is not as the page describes."""
+    decode = msgspec.json.Decoder(StepLine).decode
+    for number, text in enumerate(file, 1):
+        if not text.strip():
+            continue
+        try:
+            yield number, decode(text)
+        except msgspec.MsgspecError:
+            yield number, _decode_other(text, f"{where}:{number}")
+
+
+def _decode_other(text: bytes, where: str) -> Line:
+    """Decode a line that may not be a step."""
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UserError(f"not JSON: {error}", where=where, fix="print one JSON object on each line") from error
+    found = next((name for name in _KINDS if isinstance(raw, dict) and name in raw), None)
+    if found is None:
+        names = ", ".join(repr(name) for name in _KINDS)
+        close = [hint for key in (raw if isinstance(raw, dict) else ()) if (hint := suggest(key, _KINDS))]
+        raise UserError(f"expected an object with one of {names}", where=where, fix=close[0] if close else _PAGE)
+    try:
+        line: Line = msgspec.convert(raw, _KINDS[found])
+    except msgspec.MsgspecError as error:
+        raise UserError(f"not a line with {found!r}: {error}", where=where, fix=_PAGE) from error
+    except UserError as error:
+        raise UserError(error.message, where=where, fix=error.fix) from error
+    return line
+
+
+def _expand(given: GoalTerms | bool | str | Successor) -> Successor:
+    if isinstance(given, Successor):
+        return given
+    if isinstance(given, list):
+        return Successor(given)
+    kind: Any = str(given).upper()
+    return Successor(kind=kind)

@@ -1,0 +1,343 @@
+"""`TensorEngine`: states are handed on as the engine left them; unsound ones are recorded, misshapen ones refused."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+
+import kgverify as kv
+from kgverify.engines.policy import SHORTEST
+from kgverify.engines.protocol import candidate_set, positions_of
+from kgverify.errors import UserError
+from kgverify.graphs.load import load_graph
+from kgverify.program.atoms import NamedAtom, Variable
+from kgverify.program.outcomes import GoalKind, Outcome
+from kgverify.program.program import NamedRule, Program
+from kgverify.trace.model.columns import CandidateSet
+
+X, Y = Variable("X"), Variable("Y")
+PROGRAM = Program.from_names(
+    [NamedAtom("p", "a", "b"), NamedAtom("q", "b", "c")],
+    [NamedRule(NamedAtom("p", X, Y), (NamedAtom("q", Y, X),))],
+)
+# In the default encoding: p 1, q 2, a 1, b 2, c 3, the first variable 4; TRUE 3, FALSE 4, STOP 5.
+ENCODING = kv.Encoding(true=3, false=4, stop=(5,))
+QUERY = CandidateSet(np.array([0], np.int32), np.array([2], np.int8), np.array([[0, 0, 1]], np.int32))
+OWN_QUERY = [1, 1, 2]
+STOPS = [[[4, 0, 0]]]
+
+
+def make(expand, *, program=PROGRAM, limits=None, **options):
+    body = {"encoding": ENCODING, "arrays": "numpy", "expand": expand, **options}
+    return type("Made", (kv.TensorEngine,), body)(program, limits or kv.Limits(), SHORTEST)
+
+
+def scripted(*results, **options):
+    """Return an engine that gives the results one after the other, and the arguments of its calls."""
+    calls = []
+
+    def expand(self, states, next_variable, excluded):
+        calls.append((states.copy(), next_variable.copy(), excluded.copy()))
+        result = results[min(len(calls), len(results)) - 1]
+        if isinstance(result, Mapping):
+            return dict(result)
+        successors, *others = result
+        successors = np.array([successors])
+        count, following, *rest = [*others, *(successors.shape[1], 9)[len(others) :]]
+        return successors, np.array([count]), np.array([following]), *(np.array([each]) for each in rest)
+
+    return make(expand, **options), calls
+
+
+def resolvents(columns):
+    """Return the kind and the atoms of each resolvent."""
+    ends = np.cumsum(columns.resolvents.num_atoms)
+    parts = np.split(columns.resolvents.atoms, ends[:-1]) if len(ends) else []
+    return [(GoalKind(k).name, part.tolist()) for k, part in zip(columns.resolvents.kind, parts, strict=True)]
+
+
+def test_a_state_is_handed_on_as_the_engine_left_it():
+    first = [[[2, 7, 2], [1, 7, 9]], [[2, 1, 2], [2, 2, 2]]]
+    engine, calls = scripted((first, 2, 31), (STOPS,))
+    columns = engine.prove(QUERY)
+    assert [each.tolist() for each in calls[0]] == [[[OWN_QUERY, *[[0, 0, 0]] * 5]], [4], [[OWN_QUERY]]]
+    # The second successor has fewer variables; its atoms, numbers and next variable arrive as they were.
+    states, following, _ = calls[1]
+    assert states[0].tolist() == [*first[1], *[[0, 0, 0]] * 4]
+    assert following.tolist() == [31]
+    assert columns.candidates.num_steps.tolist() == [2]
+    # Variables keep their own numbers in the record: 7 is the fourth, 9 the sixth.
+    assert resolvents(columns)[0] == ("GOAL", [[1, -4, 1], [0, -4, -6]])
+    assert engine.info.variables == "own"
+    assert "resolvents.origin" in engine.info.unknown
+
+
+@pytest.mark.parametrize(
+    ("successors", "count", "expected"),
+    [
+        ([[[1, 1, 2], [0, 0, 0], [2, 2, 3]]], 1, [("GOAL", [[0, 0, 1], [-1, 0, 0], [1, 1, 2]])]),
+        ([[[3, 0, 0], [2, 2, 3]]], 1, [("TRUE", [[1, 1, 2]])]),
+        ([[[2, 2, 3], [0, 0, 0], [4, 1, 1]]], 1, [("FALSE", [[1, 1, 2]])]),
+        ([[[5, 0, 0]]], 1, [("STOP", [])]),
+        ([[[0, 0, 0]]], 1, [("GOAL", [])]),
+        ([[[4, 0, 0]]], 3, [("FALSE", []), ("GOAL", [])]),
+        ([[[4, 0, 0]]], 0, []),
+        ([[[4, 0, 0]]], -7, []),
+        ([[[9, 1, 2]]], 1, [("GOAL", [[2 + 9, 0, 1]])]),
+        ([[[2, 0, 1]]], 1, [("GOAL", [[1, 3 + 0, 0]])]),
+        ([[[-2, -1, 1]]], 1, [("GOAL", [[2 + (1 << 29) + 2, 3 + (1 << 29) + 1, 0]])]),
+    ],
+    ids=[
+        "hole",
+        "TRUE first",
+        "FALSE last",
+        "STOP",
+        "empty",
+        "beyond",
+        "none",
+        "negative",
+        "predicate",
+        "zero",
+        "below",
+    ],
+)
+def test_an_unsound_state_is_recorded_as_it_is(successors, count, expected):
+    engine, _ = scripted((successors, count), (STOPS,), max_depth=1)
+    columns = engine.prove(QUERY)
+    assert resolvents(columns) == expected
+    if not expected:
+        assert columns.steps.choice.tolist() == [-1]
+        assert columns.candidates.outcome.tolist() == [Outcome.FAILED]
+
+
+def test_a_recorded_state_is_encoded_as_it_was():
+    successors = [[[1, 1, 2], [0, 0, 0], [9, 2, 0], [-2, 6, 3]]]
+    engine, calls = scripted((successors, 1), (STOPS,), batch_size=1)
+    columns = engine.prove(QUERY)
+    engine.step(positions_of(columns))
+    assert calls[3][0][0, :4].tolist() == successors[0]
+
+
+def test_a_teacher_forced_step_is_the_step_of_the_run():
+    graph = load_graph("countries")
+    from_names = {"predicates": {n: 10 + i for i, n in enumerate(graph.program.symbols.predicates)}}
+    engine = rule_expander(graph.program, kv.Encoding(true=1, false=2, **from_names, first_variable=5000))
+    candidates = CandidateSet(*(column[:5] for column in all_queries(graph)))
+    columns = engine.prove(candidates)
+    stepped = engine.step(positions_of(columns))
+    assert len(columns.steps.depth) > 5
+    for name in ("num_atoms", "num_resolvents", "choice", "goal_atoms"):
+        assert np.array_equal(getattr(columns.steps, name), getattr(stepped.steps, name)), name
+    assert np.array_equal(columns.resolvents.kind, stepped.resolvents.kind)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        kv.Encoding(true=90, false=91, order="apb"),
+        kv.Encoding(true=-5, false=-6, padding=-9, predicates=0, constants=0),
+        kv.Encoding(true=90, false=91, first_variable=-1, constants={"a": 7, "b": 2, "c": 40}),
+        kv.Encoding(false=91, predicates={"p": 3, "q": 1}, first_variable=500),
+    ],
+    ids=["order", "padding", "negative variables", "names"],
+)
+def test_every_encoding_gives_the_same_record(encoding):
+    plain, other = (rule_expander(PROGRAM, each).prove(QUERY) for each in (ENCODING, encoding))
+    assert resolvents(plain)
+    for left, right in zip(plain, other, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("arrays", ["torch", "numpy", lambda array: OnlyDlpack(array)])
+def test_arrays_of_any_library_are_read(arrays):
+    def expand(self, states, next_variable, excluded):
+        wrap = {"torch": torch.from_numpy, "numpy": np.asarray}.get(str(arrays), OnlyDlpack)
+        return wrap(np.array([STOPS] * len(states))), wrap(np.ones(len(states), np.int64)), next_variable
+
+    columns = make(expand, arrays=arrays).prove(QUERY)
+    assert resolvents(columns) == [("FALSE", [])]
+
+
+class OnlyDlpack:
+    """An array that knows nothing but DLPack, as those of JAX."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __len__(self):
+        return len(self._array)
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+ROW = np.zeros((1, 1, 1, 3), np.int64)
+ONE = np.ones(1, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "found NoneType"),
+        ((ROW, ONE), "found tuple of 2"),
+        ((ROW[0], ONE, ONE), r"successors has shape \[1, 1, 3\], expected \[1, n, n, 3\]"),
+        ((ROW.astype(float), ONE, ONE), "successors has dtype float64, expected integers"),
+        ((ROW, ONE[:0], ONE), r"counts has shape \[0\], expected \[1\]"),
+        ((ROW, ONE, 4), "next_variable is int"),
+        ((ROW, ONE, ONE, np.ones((1, 2))), r"scores has shape \[1, 2\], expected \[1, 1\]"),
+        ((ROW, ONE, ONE, np.ones((1, 1), int)), "scores has dtype int64, expected floats"),
+        ({"successors": ROW, "counts": ONE}, "found a mapping with successors, counts"),
+        ({"successors": ROW, "counts": ONE, "next_variable": ONE, "success": ONE}, "success is given, and done is not"),
+    ],
+)
+def test_a_result_of_another_form_is_refused_with_the_signature(result, message):
+    engine = make(lambda self, *arguments: result)
+    with pytest.raises(UserError, match=message) as caught:
+        engine.prove(QUERY)
+    assert "-> successors [B, S, M, 3], counts [B], next_variable [B]" in caught.value.fix
+    assert caught.value.where == "Made.expand"
+
+
+def test_scores_and_choices_of_the_engine_are_recorded_and_followed():
+    goals = [[[2, 1, 2]], [[2, 2, 3]], [[2, 3, 3]]]
+    engine, calls = scripted((goals, 3, 9, [0.5, 2.0, 1.0]), (STOPS, 1, 9, [0.0]))
+    columns = engine.prove(QUERY)
+    assert columns.resolvents.score[:3].tolist() == [0.5, 2.0, 1.0]
+    assert engine.info.mode == "numpy, choices by kgverify from its scores"
+    assert columns.steps.choice.tolist() == [1, 0]
+    assert calls[1][0][0, 0].tolist() == [2, 2, 3]
+    scores = np.array([0.5, 2.0, 1.0])
+    assert columns.candidates.log_probability[0] == pytest.approx(2.0 - np.log(np.exp(scores).sum()))
+
+    engine, calls = scripted((goals, 3, 9, [0.5, np.nan, 1.0], 1), (STOPS, 1, 9, [0.0], 0))
+    columns = engine.prove(QUERY)
+    assert np.isnan(columns.resolvents.score[1])
+    assert columns.steps.choice.tolist() == [1, 0]
+    assert np.isnan(columns.candidates.log_probability[0])
+    assert engine.info.mode == "numpy"
+
+
+def test_scores_that_are_given_in_some_calls_only_are_refused():
+    engine, _ = scripted(([[[2, 1, 2]]], 1, 9, [0.5]), (STOPS,))
+    with pytest.raises(UserError, match="scores given in some calls only"):
+        engine.prove(QUERY)
+
+
+def test_a_choice_without_scores_leaves_the_scores_unknown():
+    given = {"successors": ROW + np.array([3, 0, 0]), "counts": ONE, "next_variable": ONE, "choice": 0 * ONE}
+    engine = make(lambda self, *arguments: given)
+    columns = engine.prove(QUERY)
+    assert columns.candidates.outcome.tolist() == [Outcome.PROVED]
+    assert {"resolvents.score", "candidates.log_probability"} <= set(engine.info.unknown)
+
+
+def test_a_choice_that_does_not_exist_is_recorded_and_ends_the_derivation():
+    given = {"successors": ROW + np.array([2, 1, 1]), "counts": ONE, "next_variable": ONE, "choice": 5 * ONE}
+    columns = make(lambda self, *arguments: given).prove(QUERY)
+    assert columns.steps.choice.tolist() == [5]
+    assert columns.candidates.outcome.tolist() == [Outcome.FAILED]
+
+
+def test_the_engine_may_say_itself_when_a_derivation_ends():
+    given = {"successors": ROW + np.array([2, 1, 1]), "counts": ONE, "next_variable": ONE, "done": ONE}
+    for success, outcome in ((1, Outcome.PROVED), (0, Outcome.FAILED)):
+        columns = make(lambda self, *_, s=success: given | {"success": s * ONE}).prove(QUERY)
+        assert columns.candidates.outcome.tolist() == [outcome]
+
+
+def test_the_environment_rejects_what_is_too_long_or_was_visited():
+    long = [[[2, 1, 1]] * 3, [OWN_QUERY, OWN_QUERY, [0, 0, 0]], [[2, 1, 1], [2, 2, 2], [0, 0, 0]]]
+    results = {}
+    for memory in ("none", "sets", "goals"):
+        engine, _ = scripted((long,), max_atoms=2, memory=memory, max_depth=1)
+        results[memory] = [atoms for _, atoms in resolvents(engine.prove(QUERY))]
+    query, other = [0, 0, 1], [[1, 0, 0], [1, 1, 1]]
+    assert results == {"none": [[query, query], other], "sets": [other], "goals": [[query, query], other]}
+    engine, _ = scripted((long[:2],), max_atoms=2, memory="sets", max_depth=1)
+    assert resolvents(engine.prove(QUERY)) == [("FALSE", [])]
+
+
+def test_the_memory_of_a_given_position_is_that_of_its_derivation():
+    engine, _ = scripted(([[[2, 1, 1]]],), ([[OWN_QUERY]],), memory="sets")
+    columns = engine.prove(QUERY)
+    assert [kind for kind, _ in resolvents(columns)] == ["GOAL", "FALSE"]
+    positions = positions_of(columns)
+    returning = make(
+        lambda self, states, free, excluded: (states[:, None, :1] * 0 + OWN_QUERY, 1 + 0 * free, free), memory="sets"
+    )
+    assert [kind for kind, _ in resolvents(returning.step(positions))] == ["FALSE", "FALSE"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_the_size_of_batches_changes_nothing(size):
+    graph = load_graph("countries")
+    queries = CandidateSet(*(column[:7] for column in all_queries(graph)))
+    encoding = kv.Encoding(true=90, false=91)
+    plain = rule_expander(graph.program, encoding).prove(queries)
+    other = rule_expander(graph.program, encoding, batch_size=size).prove(queries)
+    for left, right in zip(plain, other, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ({"order": "pba "}, "pab"),
+        ({"predicates": {"p": 1}}, "number every name"),
+        ({"predicates": {"p": 1, "q": 1}}, "a number of its own"),
+        ({"true": 1}, "mean one thing each"),
+        ({"true": 0}, "mean one thing each"),
+        ({"first_variable": 2}, "above those of the constants"),
+    ],
+)
+def test_an_encoding_that_cannot_be_is_refused(options, fix):
+    with pytest.raises(UserError) as caught:
+        make(lambda self, *_: None, encoding=kv.Encoding(**options)).prove(QUERY)
+    assert fix in caught.value.fix
+
+
+def test_no_candidates_give_no_steps():
+    engine, _ = scripted((STOPS,))
+    columns = engine.prove(QUERY.take(slice(0, 0)))
+    assert candidate_set(columns).num_candidates == len(columns.steps.depth) == 0
+
+
+def all_queries(graph):
+    triples = graph.queries("test")
+    return CandidateSet(
+        np.arange(len(triples), dtype=np.int32), np.full(len(triples), 2, np.int8), triples.astype(np.int32)
+    )
+
+
+def rule_expander(program, encoding, **options):
+    """Return an engine that replaces the first atom by the body of its predicate's first rule, all variables new."""
+
+    def expand(self, states, next_variable, excluded):
+        first = self._translate.first_variable
+        sign = 1 if first >= 0 else -1
+        successors = np.full((len(states), 1, states.shape[1] + 4, 3), self.encoding.padding, np.int64)
+        at = self.encoding.order.index("p")
+        for i, state in enumerate(states):
+            kept = [row for row in state[1:].tolist() if row != [self.encoding.padding] * 3]
+            rule = next((r for r in self.rules if r[0, at] == state[0, at]), None)
+            if rule is None:
+                row = [0, 0, 0]
+                row[at] = self.encoding.false
+                successors[i, 0, 0] = row
+                continue
+            body = rule[1:].copy()
+            is_variable = (body - first) * sign >= 0
+            is_variable[:, at] = False
+            body[is_variable] += next_variable[i] - first
+            rows = [*body.tolist(), *kept]
+            successors[i, 0, : len(rows)] = rows
+        return successors, np.ones(len(states), np.int64), next_variable + sign * 3
+
+    def setup(self):
+        self.rules = [self.encode([rule.clause_head, *rule.body]) for rule in self.program.rules]
+
+    return make(expand, program=program, encoding=encoding, setup=setup, **options)
