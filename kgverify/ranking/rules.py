@@ -136,10 +136,10 @@ def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
 
 def give_ranks(counts: Counts, ties: Ties) -> Ranks:
     """Return the ranks by a rule of ties. At random, a rank has the mean reciprocal of all that are possible."""
-    optimistic: NDArray[np.float64] = 1.0 + counts.above
-    pessimistic: NDArray[np.float64] = optimistic + counts.tied
+    optimistic = 1.0 + counts.above.astype(np.float64)
+    pessimistic = optimistic + counts.tied.astype(np.float64)
     if ties is Ties.REALISTIC:
-        optimistic = pessimistic = (optimistic + pessimistic) / 2
+        optimistic = pessimistic = ((optimistic + pessimistic) / 2).astype(np.float64)
     elif ties is Ties.OPTIMISTIC:
         pessimistic = optimistic
     elif ties is Ties.PESSIMISTIC:
