@@ -1,7 +1,7 @@
 """The comparison of a block: paired candidates of two traces in memory, step by step."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import isfinite
 from typing import Any, NamedTuple
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
+from kgverify.comparison.inference.infer import BlockInference, ProgramInference, earlier_steps
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
     Difference,
     canonical,
@@ -21,9 +23,9 @@ from kgverify.comparison.locate import (
 from kgverify.comparison.modulo.benign import BenignSteps, find_kinds
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
-from kgverify.comparison.result import DIGEST, Benign, Divergence, Level, NearTie
+from kgverify.comparison.result import DIGEST, Benign, DifferenceClass, Divergence, Level, NearTie
 from kgverify.comparison.source import NUM_STEPS
-from kgverify.comparison.step_view import StepReader, StepView, outcome_name, side_name
+from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
@@ -48,9 +50,13 @@ class BlockComparer:
     has_other_bits:             whether scores that agree differ in bits, if nothing diverges
     views:                      both steps of each step that differs, by (candidate, step)
     benign:                     the steps that are equal only up to what was declared
+
+    program: infers the clauses of resolvents where origins are not compared
     """
 
-    def __init__(self, pair: ComparablePair, *, lockstep: bool = False) -> None:
+    def __init__(
+        self, pair: ComparablePair, *, lockstep: bool = False, program: ProgramInference | None = None
+    ) -> None:
         self.pair = pair
         self.lockstep = lockstep
         self.names = pair.names
@@ -58,6 +64,10 @@ class BlockComparer:
         self._raw_readers = StepReader(pair.raw[0].columns), StepReader(pair.raw[1].columns)
         self._alike: dict[str, NDArray[np.bool_]] = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
+        self._inference = None
+        if not pair.by_digest and not pair.has_origins:
+            traces = pair.expected, pair.actual
+            self._inference = BlockInference(program or ProgramInference(None), traces, pair.names, self._read_earlier)
         has_scores = "resolvents.score" in pair.full[0].fields
         self._expected_scores = pair.full[0].columns.resolvents.score.astype(np.float64) if has_scores else None
         pairs = self._pair_steps()
@@ -146,7 +156,7 @@ class BlockComparer:
         found = locate_difference(views[0], views[1], self.names, step == 0, self.pair.score_tolerance)
         if found is None:
             words = [trace.digests.sequence[own] for trace, own in zip(self.pair.raw, (row, other), strict=True)]
-            found = Difference(Stage.SELECT, DIGEST, *(f"{int(word):016x}" for word in words))
+            found = Difference(Stage.SELECT, DIGEST, f"{int(words[0]):016x}", f"{int(words[1]):016x}")
         atom = self.names.atom(tuple(self.pair.expected.columns.candidates.atom[candidate].tolist()))
         return Benign(
             kind=kind,
@@ -194,11 +204,13 @@ class BlockComparer:
         digests = int(pair.expected.digests.sequence[row]), int(pair.actual.digests.sequence[other])
         if DUPLICATES in pair.modulo:
             actual = self._share_origins(expected, actual, row, other)
-        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance)
+        explain = None if self._inference is None else _StepInference(self._inference, candidate, step, expected)
+        difference = locate_difference(expected, actual, pair.names, step == 0, pair.score_tolerance, explain)
         is_digest_alone = difference is None and pair.by_digest and digests[0] != digests[1]
         if is_digest_alone:
             # No more is known than that the steps differ in some stage, perhaps the first one.
-            difference = Difference(Stage.SELECT, DIGEST, *(f"{digest:016x}" for digest in digests))
+            texts = [f"{digest:016x}" for digest in digests]
+            difference = Difference(Stage.SELECT, DIGEST, texts[0], texts[1])
         if difference is None:
             return None
         if is_digest_alone:
@@ -207,11 +219,11 @@ class BlockComparer:
             gap = self._gap_of_choices((row, other), expected, actual, difference)
         if difference.field == "steps.choice" and pair.modulo:
             # Indices are those of the lists as recorded.
-            texts = (
+            choices = [
                 render_choice(reader.read(at), pair.names)
                 for reader, at in zip(self._raw_readers, (row, other), strict=True)
-            )
-            difference = Difference(difference.stage, difference.field, *texts)
+            ]
+            difference = Difference(difference.stage, difference.field, choices[0], choices[1])
         if gap is not None:
             return self._near_tie(candidate, step, gap, difference)
         self.views[candidate, step] = expected, actual
@@ -286,6 +298,7 @@ class BlockComparer:
         if not self.lockstep and candidates.outcome[candidate] != others.outcome[candidate]:
             level = Level.OUTCOME
         num_steps = int(candidates.num_steps[candidate])
+        found = difference.found
         return Divergence(
             candidate=candidate,
             atom=self.names.atom(tuple(candidates.atom[candidate].tolist())),
@@ -299,7 +312,14 @@ class BlockComparer:
             actual=difference.actual,
             goal=self.names.goal(expected.goal) if expected else "",
             later_steps=0 if self.lockstep or step < 0 else max(0, num_steps - step - 1),
+            kind=found.kind if found else DifferenceClass.UNCLASSIFIED,
+            evidence=found.evidence if found else "",
+            confidence=found.confidence if found else 0.0,
         )
+
+    def _read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
+        """Return the steps of a candidate before one of them; in lockstep they belong to other candidates."""
+        return () if self.lockstep else earlier_steps(self.readers[0], candidate, step)
 
     def _compare_whole(self, candidate: int) -> Divergence | None:
         """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""
@@ -316,8 +336,8 @@ class BlockComparer:
             return self._divergence(candidate, -1, difference, Level.OUTCOME, None)
         flags = expected.is_limited[candidate], actual.is_limited[candidate]
         if flags[0] != flags[1]:
-            texts = ("limited" if flag else "not limited" for flag in flags)
-            difference = Difference(Stage.LIMIT, "candidates.is_limited", *texts)
+            texts = ["limited" if flag else "not limited" for flag in flags]
+            difference = Difference(Stage.LIMIT, "candidates.is_limited", texts[0], texts[1])
             return self._divergence(candidate, -1, difference, Level.RENAMING, None)
         if candidate in self._lost_sums:
             return None
@@ -327,7 +347,7 @@ class BlockComparer:
         if not is_close(*sums, tolerance):
             # As text, since JSON has no NaN.
             stage = Stage.FINISH if NUM_STEPS in self.pair.not_compared else Stage.ADVANCE
-            difference = Difference(stage, "candidates.log_probability", *map(repr, sums))
+            difference = Difference(stage, "candidates.log_probability", repr(sums[0]), repr(sums[1]))
             return self._divergence(candidate, -1, difference, Level.TOLERANCE, None)
         return None
 
@@ -338,6 +358,21 @@ class BlockComparer:
         rows_a = expand_rows(starts_of(a.steps.num_resolvents), actual)
         dtype = min(e.resolvents.score.dtype, a.resolvents.score.dtype, key=lambda each: each.itemsize)
         return not np.array_equal(e.resolvents.score[rows_e].astype(dtype), a.resolvents.score[rows_a].astype(dtype))
+
+
+class _StepInference(NamedTuple):
+    """The inference for one pair of steps."""
+
+    block: BlockInference
+    candidate: int
+    step: int
+    expected: StepView
+
+    def explain(self, expected: StepView, actual: StepView) -> StepDifference:
+        return self.block.explain(self.candidate, self.step, expected, actual)
+
+    def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
+        return self.block.render(self.candidate, self.expected, resolvents)
 
 
 def find_differing(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kgverify.comparison.locate import canonical
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Cause, DifferenceClass, Divergence
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
@@ -14,6 +14,9 @@ from kgverify.program.stages import Stage
 
 SCORE_ROUNDING = 2.0**-6
 """Scores that differ by less than this, relative to the larger, look like the rounding of a short float."""
+
+FALSE_PROOF, PROOF_LOST = PROOF_SITUATIONS = "a false proof", "a proof is lost"
+"""The situations of differences of stages that the engines show."""
 
 
 class Surroundings(NamedTuple):
@@ -25,6 +28,7 @@ class Surroundings(NamedTuple):
     other_goals:      goals of other derivations
     error_bound:      the largest gap between two scores that rounding explains
     draw:             the evidence for another draw of the candidates of this query and side
+    has_scores:       whether both sides know their scores
     """
 
     expected: StepView | None
@@ -34,6 +38,7 @@ class Surroundings(NamedTuple):
     other_goals: frozenset[Goal]
     error_bound: float
     draw: str = ""
+    has_scores: bool = True
 
     @property
     def steps(self) -> list[StepView]:
@@ -58,6 +63,7 @@ def find_surroundings(
     error_bound: float,
     draw: str = "",
     has_history: bool = True,
+    has_scores: bool = True,
 ) -> Surroundings:
     """Collect what a divergence is classified by, except outputs of stages and goals of other derivations.
 
@@ -65,6 +71,7 @@ def find_surroundings(
     views:       both steps, if the divergence is of a step
     draw:        the evidence for another draw of the candidates of its query and side
     has_history: whether the steps before it belong to the same candidate, as they do not in lockstep
+    has_scores:  whether both traces have scores
     """
     candidate, step = divergence.candidate, divergence.step
     expected, actual = views or (None, None)
@@ -76,12 +83,15 @@ def find_surroundings(
     if expected is not None and actual is not None and has_history:
         earlier = tuple(reader.read(reader.first_step[candidate] + i) for i in range(step))
     is_drawn = divergence.stage == Stage.CORRUPT
-    return Surroundings(expected, actual, None, earlier, frozenset(), error_bound, draw if is_drawn else "")
+    return Surroundings(expected, actual, None, earlier, frozenset(), error_bound, draw if is_drawn else "", has_scores)
 
 
 def classify(divergence: Divergence, around: Surroundings) -> Finding:
     """Return the class of a divergence; UNCLASSIFIED is a defect of kgverify."""
     stage = Stage(divergence.stage)
+    if divergence.kind is not DifferenceClass.UNCLASSIFIED and around.outputs is None:
+        # The resolvents were explained without origins, which gives stage and class at once.
+        return Finding(divergence.kind, divergence.evidence, divergence.confidence)
     if stage is Stage.RANK:
         return Finding(DifferenceClass.RANK, "the expected side ranks the same candidates differently", 1.0)
     if divergence.field == "candidates.atom":
@@ -243,8 +253,8 @@ def _proof_situation(stage: Stage, around: Surroundings) -> str:
     else:
         has_proof = [any(r.kind == GoalKind.TRUE for r in step.resolvents) for step in around.steps]
     if has_proof == [False, True]:
-        return "a false proof"
-    return "a proof is lost" if has_proof == [True, False] else ""
+        return FALSE_PROOF
+    return PROOF_LOST if has_proof == [True, False] else ""
 
 
 def _of_scores(around: Surroundings) -> Finding:
@@ -264,6 +274,8 @@ def _of_choice(around: Surroundings) -> Finding:
     expected, actual = around.steps
     if expected.chosen is None or actual.chosen is None:
         return Finding(DifferenceClass.NUMBER, "the choice is not the index of a resolvent", 0.9)
+    if not around.has_scores:
+        return Finding(DifferenceClass.CONTENT, "another resolvent is chosen, and no scores say why", 0.5)
     gap = expected.resolvents[expected.choice].score - expected.resolvents[actual.choice].score
     own_gap = max(r.score for r in actual.resolvents) - actual.resolvents[actual.choice].score
     if gap == 0 or own_gap == 0:
@@ -293,9 +305,10 @@ def _of_goal(around: Surroundings) -> Finding:
 def group_causes(
     divergences: tuple[Divergence, ...], findings: tuple[Finding, ...]
 ) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
-    """Return the divergences with class and cause filled in, and the causes, those with most candidates first.
+    """Return the divergences with class and cause filled in, and the causes.
 
-    Divergences of one stage and one class, in one situation, have one cause.
+    Lost and false proofs come first, then the causes with most candidates. Divergences of one stage and one class, in one
+    situation, have one cause.
     """
     groups: dict[tuple[str, str, str], list[int]] = {}
     for i, (divergence, finding) in enumerate(zip(divergences, findings, strict=True)):
@@ -304,7 +317,10 @@ def group_causes(
     def size(members: list[int]) -> int:
         return len({divergences[i].candidate for i in members})
 
-    ordered = sorted(groups.items(), key=lambda item: (-size(item[1]), item[1][0]))
+    def is_of_proof(key: tuple[str, str, str]) -> bool:
+        return key[1] in PROOF_CLASSES or key[2] in PROOF_SITUATIONS
+
+    ordered = sorted(groups.items(), key=lambda item: (not is_of_proof(item[0]), -size(item[1]), item[1][0]))
     numbered = list(divergences)
     causes = []
     for number, ((stage, _, situation), members) in enumerate(ordered):

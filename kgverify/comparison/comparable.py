@@ -72,6 +72,11 @@ class Numbering:
         if self._facts is not None and kept.facts is not None:
             self._fact_map = _number_facts(self._facts, kept.facts)
 
+    @property
+    def kept_sides(self) -> tuple[int, ...]:
+        """The sides whose ids stay as they are."""
+        return (0, 1) if self.is_same else (1 - self._side,)
+
     def converter(self, side: int) -> Convert | None:
         """Return the conversion of atoms of a side (0: expected, 1: actual), or None if its ids stay."""
         return None if self.is_same or side != self._side else self._convert_atoms
@@ -224,6 +229,16 @@ class ComparablePair:
         """The columns that are compared, and the digest where it stands for goals."""
         compared = column_names(self.expected.columns) - set(self.not_compared)
         return tuple(sorted(compared | {DIGEST} if self.by_digest else compared))
+
+    @property
+    def has_origins(self) -> bool:
+        """True if both traces show which clauses made their resolvents."""
+        return not {"resolvents.origin_kind", "resolvents.origin"} & set(self.not_compared)
+
+    @property
+    def has_scores(self) -> bool:
+        """True if both traces have scores."""
+        return "resolvents.score" not in self.not_compared
 
     def equality(self) -> tuple[FieldRule, ...]:
         """Return the rule of equality of each field that is compared."""

@@ -24,6 +24,7 @@ from kgverify.comparison.comparable import (
 )
 from kgverify.comparison.equal_columns import has_equal_columns, has_same_bytes
 from kgverify.comparison.goals import Rebuilding, find_goals, find_rebuilds
+from kgverify.comparison.inference.infer import ProgramInference, find_program
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.modulo.normalise import rename_candidates
 from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, order_kinds, resolve_modulo
@@ -107,6 +108,7 @@ class Comparer:
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
     sources:    both traces as they are read
+    program:    infers the clauses of resolvents where a trace does not show them
 
     After `compare`:
 
@@ -115,6 +117,7 @@ class Comparer:
     draws:           the evidence for another draw of candidates, by query and side
     views:           both steps of each step that differs, by (candidate, step), if both traces are in memory
     comparison:      what it returned
+    num_found:       the number of divergences, of which some are listed
     is_in_order:     whether both traces have the same candidates in the same order, on disk
     num_stored:      the rows compared of each column that was compared as it is stored
     """
@@ -157,7 +160,9 @@ class Comparer:
         self.score_error = score_error
         self._pair = ComparablePair(shells[0], shells[1], self._numbering, score_error=score_error, modulo=self.modulo)
         self.expected, self.actual = self._pair.expected, self._pair.actual
+        self.program = ProgramInference(find_program([self._pair.full[i] for i in self._numbering.kept_sides]))
         self.names, self.score_tolerance = self._pair.names, self._pair.score_tolerance
+        self.has_origins, self.has_scores = self._pair.has_origins, self._pair.has_scores
         self.not_compared = self._pair.not_compared
         self._ignored = frozenset(self.not_compared)
         self._lacking = column_names(self.expected.columns) - (self.sources[0].fields & self.sources[1].fields)
@@ -192,6 +197,7 @@ class Comparer:
             for source in self._files:
                 source.trace.release()
         found = self._found
+        self.num_found = found.num
         coverage = Coverage(
             candidates=num_pairs,
             steps=self._num_steps,
@@ -277,6 +283,12 @@ class Comparer:
             is_same = DUPLICATES in self.modulo and self.comparison.verdict is Verdict.AGREE
             return expected, _with_origins(actual, expected) if is_same else actual
         return self.rebuilds.apply(0, expected), self.rebuilds.apply(1, actual)
+
+    def pair_of(self, rows: NDArray[np.int64]) -> ComparablePair:
+        """Return some candidates of the expected trace and their counterparts, made comparable, after `compare`."""
+        others = self.counterparts(rows)
+        columns = self.sources[0].read_rows(rows), self.sources[1].read_rows(others)
+        return self._make_pair(*self._load(columns, rows, others))
 
     def _find_suspects(self) -> tuple[int, Iterator["_Rows"], Alignment | None]:
         """Return the number of pairs, blocks of those that may differ, and the alignment if it is not one to one."""
@@ -387,7 +399,8 @@ class Comparer:
             self._count(len(columns[0].steps.depth), len(columns[0].resolvents.kind))
             self._has_other_bits |= has_other_bits
             return
-        block = BlockComparer(self._make_pair(*(blocks or self._load(columns, rows, others))), lockstep=self.lockstep)
+        pair = self._make_pair(*(blocks or self._load(columns, rows, others)))
+        block = BlockComparer(pair, lockstep=self.lockstep, program=self.program)
         self._num_steps += block.num_steps
         self._num_resolvents += block.num_resolvents
         self._has_other_bits |= block.has_other_bits
@@ -494,6 +507,7 @@ class _Found:
                     block.views.get((found.candidate, found.step)),
                     error_bound=2 * block.pair.score_tolerance,
                     has_history=not block.lockstep,
+                    has_scores=block.pair.has_scores,
                 )._replace(outputs=outputs)
                 expected, actual = around.expected, around.actual
                 is_open = expected is not None and actual is not None and expected.goal != actual.goal

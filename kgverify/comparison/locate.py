@@ -5,9 +5,10 @@ is more exact; see `kgverify.verification.replay`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
+from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.result import Level, Value
 from kgverify.comparison.step_view import Names, ResolventView, StepView, outcome_name
 from kgverify.program.atoms import Goal, encode_variable, is_variable
@@ -21,18 +22,42 @@ MOST_SHOWN = 12
 
 
 class Difference(NamedTuple):
-    """The first field in which two steps differ, with its stage and both values."""
+    """The first field in which two steps differ, with its stage and both values.
+
+    found: the explanation of the resolvents, if the clauses that made them are not known
+    """
 
     stage: Stage
     field: str
     expected: Value
     actual: Value
+    found: StepDifference | None = None
+
+
+class Explain(Protocol):
+    """Explains and renders the resolvents of two steps that do not show their origins."""
+
+    def explain(self, expected: StepView, actual: StepView) -> StepDifference:
+        """Explain two steps whose resolvents differ."""
+        ...
+
+    def render(self, resolvents: Sequence[ResolventView]) -> Iterator[str]:
+        """Render resolvents of either step."""
+        ...
 
 
 def locate_difference(
-    expected: StepView, actual: StepView, names: Names, is_first_step: bool, score_tolerance: float
+    expected: StepView,
+    actual: StepView,
+    names: Names,
+    is_first_step: bool,
+    score_tolerance: float,
+    explain: Explain | None = None,
 ) -> Difference | None:
-    """Return the earliest recorded field in which two steps differ, or None if they agree."""
+    """Return the earliest recorded field in which two steps differ, or None if they agree.
+
+    explain: explains resolvents whose origins are not known
+    """
     before = Stage.RECYCLE if is_first_step else Stage.ADVANCE
     if expected.goal != actual.goal:
         return Difference(before, "steps.goal_atoms", names.goal(expected.goal), names.goal(actual.goal))
@@ -41,6 +66,8 @@ def locate_difference(
     contents = [[r.content for r in step.resolvents] for step in (expected, actual)]
     clauses = [[r.clause for r in step.resolvents] for step in (expected, actual)]
     if contents[0] != contents[1] or clauses[0] != clauses[1]:
+        if explain is not None:
+            return _locate_by_content(expected, actual, explain)
         return _locate_in_resolvents(expected, actual, names)
     for field in ("dropped_atoms", "dropped_resolvents"):
         counts = getattr(expected, field), getattr(actual, field)
@@ -119,6 +146,22 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
     field = "resolvents.origin" if is_same else "resolvents.atoms"
     return Difference(_stage_of(expected, actual, *only), field, values[0], values[1])
+
+
+def _locate_by_content(expected: StepView, actual: StepView, explain: Explain) -> Difference:
+    """Locate a difference of resolvents that do not show which clauses made them."""
+    found = explain.explain(expected, actual)
+    sides = found.missing, found.extra
+    if not any(sides):
+        pairs = zip(expected.resolvents, actual.resolvents, strict=False)
+        shown = [pair for pair in pairs if pair[0].content != pair[1].content]
+        sides = tuple(zip(*shown, strict=True)) if shown else (expected.resolvents, actual.resolvents)  # type: ignore[assignment]
+    is_order = Counter(r.content for r in expected.resolvents) == Counter(r.content for r in actual.resolvents)
+    field = "resolvents.order" if is_order else "resolvents.atoms"
+    # Only what is shown is rendered: its clauses have to be inferred.
+    shown_texts = [[*explain.render(side[:MOST_SHOWN]), *([""] * (len(side) - MOST_SHOWN))] for side in sides]
+    values = [shorten(texts) or ["nothing more"] for texts in shown_texts]
+    return Difference(found.stage, field, values[0], values[1], found)
 
 
 def list_missing(

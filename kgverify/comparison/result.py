@@ -55,9 +55,10 @@ class DifferenceClass(StrEnum):
 
     missing, extra: one side lacks something; reordered; renamed: different variable names; substituted: the same clause
     gave different atoms; stale: a value of an earlier step; foreign: a value of another derivation; rounding: within the
-    arithmetic's error; tie: a different argmax at equal scores; content: the steps' digests differ, and more is not
+    arithmetic's error; tie: a different argmax at equal scores; content: something differs, and more is not
     known; limit: the limits dropped different resolvents; outcome, rank, metric: each of these alone; number: a score or a
-    sum beyond its tolerance; unclassified: a defect of kgverify.
+    sum beyond its tolerance; proof_lost, false_proof: TRUE on one side only; unsound: no clause of the program explains a
+    resolvent; malformed: a resolvent is not a goal; unclassified: a defect of kgverify.
     """
 
     MISSING = "missing"
@@ -75,7 +76,15 @@ class DifferenceClass(StrEnum):
     OUTCOME = "outcome"
     RANK = "rank"
     METRIC = "metric"
+    PROOF_LOST = "proof_lost"
+    FALSE_PROOF = "false_proof"
+    UNSOUND = "unsound"
+    MALFORMED = "malformed"
     UNCLASSIFIED = "unclassified"
+
+
+PROOF_CLASSES: Final = frozenset({DifferenceClass.PROOF_LOST, DifferenceClass.FALSE_PROOF})
+"""The classes that are named before all others."""
 
 
 Value: TypeAlias = str | int | float | list[str]
@@ -121,6 +130,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
     num_later:     later differences that follow from these divergences
+    condition:     a feature of these steps, or of their clauses, that no step which agrees has, in words; empty without one
     """
 
     stage: str
@@ -131,6 +141,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_divergences: int
     num_later: int
     first: int
+    condition: str = ""
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -116,14 +116,17 @@ class Names:
             return f"X{decode_variable(argument)}"
         return self._constants[argument] if argument < len(self._constants) else f"constant#{argument & ~UNNAMED}"
 
+    def predicate(self, predicate: int) -> str:
+        """Render a predicate."""
+        is_known = 0 <= predicate < len(self._predicates)
+        return self._predicates[predicate] if is_known else f"predicate#{predicate & ~UNNAMED}"
+
     def atom(self, atom: Atom | tuple[int, int, int]) -> str:
         """Render an atom: `p(a, X0)`."""
         predicate, first, second = atom
         if predicate < 0:
             return "no atom"
-        known = 0 <= predicate < len(self._predicates)
-        name = self._predicates[predicate] if known else f"predicate#{predicate & ~UNNAMED}"
-        return f"{name}({self.argument(first)}, {self.argument(second)})"
+        return f"{self.predicate(predicate)}({self.argument(first)}, {self.argument(second)})"
 
     def goal(self, atoms: Goal, kind: int = GoalKind.GOAL) -> str:
         """Render a goal: its atoms, or TRUE, FALSE or STOP, with the atoms that were left beside it."""

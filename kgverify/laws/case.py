@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import Names, ResolventView, StepView
-from kgverify.engines.adapters.resolution import Clauses
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Engine, Positions, positions_of
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Side
 from kgverify.program.program import Program
+from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.ranking.groups import take_candidates
 from kgverify.runs.run import Pipeline, Run, build_trace

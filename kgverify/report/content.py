@@ -121,7 +121,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def first_divergence(self) -> Divergence | None:
-        """The first divergence; None without divergences."""
+        """The first lost or false proof, else the first divergence; None without divergences."""
         return self.first_cause
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kgverify.comparison.result import Attribution, Cause, Comparison, RankingRules
+from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
 from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
@@ -18,7 +18,7 @@ from kgverify.trace.model.header import Header
 class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     """The result of a comparison with what it rests on.
 
-    first_cause: the first divergence; None without divergences
+    first_cause: the first lost or false proof, else the first divergence; None without divergences
     causes:      the divergences grouped; attribution: the cost of each cause
     lockstep:    whether every step was compared separately, from the expected goal
     command:     the command that made the report, without its output options; empty if no command did
@@ -114,7 +114,7 @@ def build_report(
     return Report(
         **msgspec.structs.asdict(comparison),
         metrics=metrics,
-        first_cause=comparison.divergences[0] if comparison.divergences else None,
+        first_cause=_find_first(comparison, causes),
         determinism=determinism,
         lockstep=lockstep,
         run=header.run,
@@ -128,6 +128,13 @@ def build_report(
         caches=caches,
         ranking_rules=ranking_rules,
     )
+
+
+def _find_first(comparison: Comparison, causes: tuple[Cause, ...]) -> Divergence | None:
+    """Return the divergence to show first: a lost or false proof if there is one, else the first of all."""
+    if causes and causes[0].kind in PROOF_CLASSES:
+        return comparison.divergences[causes[0].first]
+    return comparison.divergences[0] if comparison.divergences else None
 
 
 def encode_report(report: Report) -> bytes:

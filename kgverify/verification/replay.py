@@ -15,7 +15,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.result import Cause, Divergence
+from kgverify.comparison.result import Cause, DifferenceClass, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.adapters.stepwise import read_positions
@@ -75,8 +75,15 @@ def _without_nan(view: StepView) -> StepView:
     return view._replace(resolvents=tuple(r._replace(score=0.0) if r.score != r.score else r for r in view.resolvents))
 
 
+def _move(divergence: Divergence, stage: Stage, **changes: Any) -> Divergence:
+    """Return the divergence with another stage, and without the class that went with the former."""
+    return msgspec.structs.replace(
+        divergence, stage=stage.value, kind=DifferenceClass.UNCLASSIFIED, evidence="", confidence=0.0, **changes
+    )
+
+
 def _of_machinery(divergence: Divergence) -> Divergence:
-    return msgspec.structs.replace(divergence, stage=Stage.RECYCLE.value, is_replayed=True)
+    return _move(divergence, Stage.RECYCLE, is_replayed=True)
 
 
 def _outputs_of(view: StepView) -> StageOutputs:
@@ -88,19 +95,6 @@ def _outputs_of(view: StepView) -> StageOutputs:
         Stage.CHOOSE: view.choice,
         Stage.FINISH: view.outcome,
     }
-
-
-def _agrees_alone(expected: Columns, actual: Columns, tolerance: float) -> bool:
-    left, right = StepReader(expected).read(0), StepReader(actual).read(0)
-    return [r.content for r in left.resolvents] == [r.content for r in right.resolvents] and all(
-        (
-            left.chosen == right.chosen,
-            left.outcome == right.outcome,
-            left.dropped_atoms == right.dropped_atoms,
-            left.dropped_resolvents == right.dropped_resolvents,
-            all(is_close(e.score, a.score, tolerance) for e, a in zip(left.resolvents, right.resolvents, strict=True)),
-        )
-    )
 
 
 def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]]) -> None:
@@ -165,6 +159,10 @@ class Explainer:
             alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
             if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
                 ((stage, like),) = alike.items()
+                if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
+                    # Its class rests on its own resolvents.
+                    groups.append([Replayed(divergence)])
+                    continue
                 assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True)
                 groups.append([Replayed(assumed, like=like)])
                 continue
@@ -196,7 +194,7 @@ class Explainer:
             if fault and is_shown and probes and self._repeats(probes[1], divergence, at):
                 return self._name(divergence, fault)
             alone = self._normalise(self._actual.step(position))
-            if _agrees_alone(self._normalise(self._expected.step(position)), alone, self._tolerance):
+            if self._agrees_alone(self._normalise(self._expected.step(position)), alone):
                 if fault and fault.stage is Stage.ADVANCE:
                     # A step does not show the goal that it leaves.
                     return self._name(divergence, fault)
@@ -206,6 +204,24 @@ class Explainer:
                 return self._name(divergence, fault)
             return self._infer(divergence, position, probes, own)
         return Replayed(self._judge_right_step(divergence))
+
+    def _agrees_alone(self, expected: Columns, actual: Columns) -> bool:
+        """Return whether two single steps agree in all that both engines know."""
+        left, right = StepReader(expected).read(0), StepReader(actual).read(0)
+        known = self._comparer.expected.fields & self._comparer.actual.fields
+        numbers = [name for name in ("dropped_atoms", "dropped_resolvents") if f"steps.{name}" in known]
+        return [r.content for r in left.resolvents] == [r.content for r in right.resolvents] and all(
+            (
+                left.chosen == right.chosen,
+                left.outcome == right.outcome,
+                all(getattr(left, name) == getattr(right, name) for name in numbers),
+                not self._comparer.has_scores
+                or all(
+                    is_close(e.score, a.score, self._tolerance)
+                    for e, a in zip(left.resolvents, right.resolvents, strict=True)
+                ),
+            )
+        )
 
     def _repeats(self, outputs: StageOutputs, divergence: Divergence, step: int) -> bool:
         """Return whether a probe ends as the actual engine's run recorded the step."""
@@ -222,6 +238,9 @@ class Explainer:
         own: StageOutputs,
     ) -> Replayed:
         """Infer the stage from the step of an engine that does not show it."""
+        if not self._comparer.has_origins:
+            # The resolvents were explained by the program, and that is all that is known.
+            return Replayed(divergence)
         if not isinstance(self._expected, ProbedEngine):
             return Replayed(divergence, is_inferred=True)
         expected, actual = probes or (normalise_outputs(self._expected.probe(position), self._modulo), own)
@@ -246,11 +265,7 @@ class Explainer:
             return _of_machinery(divergence)
         if len(self._alone) >= ALL_ALONE:
             is_of_state = set(self._alone) == {Stage.ADVANCE.value}
-            return (
-                msgspec.structs.replace(divergence, stage=Stage.ADVANCE.value)
-                if is_of_state
-                else _of_machinery(divergence)
-            )
+            return _move(divergence, Stage.ADVANCE) if is_of_state else _of_machinery(divergence)
         judged = self._judge_alone(divergence)
         self._alone.append(judged.stage)
         return judged
@@ -274,7 +289,7 @@ class Explainer:
         extra = {each.atoms for each in actual.resolvents} - {each.atoms for each in expected.resolvents}
         if self._reader.read(first).goal in extra:
             return _of_machinery(divergence)
-        return msgspec.structs.replace(divergence, stage=Stage.ADVANCE.value, is_replayed=True)
+        return _move(divergence, Stage.ADVANCE, is_replayed=True)
 
     def _normalise(self, columns: Columns) -> Columns:
         """Return steps as they are compared."""
@@ -363,6 +378,7 @@ class Explainer:
             replayed.views or self._views.get((divergence.candidate, divergence.step)),
             error_bound=2 * self._tolerance,
             draw=self._comparer.draws.get((divergence.query, divergence.side), ""),
+            has_scores=self._comparer.has_scores,
         )
         expected, actual = around.expected, around.actual
         is_wrong_goal = expected is not None and actual is not None and expected.goal != actual.goal

@@ -34,6 +34,7 @@ from kgverify.trace.model.levels import TraceLevel, has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.conditions import describe_conditions
 from kgverify.verification.known.answers import check_known_pairs
 from kgverify.verification.known.files import check_known_files
 from kgverify.verification.known.runs import check_known_runs, check_traces_of_runs
@@ -126,6 +127,7 @@ def verify(
     comparison = compare_rankings(comparison, traces[0], traces[1], (expected_rank, actual_rank))
     of_ranking = comparison.divergences[len(replayed) :]
     divergences, causes = explainer.group([*replayed, *(Replayed(each, None) for each in of_ranking)])
+    causes = describe_conditions(causes, divergences, comparer, views)
     comparison = _judge_determinism(msgspec.structs.replace(comparison, divergences=divergences), determinism)
     parts = [each.comparison for each in (comparer, stepper) if each is not None]
     for each in (comparer, stepper) if tests_itself else ():
@@ -248,6 +250,7 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
     of_ranking = comparison.divergences[len(comparer.findings) :]
     findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
+    causes = describe_conditions(causes, divergences, comparer)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     if tests_itself:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from fault_search import find_breakers
 
-from kgverify.engines.adapters.resolution import Clauses
 from kgverify.errors import UserError
 from kgverify.faults.catalogue import FAULTS
 from kgverify.laws.catalogue import LAWS, find_law
@@ -17,6 +16,7 @@ from kgverify.program.atoms import NamedAtom, Variable
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Origin
 from kgverify.program.program import NamedRule, Program
+from kgverify.program.resolution import Clauses
 from kgverify.program.stages import Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.checking.engine_makers import compiled_maker

@@ -6,9 +6,9 @@ from typing import ClassVar
 import pytest
 
 from kgverify.conformance import Resolvent, StagedEngine, StepwiseEngine, check_engine, engine_of
-from kgverify.engines.adapters.resolution import Clauses
 from kgverify.errors import UserError
 from kgverify.program.atoms import NamedAtom
+from kgverify.program.resolution import resolve
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.runs.run import reference_pipeline
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
@@ -24,19 +24,14 @@ class Textbook(StagedEngine):
     """Resolves as the laws do, and leaves the rest to the class."""
 
     def resolve(self, goal, excluded):
-        bare = Clauses(_without_facts(self.program), exclude_query=False)
         for clause in self.clauses_for(goal, excluded):
             shift = min(0, *(term for _, *terms in goal for term in terms))
             head, *body = [
                 (p, *(t if t >= 0 else t + shift for t in terms)) for p, *terms in (clause.head, *clause.body)
             ]
-            atoms = bare._resolve(goal, head, tuple(body), None)
+            atoms = resolve(goal, head, tuple(body))
             if atoms is not None:
                 yield clause, atoms
-
-
-def _without_facts(program):
-    return type(program)(program.symbols, program.facts[:0], program.rules, (), (), ())
 
 
 class PrunesNothing(Textbook):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from kgverify.engines.adapters.resolution import number_variables
 from kgverify.errors import UserError, suggest
+from kgverify.program.resolution import number_variables
 
 Memory: TypeAlias = Literal["none", "sets", "goals"]
 

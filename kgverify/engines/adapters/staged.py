@@ -6,7 +6,6 @@ from operator import index
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, overload
 
 from kgverify.engines.adapters.environment import Memory, check_memory
-from kgverify.engines.adapters.resolution import number_variables
 from kgverify.engines.adapters.stepwise import AtomIds, Goal, Resolvent, StepwiseEngine, Taken, read_positions
 from kgverify.engines.adapters.terms import TermEngine, TermGoal, TermProgram
 from kgverify.engines.policy import Policy
@@ -15,6 +14,7 @@ from kgverify.errors import UserError
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.program import Program
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 
 _FALSE: Final = Resolvent((), Origin.NONE, 0, GoalKind.FALSE)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import StepView
-from kgverify.engines.adapters.resolution import Atoms, Clauses, Ids, Yield, number_variables
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
 from kgverify.program.program import Program, Symbols
+from kgverify.program.resolution import Atoms, Clauses, Ids, Yield, number_variables
 from kgverify.program.stages import Stage
 
 Relation = NDArray[np.float32]

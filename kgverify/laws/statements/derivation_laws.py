@@ -6,11 +6,11 @@ from itertools import zip_longest
 import numpy as np
 
 from kgverify.comparison.step_view import outcome_name
-from kgverify.engines.adapters.resolution import number_variables
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.resolution import number_variables
 from kgverify.program.stages import Stage
 
 

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.engines.adapters.resolution import Atoms
 from kgverify.engines.policy import Policy
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind
+from kgverify.program.resolution import Atoms
 from kgverify.program.stages import Stage
 
 ROUNDING = 1e-9

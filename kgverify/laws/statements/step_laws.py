@@ -7,7 +7,6 @@ from itertools import zip_longest
 import numpy as np
 
 from kgverify.comparison.step_view import StepView
-from kgverify.engines.adapters.resolution import Atoms, Ids
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Positions
 from kgverify.laws.case import Case, Finding, read_steps
@@ -15,6 +14,7 @@ from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import difference_of_resolvents, difference_of_steps
 from kgverify.program.limits import MAX_ATOMS, Limits
 from kgverify.program.outcomes import GoalKind
+from kgverify.program.resolution import Atoms, Ids
 from kgverify.program.stages import Stage
 from kgverify.testing.problems.merge import merge
 

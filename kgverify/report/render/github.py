@@ -46,7 +46,9 @@ def render_markdown(report: ReportContent) -> str:
         report=report,
         metrics=tuple(metric_rows(report, lacking="-")),
         shares={share.cause: share for share in report.attribution.shares} if report.attribution else {},
-        commands=show_commands(report.first_cause, 1, None) if report.first_cause else (),
+        commands=show_commands(report.first_cause, report.divergences.index(report.first_cause) + 1, None)
+        if report.first_cause
+        else (),
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
         of_traces=OF_TRACES,

@@ -133,11 +133,13 @@ class Detail(NamedTuple):
     """The details of a row's first divergence.
 
     found:      the difference, and the method that found its stage
+    condition:  what distinguishes the steps of the cause; empty if nothing does
     derivation: None if the divergence is not in a derivation
     members:    further divergences of the cause, of which `num_more` are not listed
     """
 
     found: str
+    condition: str
     derivation: Derivation | None
     members: tuple[Divergence, ...]
     num_more: int
@@ -273,4 +275,5 @@ class _RowBuilder:
         if first.kind is not DifferenceClass.UNCLASSIFIED or first.evidence:
             found = f"{describe_kind(first)} (confidence {first.confidence:.0%}); {found}"
         commands = show_commands(first, self._numbers[id(first)], actual_candidate)
-        return Detail(clip(found), derivation, members, num_others - len(members), commands)
+        condition = self._report.causes[number].condition if number >= 0 else ""
+        return Detail(clip(found), clip(condition), derivation, members, num_others - len(members), commands)

@@ -225,6 +225,9 @@ def _render_causes(report: ReportContent) -> RenderableType:
     lines: list[RenderableType] = [Text("\ncauses", style="bold"), table]
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
+    for i, cause in enumerate(report.causes[:MOST_CAUSES]):
+        if cause.condition:
+            lines.append(Text(f"#{i + 1}: {make_visible(cause.condition)}"))
     if report.attribution:
         lines.append(Text(_summary_of_loss(report, report.attribution)))
         if report.attribution.basis == "traces":

@@ -74,31 +74,50 @@ class Clauses:
 
     def apply(self, goal: Atoms, origin_kind: int, origin: int, excluded: Ids | None) -> Atoms | None:
         """Return the result of applying a clause to a goal; None if its head does not match."""
-        if origin_kind == Origin.FACT:
-            return self._resolve(goal, self.facts[origin], (), excluded)
-        head, body = self.rules[origin]
-        # Standardized apart: every variable of the goal is above `lowest`, every one of the rule below.
-        lowest = min(min(a, b) for _, a, b in goal)
-        shift = min(lowest, 0)
-        return self._resolve(goal, _shift(head, shift), tuple(_shift(atom, shift) for atom in body), excluded)
-
-    def _resolve(self, goal: Atoms, head: Ids, body: Atoms, excluded: Ids | None) -> Atoms | None:
-        bound: dict[int, int] = {}
-        selected = goal[0]
-        if selected[0] != head[0]:
+        atoms = self.resolve(goal, origin_kind, origin)
+        if atoms is None:
             return None
-        for left, right in ((selected[1], head[1]), (selected[2], head[2])):
-            left, right = _follow(left, bound), _follow(right, bound)
-            if left == right:
-                continue
-            if right < 0:
-                bound[right] = left
-            elif left < 0:
-                bound[left] = right
-            else:
-                return None
-        atoms = ((p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:]))
         return number_variables(atom for atom in atoms if atom not in self.fact_index or atom == excluded)
+
+    def resolve(self, goal: Atoms, origin_kind: int, origin: int) -> Atoms | None:
+        """Return the clause's body and the rest of the goal, unified and not pruned; None if its head does not match."""
+        return resolve(goal, *self.clause(goal, origin_kind, origin))
+
+    def clause(self, goal: Atoms, origin_kind: int, origin: int) -> tuple[Ids, Atoms]:
+        """Return a clause's head and body, standardized apart from a goal."""
+        if origin_kind == Origin.FACT:
+            return self.facts[origin], ()
+        head, body = self.rules[origin]
+        # Every variable of the goal is above `lowest`, every one of the rule below.
+        shift = min(0, *(min(a, b) for _, a, b in goal))
+        return _shift(head, shift), tuple(_shift(atom, shift) for atom in body)
+
+    def rules_of(self, predicate: int) -> Sequence[int]:
+        """Return the rules whose heads have a predicate."""
+        return self._rules_of.get(predicate, ())
+
+    def facts_of(self, predicate: int) -> Sequence[int]:
+        """Return the facts of a predicate, ascending."""
+        return self._facts_like.get((predicate, _ANY, _ANY), ())
+
+
+def resolve(goal: Atoms, head: Ids, body: Atoms) -> Atoms | None:
+    """Return the body and the rest of the goal, after the goal's first atom was unified with the head; None if they differ."""
+    bound: dict[int, int] = {}
+    selected = goal[0]
+    if selected[0] != head[0]:
+        return None
+    for left, right in ((selected[1], head[1]), (selected[2], head[2])):
+        left, right = _follow(left, bound), _follow(right, bound)
+        if left == right:
+            continue
+        if right < 0:
+            bound[right] = left
+        elif left < 0:
+            bound[left] = right
+        else:
+            return None
+    return tuple([(p, _follow(a, bound), _follow(b, bound)) for p, a, b in (*body, *goal[1:])])
 
 
 def number_variables(atoms: Iterator[Ids]) -> Atoms:

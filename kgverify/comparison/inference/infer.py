@@ -1,0 +1,121 @@
+"""The inference for a comparison: of a program, and of the steps of one block of two traces."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
+from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
+from kgverify.comparison.inference.step_difference import Given, StepDifference, content_of, explain_difference
+from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView
+from kgverify.program.outcomes import GoalKind
+from kgverify.program.program import Program
+from kgverify.program.resolution import Atoms, Clauses, Ids
+from kgverify.trace.model.trace import Trace
+
+MOST_CLAUSES: Final = 3
+"""The clauses to name of those that may have made a resolvent; the rest are counted."""
+
+
+class ProgramInference:
+    """The program of a comparison, indexed when the first step needs it. trace: holds it, or None if no trace does."""
+
+    def __init__(self, trace: Trace | None) -> None:
+        self._trace = trace
+        self.rules = (trace.rules or ()) if trace is not None else ()
+
+    @cached_property
+    def origins(self) -> OriginInference | None:
+        """The inference of origins; None without facts and rules."""
+        trace = self._trace
+        if trace is None or trace.facts is None:
+            return None
+        program = Program(trace.symbols, trace.facts, self.rules, (), (), ())
+        return OriginInference(
+            Clauses(program, exclude_query=getattr(trace.header.limits, "exclude_query", True) is not False)
+        )
+
+    def at(self, goal: Sequence[Sequence[int]], query: Sequence[int]) -> StepOrigins | None:
+        """Return the inference for one goal of a query's derivation; None without a program."""
+        if self.origins is None:
+            return None
+        return self.origins.at(_atoms(goal), _ids(query))
+
+    def render(self, r: ResolventView, step: StepOrigins | None, names: Names) -> str:
+        """Render a resolvent with the clauses that may have made it, marked as inferred."""
+        text = names.goal(r.atoms, r.kind)
+        if r.kind != GoalKind.GOAL and r.atoms:
+            text = f"{text}, {names.goal(r.atoms)}"
+        if step is None or r.kind == GoalKind.FALSE:
+            return text
+        found = step.explain(content_of(r)[1])
+        if found.deviation is not Deviation.NONE:
+            return f"{text}   ({found.detail})"
+        return f"{text}   by {self._name(found.clauses, names)} (inferred)"
+
+    def _name(self, clauses: Sequence[Clause], names: Names) -> str:
+        named = [names.clause(*clause) for clause in clauses[:MOST_CLAUSES]]
+        if len(clauses) > MOST_CLAUSES:
+            named.append(f"{len(clauses) - MOST_CLAUSES} more")
+        return " or ".join(named)
+
+
+def find_program(traces: Sequence[Trace]) -> Trace | None:
+    """Return the first of two traces, in one numbering, that holds its facts and rules; None if neither does."""
+    for trace in traces:
+        if trace.facts is not None and (trace.rules is not None or not trace.header.clauses.rules):
+            return trace
+    return None
+
+
+class BlockInference:
+    """Explains the steps of a block of two traces that lack origins.
+
+    earlier: returns the steps of a candidate before a step
+    """
+
+    def __init__(
+        self,
+        program: ProgramInference,
+        traces: tuple[Trace, Trace],
+        names: Names,
+        earlier: Callable[[int, int], tuple[StepView, ...]],
+    ) -> None:
+        self._program, self._traces, self._names, self._earlier = program, traces, names, earlier
+        self._num_symbols = (
+            max(len(trace.symbols.predicates) for trace in traces),
+            max(len(trace.symbols.constants) for trace in traces),
+        )
+
+    @cached_property
+    def _limits(self) -> tuple[LimitsSeen, LimitsSeen]:
+        expected, actual = (find_limits(trace, self._at) for trace in self._traces)
+        return expected, actual
+
+    def explain(self, candidate: int, step: int, expected: StepView, actual: StepView) -> StepDifference:
+        """Explain two steps of a candidate whose resolvents differ."""
+        origins = self._at(candidate, expected)
+        given = Given(origins, self._earlier(candidate, step), self._limits, self._num_symbols)
+        return explain_difference(expected, actual, given)
+
+    def render(self, candidate: int, step: StepView, resolvents: Sequence[ResolventView]) -> Iterator[str]:
+        """Render resolvents of a step with inferred clauses."""
+        origins = self._at(candidate, step)
+        return (self._program.render(r, origins, self._names) for r in resolvents)
+
+    def _at(self, candidate: int, step: StepView) -> StepOrigins | None:
+        return self._program.at(step.goal, self._traces[0].columns.candidates.atom[candidate].tolist())
+
+
+def earlier_steps(reader: StepReader, candidate: int, step: int) -> tuple[StepView, ...]:
+    """Return the steps of a candidate before one of them."""
+    return tuple(reader.read(reader.first_step[candidate] + i) for i in range(step))
+
+
+def _atoms(goal: Sequence[Sequence[int]]) -> Atoms:
+    return tuple(map(_ids, goal))
+
+
+def _ids(atom: Sequence[int]) -> Ids:
+    predicate, a, b = atom
+    return int(predicate), int(a), int(b)

@@ -1,0 +1,425 @@
+"""The clauses that could have made a resolvent, inferred from the goal and the program.
+
+Engines that know only goals and successors do not say which clause made a successor. The program says which clauses match
+the selected atom, and what each of them makes. A successor that equals one of these, up to the names of variables, is
+explained. For another one the nearest clause is sought: one that makes it up to pruning, up to the order of atoms, if it
+matched where it does not, or if variables were replaced otherwise. No engine takes part.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import cached_property, lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from kgverify.program.outcomes import Origin
+from kgverify.program.resolution import Atoms, Clauses, Ids, number_variables
+
+Clause: TypeAlias = tuple[int, int]
+"""An `Origin` and the index of a rule or a fact."""
+
+MOST_COMPARED: Final = 5_000
+MOST_ATOMS: Final = 12
+"""The number of clauses to compare with a resolvent that none of them makes, and the atoms of one that is compared."""
+
+
+class Deviation(IntEnum):
+    """The difference between a resolvent and what its clause makes, the smallest first."""
+
+    NONE = 0
+    PRUNED_LESS = 1
+    PRUNED_MORE = 2
+    ATOM_ORDER = 3
+    TRUNCATED = 4
+    MATCH = 5
+    VARIABLES = 6
+    UNKNOWN = 7
+
+
+class Explanation(NamedTuple):
+    """The clauses that explain a resolvent, ascending.
+
+    deviation: the difference from what they make
+    detail:    that difference in words; of an unexplained resolvent, the nearest explanation
+    nearest:   the clauses of the nearest explanation, if none explains it
+    """
+
+    clauses: tuple[Clause, ...]
+    deviation: Deviation = Deviation.NONE
+    detail: str = ""
+    nearest: tuple[Clause, ...] = ()
+
+    @property
+    def kinds(self) -> frozenset[int]:
+        """The kinds of the clauses: rules, facts, or both."""
+        return frozenset(kind for kind, _ in self.clauses)
+
+
+class Made(NamedTuple):
+    """The result of a clause: its atoms before pruning, and which of them are pruned."""
+
+    clause: Clause
+    atoms: Atoms
+    is_pruned: tuple[bool, ...]
+
+
+class OriginInference:
+    """The inference of origins for the steps of a program."""
+
+    def __init__(self, clauses: Clauses) -> None:
+        self.clauses = clauses
+        # Both sides of a step, and many steps of one run, start from the same goal.
+        self.at = lru_cache(maxsize=1 << 10)(self._at)
+
+    def _at(self, goal: Atoms, query: Ids | None) -> "StepOrigins":
+        return StepOrigins(self.clauses, goal, query)
+
+    def head_of(self, clause: Clause) -> Ids:
+        """Return a fact, or the head of a rule."""
+        kind, index = clause
+        return self.clauses.facts[index] if kind == Origin.FACT else self.clauses.rules[index][0]
+
+    def position_of(self, clause: Clause) -> int:
+        """Return the position, from 0, of a fact among the facts of its predicate, or of a rule among those of its head's."""
+        kind, index = clause
+        if kind == Origin.FACT:
+            return index - self.clauses.facts_of(self.clauses.facts[index][0])[0]
+        return self.clauses.rules_of(self.clauses.rules[index][0][0]).index(index)
+
+
+class StepOrigins:
+    """The inference for one goal.
+
+    query: the atom that may not serve as a fact, if any
+    """
+
+    def __init__(self, clauses: Clauses, goal: Atoms, query: Ids | None) -> None:
+        self._clauses = clauses
+        self.goal = goal
+        self._excluded = clauses.excluded(query) if query is not None else None
+        self._found: dict[Atoms, Explanation] = {}
+        self._otherwise: dict[Atoms, Sequence[Explanation]] = {}
+
+    @property
+    def num_matches(self) -> int:
+        """The number of clauses that match the selected atom."""
+        return len(self._made)
+
+    @property
+    def num_rules(self) -> int:
+        """The number of rules that match the selected atom."""
+        return sum(made.clause[0] == Origin.RULE for made in self._made)
+
+    def position_of(self, clause: Clause) -> int:
+        """Return the position, from 0, of a clause that matches among those of its kind."""
+        return self._positions[clause]
+
+    @cached_property
+    def _positions(self) -> dict[Clause, int]:
+        num: Counter[int] = Counter()
+        positions = {}
+        for made in self._made:
+            positions[made.clause] = num[made.clause[0]]
+            num[made.clause[0]] += 1
+        return positions
+
+    def count_made(self, visited: Iterable[Atoms]) -> int:
+        """Return the number of resolvents that the program implies, without those with the atoms of goals visited."""
+        sets = [set(number_variables(iter(goal))) for goal in visited]
+        return sum(len(clauses) for atoms, clauses in self.made.items() if set(atoms) not in sets)
+
+    @cached_property
+    def _made(self) -> list[Made]:
+        """The result of each clause that matches, in the order of the semantics."""
+        if not self.goal:
+            return []
+        selected = self.goal[0]
+        clauses: list[Clause] = [(Origin.RULE, i) for i in self._clauses.rules_of(selected[0])]
+        clauses += [(Origin.FACT, i) for i in self._clauses.facts_like(selected, self._excluded)]
+        results = ((clause, self._clauses.resolve(self.goal, *clause)) for clause in clauses)
+        return [self._judge(clause, atoms) for clause, atoms in results if atoms is not None]
+
+    def needs_all_bindings(self, clause: Clause) -> bool:
+        """Return whether a clause matches only if both argument pairs are unified, and not each by itself.
+
+        Engines that unify in one pass let a variable that is bound to two terms fail, even if one of these is a variable.
+        """
+        head, _ = self._clauses.clause(self.goal, *clause)
+        bound: dict[int, int] = {}
+        for left, right in zip(self.goal[0][1:], head[1:], strict=True):
+            variable, term = (right, left) if right < 0 else (left, right)
+            if variable < 0 and bound.setdefault(variable, term) != term:
+                return True
+        return False
+
+    def _judge(self, clause: Clause, atoms: Atoms) -> Made:
+        return Made(clause, atoms, tuple(map(self.is_pruned, atoms)))
+
+    def is_pruned(self, atom: Ids) -> bool:
+        """Return whether an atom is a fact that pruning deletes."""
+        return atom in self._clauses.fact_index and atom != self._excluded
+
+    @cached_property
+    def made(self) -> dict[Atoms, tuple[Clause, ...]]:
+        """The clauses of each resolvent that the program implies, canonical and pruned; () is TRUE."""
+        found: dict[Atoms, list[Clause]] = {}
+        for clause, atoms, is_pruned in self._made:
+            found.setdefault(_keep(atoms, is_pruned), []).append(clause)
+        return {atoms: tuple(clauses) for atoms, clauses in found.items()}
+
+    def in_order(self) -> list[Atoms]:
+        """Return the resolvents that the program implies, canonical and pruned, in the order of the semantics."""
+        return [_keep(atoms, is_pruned) for _, atoms, is_pruned in self._made]
+
+    def explain(self, atoms: Atoms) -> Explanation:
+        """Explain a resolvent, given its atoms; no atoms are TRUE."""
+        if atoms not in self._found:
+            self._found[atoms] = self._explain(number_variables(iter(atoms)))
+        return self._found[atoms]
+
+    def _explain(self, atoms: Atoms) -> Explanation:
+        if atoms in self.made:
+            return Explanation(self.made[atoms])
+        if len(atoms) > MOST_ATOMS or any(predicate < 0 for predicate, _, _ in atoms):
+            return self._find_nearest(atoms)
+        return next(iter(self.explain_otherwise(atoms)), None) or self._find_nearest(atoms)
+
+    def explain_otherwise(self, atoms: Atoms) -> Sequence[Explanation]:
+        """Return every explanation of a resolvent by a clause that makes something else, one for each deviation."""
+        if atoms not in self._otherwise:
+            named = number_variables(iter(atoms))
+            attempts = self._by_order, self._by_match, self._by_variables
+            single = (attempt(named) for attempt in attempts)
+            found = [*self._by_pruning(named), *(each for each in single if each is not None)]
+            self._otherwise[atoms] = sorted(found, key=lambda each: each.deviation)
+        return self._otherwise[atoms]
+
+    def _by_pruning(self, atoms: Atoms) -> Iterator[Explanation]:
+        """Explain by a clause of which other atoms were deleted than the facts, some of these or none."""
+        less: list[Clause] = []
+        more: list[tuple[int, Clause, str]] = []
+        cut: list[Clause] = []
+        num_kept = 0
+        for clause, whole, is_pruned in self._near(atoms):
+            kept = find_embedding(atoms, whole)
+            if kept is None:
+                continue
+            wrong = [i for i in range(len(whole)) if i not in kept and not is_pruned[i]]
+            if not wrong:
+                less.append(clause)
+                num_kept = sum(is_pruned[i] for i in kept)
+                continue
+            pruned = _keep(whole, is_pruned)
+            if atoms and atoms == number_variables(iter(pruned[: len(atoms)])):
+                cut.append(clause)
+            # Everything could be a proof if any atom could be deleted.
+            if atoms or all(whole[i] == self._excluded for i in wrong):
+                more.append((len(wrong), clause, self._describe_deleted(whole[wrong[0]])))
+        if less:
+            yield Explanation(tuple(less), Deviation.PRUNED_LESS, f"{num_kept} of its atoms are facts, and were left")
+        if cut:
+            yield Explanation(tuple(cut), Deviation.TRUNCATED, "the last atoms are missing")
+        if more:
+            fewest = min(more)[0]
+            found = [(clause, what) for num, clause, what in more if num == fewest]
+            yield Explanation(tuple(c for c, _ in found), Deviation.PRUNED_MORE, f"{found[0][1]} was deleted")
+
+    def _describe_deleted(self, atom: Ids) -> str:
+        if atom == self._excluded:
+            return "the query, which may not serve as a fact,"
+        return "an atom with variables" if min(atom[1:]) < 0 else "an atom that the facts lack"
+
+    def _by_order(self, atoms: Atoms) -> Explanation | None:
+        clauses = [
+            clause
+            for made, found in self.made.items()
+            if len(made) == len(atoms) and is_permutation(atoms, made)
+            for clause in found
+        ]
+        return Explanation(tuple(clauses), Deviation.ATOM_ORDER, "its atoms are in another order") if clauses else None
+
+    def _by_match(self, atoms: Atoms) -> Explanation | None:
+        """Explain by a clause that does not match, but nearly does."""
+        if not self.goal:
+            return None
+        selected = self.goal[0]
+        if self._excluded is not None:
+            index = self._clauses.fact_index[self._excluded]
+            made = self._clauses.resolve(self.goal, Origin.FACT, index)
+            if made is not None and self._is_from(atoms, made):
+                detail = "it is made by the query, which may not serve as a fact"
+                return Explanation(((Origin.FACT, index),), Deviation.MATCH, detail)
+        found = [
+            clause
+            for clause in self._find_apart(selected)
+            if any(self._is_from(atoms, made) for made in self._resolve_apart(clause))
+        ]
+        if found:
+            return Explanation(tuple(found), Deviation.MATCH, "two arguments that must be equal were matched apart")
+        return None
+
+    def _find_apart(self, selected: Ids) -> Iterator[Clause]:
+        """Yield the clauses that match the selected atom only if each argument is matched by itself."""
+        for rule in self._clauses.rules_of(selected[0]):
+            head = self._clauses.rules[rule][0]
+            is_repeated = head[1] == head[2] < 0 or selected[1] == selected[2] < 0
+            if is_repeated and self._clauses.resolve(self.goal, Origin.RULE, rule) is None:
+                yield Origin.RULE, rule
+        if selected[1] == selected[2] < 0:
+            for fact in self._clauses.facts_of(selected[0])[:MOST_COMPARED]:
+                _, a, b = self._clauses.facts[fact]
+                if a != b:
+                    yield Origin.FACT, fact
+
+    def _resolve_apart(self, clause: Clause) -> Iterator[Atoms]:
+        """Yield the results of matching both arguments by themselves, where a later binding replaces the earlier or not."""
+        head, body = self._clauses.clause(self.goal, *clause)
+        for order in ((1, 2), (2, 1)):
+            bound: dict[int, int] = {}
+            for i in order:
+                left, right = self.goal[0][i], head[i]
+                if right < 0:
+                    bound.setdefault(right, left)
+                elif left < 0:
+                    bound.setdefault(left, right)
+                elif left != right:
+                    return
+            yield tuple((p, bound.get(a, a), bound.get(b, b)) for p, a, b in (*body, *self.goal[1:]))
+
+    def _is_from(self, atoms: Atoms, made: Atoms) -> bool:
+        """Return whether a resolvent is one made, pruned or not."""
+        return atoms in (number_variables(iter(made)), _keep(made, tuple(map(self.is_pruned, made))))
+
+    def _by_variables(self, atoms: Atoms) -> Explanation | None:
+        """Explain by a clause whose variables were replaced otherwise: captured, bound to others, or left."""
+        found = [
+            clause
+            for clause, whole, is_pruned in self._near(atoms, is_loose=True)
+            if self._is_otherwise_bound(atoms, whole) or self._is_otherwise_bound(atoms, _keep(whole, is_pruned))
+        ]
+        return (
+            Explanation(tuple(found), Deviation.VARIABLES, "its variables were replaced otherwise") if found else None
+        )
+
+    def _is_otherwise_bound(self, atoms: Atoms, made: Atoms) -> bool:
+        """Return whether two goals agree but for variables of one that are other terms in the other.
+
+        Atoms that became facts by that may have been pruned.
+        """
+        kept = find_embedding(atoms, made, is_loose=True) if atoms else None
+        if kept is None:
+            return False
+        return all(self._may_be_fact(made[i]) for i in range(len(made)) if i not in kept)
+
+    def _may_be_fact(self, atom: Ids) -> bool:
+        predicate, a, b = atom
+        return bool(self._clauses.facts_like((predicate, a, -2 if b < 0 else b), self._excluded))
+
+    def _near(self, atoms: Atoms, *, is_loose: bool = False) -> Iterator[Made]:
+        """Yield the results with the predicates of a resolvent, in order, and perhaps others."""
+        wanted = [atom[0] for atom in atoms]
+        for made in self._made[:MOST_COMPARED]:
+            if len(made.atoms) < len(atoms):
+                continue
+            rest = iter(made.atoms)
+            if is_loose or all(any(predicate == other[0] for other in rest) for predicate in wanted):
+                yield made
+
+    def _find_nearest(self, atoms: Atoms) -> Explanation:
+        """Return the clauses whose result has most atoms in common with a resolvent, which none of them explains."""
+        if not self.goal:
+            return Explanation((), Deviation.UNKNOWN, "the goal has no atoms")
+        rest = self.goal[1:]
+        if self._is_from(atoms, rest):
+            return Explanation(
+                (), Deviation.UNKNOWN, "the selected atom was taken for a fact, and no fact of the program matches it"
+            )
+        made = self._made[:MOST_COMPARED]
+        if not made:
+            return Explanation((), Deviation.UNKNOWN, "no clause of the program matches the selected atom")
+        shared = [_count_shared(atoms, each.atoms) for each in made]
+        best = max(shared)
+        nearest = tuple(each.clause for each, num in zip(made, shared, strict=True) if num == best)
+        if not best[0]:
+            return Explanation((), Deviation.UNKNOWN, "it shares no atom with the results of the clauses that match")
+        whole = next(each for each, num in zip(made, shared, strict=True) if num == best).atoms
+        return Explanation(
+            (),
+            Deviation.UNKNOWN,
+            f"the nearest clause makes {len(whole)} atoms, {best[0]} of them like these",
+            nearest,
+        )
+
+
+def _keep(atoms: Atoms, is_pruned: Sequence[bool]) -> Atoms:
+    return number_variables(atom for atom, is_gone in zip(atoms, is_pruned, strict=True) if not is_gone)
+
+
+def _shape(atom: Ids) -> Ids:
+    predicate, a, b = atom
+    return predicate, max(a, -1), max(b, -1)
+
+
+def _count_shared(atoms: Iterable[Ids], others: Sequence[Ids]) -> tuple[int, int]:
+    """Return how many atoms have their shape among others, negative numbers for what is left beside."""
+    shared = (Counter(map(_shape, atoms)) & Counter(map(_shape, others))).total()
+    return shared, -len(others)
+
+
+def find_embedding(atoms: Atoms, whole: Atoms, *, is_loose: bool = False) -> tuple[int, ...] | None:
+    """Return where the atoms of a goal stand in another one, in order, up to the names of variables; None if they do not.
+
+    is_loose: a variable may stand for any term, different ones at each occurrence
+    """
+
+    def match(i: int, start: int, names: dict[int, int], back: dict[int, int]) -> tuple[int, ...] | None:
+        if i == len(atoms):
+            return ()
+        for j in range(start, len(whole) - (len(atoms) - i) + 1):
+            if atoms[i][0] != whole[j][0]:
+                continue
+            if is_loose:
+                if any(a != b and min(a, b) >= 0 for a, b in zip(atoms[i][1:], whole[j][1:], strict=True)):
+                    continue
+                rest = match(i + 1, j + 1, names, back)
+            else:
+                further = _rename(atoms[i], whole[j], names, back)
+                rest = None if further is None else match(i + 1, j + 1, *further)
+            if rest is not None:
+                return (j, *rest)
+        return None
+
+    return match(0, 0, {}, {})
+
+
+def is_permutation(atoms: Atoms, others: Atoms) -> bool:
+    """Return whether two goals have the same atoms, up to their order and the names of variables."""
+    if sorted(map(_shape, atoms)) != sorted(map(_shape, others)):
+        return False
+
+    def match(i: int, left: frozenset[int], names: dict[int, int], back: dict[int, int]) -> bool:
+        if i == len(atoms):
+            return True
+        for j in left:
+            further = _rename(atoms[i], others[j], names, back)
+            if further is not None and match(i + 1, left - {j}, *further):
+                return True
+        return False
+
+    return match(0, frozenset(range(len(others))), {}, {})
+
+
+def _rename(
+    atom: Ids, other: Ids, names: dict[int, int], back: dict[int, int]
+) -> tuple[dict[int, int], dict[int, int]] | None:
+    """Return the renaming of variables, and its inverse, extended so that an atom becomes another one; None if none does."""
+    if atom[0] != other[0]:
+        return None
+    names, back = dict(names), dict(back)
+    for a, b in zip(atom[1:], other[1:], strict=True):
+        if min(a, b) >= 0:
+            if a != b:
+                return None
+        elif max(a, b) >= 0 or names.setdefault(a, b) != b or back.setdefault(b, a) != a:
+            return None
+    return names, back

@@ -1,0 +1,601 @@
+"""The stage and the class of a difference between two steps that show nothing but goals and resolvents.
+
+The resolvents of both sides are paired by content, up to the names of variables. What remains on each side is explained by
+the clauses that could have made it. A proof on one side only comes first, whatever else differs. The rules follow from the
+order of the stages (docs/semantics.md): a stage is named if it is the earliest that can have made the difference.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kgverify.comparison.inference.limits_seen import LimitsSeen
+from kgverify.comparison.inference.origins import (
+    MOST_ATOMS,
+    Clause,
+    Deviation,
+    Explanation,
+    StepOrigins,
+    find_embedding,
+    is_permutation,
+)
+from kgverify.comparison.result import DifferenceClass
+from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.program.outcomes import GoalKind, Origin
+from kgverify.program.resolution import Atoms, number_variables
+from kgverify.program.stages import Stage
+
+Content = tuple[int, Atoms]
+"""The kind of a resolvent, and its atoms in canonical variables."""
+
+CERTAIN: Final = 1.0
+CLEAR: Final = 0.95
+"""The confidence if clauses explain both sides exactly."""
+LIKELY: Final = 0.8
+"""The confidence if a clause explains a resolvent up to a deviation."""
+OPEN: Final = 0.6
+"""The confidence if rules and facts explain a resolvent equally well, or if a limit is only seen and not declared."""
+GUESSED: Final = 0.4
+"""The confidence without a program, or without an explanation."""
+
+
+class Given(NamedTuple):
+    """The data that explain two steps.
+
+    origins:     the inference for their goal; None without a program
+    earlier:     the candidate's steps before this one
+    limits:      of the expected and the actual side
+    num_symbols: the number of predicates and of constants
+    """
+
+    origins: StepOrigins | None
+    earlier: Sequence[StepView]
+    limits: tuple[LimitsSeen, LimitsSeen]
+    num_symbols: tuple[int, int]
+
+
+class StepDifference(NamedTuple):
+    """The stage and the class of a difference, with the resolvents that differ."""
+
+    stage: Stage
+    kind: DifferenceClass
+    evidence: str
+    confidence: float
+    missing: tuple[ResolventView, ...] = ()
+    extra: tuple[ResolventView, ...] = ()
+
+
+class _Vote(NamedTuple):
+    """The stage of one resolvent, or of a pair; `why` says more than the class does, if anything."""
+
+    stage: Stage
+    kind: DifferenceClass
+    confidence: float
+    why: str = ""
+
+
+def explain_difference(expected: StepView, actual: StepView, given: Given) -> StepDifference:
+    """Explain the difference of two steps from the same goal whose resolvents differ."""
+    return _Explainer(expected, actual, given).explain()
+
+
+class _Explainer:
+    def __init__(self, expected: StepView, actual: StepView, given: Given) -> None:
+        self._given, self._origins, self._limits = given, given.origins, given.limits
+        self._goal = plain(expected.goal)
+        self._all = expected.resolvents, actual.resolvents
+        self._visited = [self._goal, *(plain(step.goal) for step in given.earlier)]
+        # FALSE alone stands for an empty list.
+        self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
+        self._contents = tuple([content_of(r) for r in side] for side in self._sides)
+        self._missing = _subtract(self._sides[0], self._contents[1])
+        self._extra = _subtract(self._sides[1], self._contents[0])
+
+    def explain(self) -> StepDifference:
+        """Return the first explanation that applies."""
+        for attempt in (
+            self._of_proof,
+            self._of_malformed,
+            self._of_ends,
+            self._of_names_or_order,
+            self._of_earlier_step,
+            self._of_duplicates,
+            self._of_revisit,
+            self._of_limit,
+        ):
+            found = attempt()
+            if found is not None:
+                return found
+        return self._of_clauses()
+
+    def _found(self, vote: _Vote, evidence: str) -> StepDifference:
+        return StepDifference(
+            vote.stage, vote.kind, evidence, round(vote.confidence, 2), tuple(self._missing), tuple(self._extra)
+        )
+
+    # Proofs, malformed states and ends
+
+    def _of_proof(self) -> StepDifference | None:
+        has_proof = [any(r.kind == GoalKind.TRUE for r in side) for side in self._all]
+        if has_proof[0] == has_proof[1]:
+            return None
+        num = len(self._sides[1 if has_proof[0] else 0])
+        other = f"{num} other resolvents" if num else "no resolvents"
+        if has_proof[0]:
+            why, confidence = self._explain_proof(CERTAIN, GUESSED)
+            vote = _Vote(Stage.CLOSE, DifferenceClass.PROOF_LOST, confidence)
+            return self._found(vote, f"TRUE is lost: {other} instead; {why}")
+        left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
+        why, confidence = self._explain_proof(OPEN, CERTAIN)
+        if left:
+            why = f"{len(left[0].atoms)} atoms are left beside TRUE; {why}"
+        vote = _Vote(Stage.CLOSE, DifferenceClass.FALSE_PROOF, confidence)
+        return self._found(vote, f"TRUE stands where {other} are expected; {why}")
+
+    def _explain_proof(self, implied: float, not_implied: float) -> tuple[str, float]:
+        """Explain TRUE; choose the confidence by whether the program implies it."""
+        if self._origins is None:
+            return "without facts and rules, nothing says which side is right", (implied + not_implied) / 2
+        found = self._origins.explain(())
+        if found.deviation is Deviation.NONE:
+            return f"it is made by {_count_clauses(found.clauses)} of the program (inferred)", implied
+        return f"no clause of the program makes it: {found.detail}", not_implied
+
+    def _of_malformed(self) -> StepDifference | None:
+        sides = [[r for r in side if self._find_flaw(r)] for side in self._all]
+        left, right = (_subtract(a, map(content_of, b)) for a, b in (sides, sides[::-1]))
+        if not left and not right:
+            return None
+        flaws = Counter(self._find_flaw(r) for r in right or left)
+        stage = min((self._stage_of_flaw(r) for r in right or left), key=_rank)
+        words = ", ".join(f"{num} with {flaw}" for flaw, num in flaws.most_common())
+        side = "actual" if right else "expected"
+        reason = {
+            Stage.PRUNE: "pruning deletes facts and nothing else, and leaves no holes",
+            Stage.RESOLVE: "resolution puts the atoms into a goal",
+            Stage.CLOSE: "closing puts TRUE, FALSE and other ends into the list",
+            Stage.LIMIT: "everything that is expected is there as well, so the list is counted too long",
+        }[stage]
+        return self._found(
+            _Vote(stage, DifferenceClass.MALFORMED, CLEAR), f"{words} among the {side} resolvents; {reason}"
+        )
+
+    def _find_flaw(self, r: ResolventView) -> str:
+        """Return why a resolvent is no goal; empty if it is one."""
+        if r.kind not in (GoalKind.GOAL, GoalKind.TRUE, GoalKind.FALSE):
+            return "a terminal action beside TRUE and FALSE"
+        if r.kind != GoalKind.GOAL:
+            return f"atoms beside {GoalKind(r.kind).name}" if r.atoms else ""
+        if not r.atoms:
+            return "no atoms"
+        if any(atom[0] < 0 for atom in r.atoms):
+            return "a hole"
+        most = self._given.num_symbols
+        is_unknown = any(p >= most[0] or max(a, b) >= most[1] for p, a, b in r.atoms)
+        return "an id that the program lacks" if is_unknown else ""
+
+    def _stage_of_flaw(self, r: ResolventView) -> Stage:
+        atoms = plain(atom for atom in r.atoms if atom[0] >= 0)
+        if r.kind != GoalKind.GOAL:
+            has_facts = self._origins is not None and atoms and all(map(self._origins.is_pruned, atoms))
+            return Stage.PRUNE if has_facts else Stage.CLOSE
+        if not r.atoms:
+            # Padding that counts as a resolvent, or one of which nothing is left although it is no proof.
+            if self._origins is not None and () in self._origins.made:
+                return Stage.CLOSE
+            num_open = 0 if self._origins is None else self._origins.num_matches - len(self._sides[0])
+            return Stage.PRUNE if self._missing or num_open > 0 else Stage.LIMIT
+        if len(atoms) == len(r.atoms):
+            return Stage.RESOLVE
+        # A hole where a fact was deleted, or where an atom of a body is missing.
+        is_right = self._origins is None or self._origins.explain(atoms).deviation <= Deviation.PRUNED_MORE
+        return Stage.PRUNE if is_right else Stage.RESOLVE
+
+    def _of_ends(self) -> StepDifference | None:
+        """Explain ends that differ: FALSE against nothing, or resolvents beside TRUE or FALSE."""
+        ends = [Counter(r.kind for r in side if r.kind != GoalKind.GOAL) for side in self._all]
+        if not any(self._sides):
+            if ends[0] == ends[1]:
+                return None
+            kind = (
+                DifferenceClass.MISSING if ends[0][GoalKind.FALSE] > ends[1][GoalKind.FALSE] else DifferenceClass.EXTRA
+            )
+            evidence = f"FALSE is {kind.value}: {len(self._all[0])} resolvents expected, {len(self._all[1])} actual"
+            return self._found(_Vote(Stage.CLOSE, kind, CERTAIN), evidence)
+        is_alone = [ends[i].total() in (0, len(side)) and ends[i].total() <= 1 for i, side in enumerate(self._all)]
+        if is_alone[0] == is_alone[1]:
+            return None
+        evidence = "an end stands beside other resolvents, and not alone"
+        return self._found(_Vote(Stage.CLOSE, DifferenceClass.OUTCOME, CLEAR), evidence)
+
+    # Names, order, copies
+
+    def _of_names_or_order(self) -> StepDifference | None:
+        if self._missing or self._extra or not self._sides[0]:
+            return None
+        if self._contents[0] == self._contents[1]:
+            evidence = "the same resolvents, with different variables"
+            return self._found(_Vote(Stage.RENAME, DifferenceClass.RENAMED, CERTAIN), evidence)
+        origins = [[self._origin_of(content) for content in side] for side in self._contents]
+        confidence = CLEAR if all(is_sure for side in origins for _, is_sure in side) else OPEN
+        kinds = [[kind for kind, _ in side] for side in origins]
+        if kinds[0] != kinds[1]:
+            stage, what = Stage.RESOLVE, "rules and facts are put together in another order"
+        else:
+            rules = [
+                [c for c, kind in zip(self._contents[i], kinds[i], strict=True) if kind == Origin.RULE] for i in (0, 1)
+            ]
+            is_rules = rules[0] != rules[1]
+            stage = Stage.MATCH_RULES if is_rules else Stage.MATCH_FACTS
+            what = f"the {'rules' if is_rules else 'facts'} are tried in another order"
+        if self._contents[0] == self._contents[1][::-1]:
+            what += ", the list is reversed"
+        evidence = f"the same {len(self._contents[0])} resolvents in a different order: {what}; origins inferred"
+        return self._found(_Vote(stage, DifferenceClass.REORDERED, confidence), evidence)
+
+    def _origin_of(self, content: Content) -> tuple[int, bool]:
+        """Return the kind of clause that made a resolvent, and whether it is the only one that can have made it."""
+        found = self._explain_content(content)
+        kinds = found.kinds if found else frozenset()
+        if len(kinds) == 1:
+            return min(kinds), found is not None and found.deviation is Deviation.NONE
+        return (Origin.FACT if self._is_like_fact(content[1]) else Origin.RULE), False
+
+    def _is_like_fact(self, atoms: Atoms) -> bool:
+        """Return whether a resolvent can be the rest of the goal, which is what a fact leaves."""
+        rest = iter(self._goal[1:])
+        return all(any(predicate == other[0] for other in rest) for predicate, _, _ in atoms)
+
+    def _explain_content(self, content: Content) -> Explanation | None:
+        kind, atoms = content
+        if self._origins is None or kind not in (GoalKind.GOAL, GoalKind.TRUE):
+            return None
+        return self._origins.explain(atoms)
+
+    def _of_earlier_step(self) -> StepDifference | None:
+        """Recognize the resolvents of an earlier step."""
+        if not self._contents[1] or self._contents[1][0][0] != GoalKind.GOAL:
+            return None
+        if self._origins is not None and all(self._is_of_this_goal(content_of(r)) for r in self._extra):
+            return None
+        for back, step in enumerate(reversed(self._given.earlier), 1):
+            if plain(step.goal) != self._goal and [content_of(r) for r in step.resolvents] == self._contents[1]:
+                evidence = f"the resolvents are those of the step {back} before this one"
+                return self._found(_Vote(Stage.ADVANCE, DifferenceClass.STALE, CLEAR), evidence)
+        return None
+
+    def _is_of_this_goal(self, content: Content) -> bool:
+        """Return whether a clause makes a resolvent from this goal, perhaps cut at a limit on atoms."""
+        found = self._explain_content(content)
+        return found is not None and (found.deviation is Deviation.NONE or self._is_cut(content))
+
+    def _is_cut(self, content: Content) -> bool:
+        """Return whether a resolvent is what a limit on atoms leaves of a longer one."""
+        if self._origins is None or not any(len(content[1]) in side.atoms for side in self._limits):
+            return False
+        return any(each.deviation is Deviation.TRUNCATED for each in self._origins.explain_otherwise(content[1]))
+
+    def _of_duplicates(self) -> StepDifference | None:
+        """Recognize that equal resolvents count once. Two of them may also be two facts of which one is missing."""
+        counts = [Counter(side) for side in self._contents]
+        if counts[0].keys() != counts[1].keys():
+            return None
+        for few, many, kind in (
+            (counts[1], counts[0], DifferenceClass.MISSING),
+            (counts[0], counts[1], DifferenceClass.EXTRA),
+        ):
+            repeated = [content for content, num in many.items() if num > 1]
+            if max(few.values()) == 1 and (len(repeated) > 1 or many[repeated[0]] > 2):
+                evidence = f"equal resolvents are listed once on one side: {many.total()} against {few.total()}"
+                return self._found(_Vote(Stage.REVISIT, kind, LIKELY), evidence)
+        return None
+
+    def _of_revisit(self) -> StepDifference | None:
+        """Recognize goals visited before. At a limit others make room for one that stays, or take its place."""
+        for i, found, own, kind, what in (
+            (1, self._extra, self._missing, DifferenceClass.EXTRA, "stay"),
+            (
+                0,
+                self._missing,
+                self._extra,
+                DifferenceClass.MISSING,
+                "are dropped, perhaps as the same in another order",
+            ),
+        ):
+            if not found or not all(map(self._was_visited, found)) or not self._is_all_implied(found):
+                continue
+            # Too many atoms say more than atoms that are also those of an earlier goal in another order.
+            if not i and self._find_atom_limit() is not None:
+                continue
+            if not own or (len(own) <= len(found) and self._is_full(i)):
+                evidence = f"{len(found)} resolvents with the atoms of goals visited before {what}"
+                return self._found(_Vote(Stage.REVISIT, kind, CLEAR), evidence)
+        return None
+
+    # Limits
+
+    def _is_full(self, i: int) -> bool:
+        """Return whether the list of a side has as many resolvents as a limit allows, or as the side ever has."""
+        num = len(self._contents[i])
+        return any(num in side.resolvents or num == side.most for side in self._limits)
+
+    def _is_lost_before_limit(self) -> bool:
+        """Return whether the expected list is full, and the actual one goes on behind what it lacks, in the same order."""
+        if self._origins is None or not self._missing or not self._is_full(0):
+            return False
+        visited = [set(number_variables(iter(goal))) for goal in self._visited]
+        longest = max(side.longest for side in self._limits)
+        implied = [
+            (int(GoalKind.GOAL), atoms)
+            for atoms in self._origins.in_order()
+            if len(atoms) <= longest and set(atoms) not in visited
+        ]
+        lost = {content_of(r) for r in self._missing}
+        num = len(self._contents[0])
+        return implied[:num] == self._contents[0] and [c for c in implied if c not in lost][:num] == self._contents[1]
+
+    def _of_limit(self) -> StepDifference | None:
+        sizes = [len(side) for side in self._contents]
+        if not self._is_all_implied(self._missing) or not self._is_all_implied(self._extra):
+            return None
+        why = self._find_atom_limit() or self._find_list_limit(sizes)
+        if why is None:
+            return None
+        text, confidence = why
+        return self._found(_Vote(Stage.LIMIT, DifferenceClass.LIMIT, confidence), text)
+
+    def _is_all_implied(self, resolvents: Iterable[ResolventView]) -> bool:
+        if self._origins is None:
+            return True
+        explained = (self._explain_content(content_of(r)) for r in resolvents)
+        return all(found is not None and found.deviation is Deviation.NONE for found in explained)
+
+    def _find_list_limit(self, sizes: list[int]) -> tuple[str, float] | None:
+        num_made = self._origins.count_made(self._visited) if self._origins is not None else max(sizes) + 1
+        if self._missing and self._extra:
+            if sizes[0] != sizes[1] or sizes[0] >= num_made or not self._is_full(0) or self._is_lost_before_limit():
+                return None
+            return (
+                f"both keep {sizes[0]} of the {num_made} resolvents that the clauses make, and not the same ones",
+                CLEAR,
+            )
+        shorter, longer = min(sizes), max(sizes)
+        is_start = self._contents[0][:shorter] == self._contents[1][:shorter]
+        side = self._limits[sizes.index(shorter)]
+        other = self._limits[sizes.index(longer)]
+        if not is_start or not shorter:
+            return None
+        if shorter in side.resolvents:
+            return f"the list of {longer} resolvents is cut at {shorter}", CLEAR if shorter != side.most else LIKELY
+        # One less than a limit allows: clauses beyond it would have filled the place of a single lost match.
+        if longer in other.resolvents and longer - shorter == 1:
+            confidence = LIKELY if num_made > longer else OPEN
+            return (
+                f"{shorter} resolvents are kept instead of {longer}, of the {num_made} that the clauses make",
+                confidence,
+            )
+        return None
+
+    def _find_atom_limit(self) -> tuple[str, float] | None:
+        for found, own, limits in (
+            (self._missing, self._extra, self._limits[1]),
+            (self._extra, self._missing, self._limits[0]),
+        ):
+            if not found or (own and not self._is_lost_before_limit()):
+                continue
+            fewest = min(len(r.atoms) for r in found)
+            if 0 < limits.longest < fewest and {limits.longest, fewest} & limits.atoms:
+                text = f"{len(found)} resolvents of {fewest} atoms or more are dropped, and none has more than {limits.longest}"
+                return text, OPEN
+        return None
+
+    # Clauses
+
+    def _of_clauses(self) -> StepDifference:
+        """Explain what is left, resolvent by resolvent, and name the earliest stage."""
+        unpaired = list(self._missing)
+        votes: list[_Vote] = []
+        num_unsound = 0
+        # What a limit lets in for what is lost before is not extra.
+        for r in () if self._is_lost_before_limit() else self._extra:
+            found, partner = self._choose(r, unpaired)
+            if partner is not None:
+                unpaired.remove(partner)
+                votes.append(self._judge_pair(partner, r, found))
+                continue
+            vote = self._judge_extra(r, found)
+            num_unsound += vote.kind is DifferenceClass.UNSOUND
+            votes.append(vote)
+        if num_unsound and len(unpaired) <= num_unsound:
+            # What no clause makes stands where these are missing.
+            unpaired = []
+        lost = [self._judge_missing(r) for r in unpaired]
+        if len(lost) > 1 and not self._contents[1] and len({vote.stage for vote in lost}) > 1:
+            evidence = f"all {len(lost)} resolvents are missing, of rules and facts alike"
+            return self._found(_Vote(Stage.CLOSE, DifferenceClass.MISSING, OPEN), evidence)
+        return self._join([*votes, *lost])
+
+    def _join(self, votes: list[_Vote]) -> StepDifference:
+        stage = min((vote.stage for vote in votes), key=_rank)
+        decisive = [vote for vote in votes if vote.stage is stage]
+        kinds = Counter(vote.kind for vote in decisive)
+        kind = kinds.most_common(1)[0][0]
+        what = {Stage.MATCH_RULES: "rules", Stage.MATCH_FACTS: "facts"}.get(stage, "resolvents")
+        missing, extra = kinds[DifferenceClass.MISSING], kinds[DifferenceClass.EXTRA]
+        if missing and extra:
+            kind = DifferenceClass.SUBSTITUTED
+        if kind in (DifferenceClass.MISSING, DifferenceClass.EXTRA, DifferenceClass.SUBSTITUTED) and missing + extra:
+            evidence = f"{missing or 'no'} {what} missing, {extra or 'none'} extra"
+            if stage is Stage.PRUNE:
+                evidence = f"{len(decisive)} resolvents have other atoms {kind.value}"
+        else:
+            evidence = f"{len(decisive)} of {len(self._contents[1])} resolvents are {kind.value}"
+        reasons = Counter(vote.why for vote in decisive if vote.why)
+        if reasons:
+            evidence += f": {reasons.most_common(1)[0][0]}"
+        rest = len(votes) - len(decisive)
+        if rest:
+            evidence += f"; {rest} more differ in later stages"
+        evidence += "; origins inferred" if self._origins is not None else "; no program to infer origins from"
+        return self._found(_Vote(stage, kind, min(vote.confidence for vote in decisive)), evidence)
+
+    def _choose(
+        self, r: ResolventView, unpaired: list[ResolventView]
+    ) -> tuple[Explanation | None, ResolventView | None]:
+        """Choose the explanation of an extra resolvent, and the missing one that the same clause made, if there is one.
+
+        A clause that makes something else explains it best if its right result is missing.
+        """
+        found = self._explain_content(content_of(r))
+        if found is None or self._origins is None:
+            return None, next((other for other in unpaired if _relate(r, other) is not None), None)
+        is_surplus = self._contents[1].count(content_of(r)) > len(found.clauses)
+        otherwise = self._origins.explain_otherwise(content_of(r)[1])
+        is_right = found.deviation is Deviation.NONE and not is_surplus
+        for each in [found] if is_right else otherwise:
+            for other in unpaired:
+                own = self._explain_content(content_of(other))
+                if own is not None and set(own.clauses) & set(each.clauses):
+                    return each, other
+        if found.deviation is Deviation.NONE:
+            return found, None
+        if found.deviation is Deviation.UNKNOWN:
+            return found, next((other for other in unpaired if _relate(r, other) is not None), None)
+        # Its right result is not missing: rather another clause matched, or a limit cut what the expected side dropped.
+        likely = [each for each in otherwise if each.deviation is Deviation.MATCH]
+        if self._is_cut(content_of(r)):
+            likely += [each for each in otherwise if each.deviation is Deviation.TRUNCATED]
+        return (likely or [found])[0], None
+
+    def _judge_pair(self, expected: ResolventView, actual: ResolventView, found: Explanation | None) -> _Vote:
+        """Judge two different resolvents of one clause."""
+        own = self._explain_content(content_of(expected))
+        deviations = {each.deviation for each in (own, found) if each is not None} - {Deviation.NONE}
+        why = next((each.detail for each in (found, own) if each is not None and each.detail), "")
+        confidence = LIKELY if own is not None and own.deviation is Deviation.NONE else OPEN
+        if deviations <= {Deviation.UNKNOWN}:
+            relation = _relate(actual, expected)
+            deviations = {relation} if relation is not None else {Deviation.VARIABLES}
+        deviation = min(deviations)
+        if deviation in (Deviation.PRUNED_LESS, Deviation.PRUNED_MORE):
+            is_more = len(actual.atoms) > len(expected.atoms)
+            kind = DifferenceClass.EXTRA if is_more else DifferenceClass.MISSING
+            return _Vote(Stage.PRUNE, kind, confidence, why)
+        if deviation is Deviation.TRUNCATED:
+            if self._is_cut(content_of(actual)):
+                return _Vote(Stage.LIMIT, DifferenceClass.LIMIT, confidence, "a long resolvent is cut, and not dropped")
+            return _Vote(Stage.PRUNE, DifferenceClass.MISSING, confidence, why)
+        if deviation is Deviation.MATCH:
+            return self._judge_extra(actual, found)
+        return _Vote(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, confidence, why or "the same clause gave other atoms")
+
+    def _judge_extra(self, r: ResolventView, found: Explanation | None) -> _Vote:
+        """Judge a resolvent that only the actual side has."""
+        extra = DifferenceClass.EXTRA
+        if found is None:
+            return _Vote(self._matching(None, r), extra, GUESSED)
+        if found.deviation is Deviation.NONE and self._was_visited(r):
+            return _Vote(Stage.REVISIT, extra, CLEAR, "they equal goals visited before")
+        if found.deviation is Deviation.NONE:
+            why = ""
+            if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
+                why = "they match only if both argument pairs are unified together"
+            return _Vote(self._matching(found, r), extra, self._trust(found), why)
+        if found.deviation is Deviation.MATCH:
+            return _Vote(self._matching(found, r), extra, LIKELY, found.detail)
+        if found.deviation is Deviation.TRUNCATED and self._is_cut(content_of(r)):
+            return _Vote(Stage.LIMIT, DifferenceClass.LIMIT, LIKELY, "a long resolvent is cut, and not dropped")
+        if found.deviation is Deviation.PRUNED_LESS:
+            return _Vote(Stage.PRUNE, extra, OPEN, found.detail)
+        if found.deviation is Deviation.PRUNED_MORE:
+            return _Vote(Stage.PRUNE, DifferenceClass.MISSING, OPEN, found.detail)
+        if found.clauses and not self._is_listed(found.clauses):
+            return _Vote(Stage.RESOLVE, DifferenceClass.SUBSTITUTED, OPEN, found.detail)
+        return _Vote(Stage.RESOLVE, DifferenceClass.UNSOUND, LIKELY, f"no clause makes them; {found.detail}")
+
+    def _is_listed(self, clauses: Iterable[Clause]) -> bool:
+        """Return whether the actual side has the right results of all these clauses."""
+        if self._origins is None:
+            return False
+        listed = {clause for _, atoms in self._contents[1] for clause in self._origins.made.get(atoms, ())}
+        return listed.issuperset(clauses)
+
+    def _judge_missing(self, r: ResolventView) -> _Vote:
+        """Judge a resolvent that only the expected side has."""
+        missing = DifferenceClass.MISSING
+        if self._was_visited(r):
+            return _Vote(Stage.REVISIT, missing, LIKELY, "they have the atoms of goals visited before, in any order")
+        found = self._explain_content(content_of(r))
+        if found is None or not found.clauses:
+            return _Vote(self._matching(None, r), missing, GUESSED)
+        why = ""
+        if self._origins is not None and all(map(self._origins.needs_all_bindings, found.clauses)):
+            why = "they match only if both argument pairs are unified together"
+        return _Vote(self._matching(found, r), missing, self._trust(found), why)
+
+    def _trust(self, found: Explanation) -> float:
+        return OPEN if len(found.kinds) > 1 else CLEAR
+
+    def _matching(self, found: Explanation | None, r: ResolventView) -> Stage:
+        """Return the stage that finds the clauses of a resolvent."""
+        kinds = found.kinds if found is not None else frozenset()
+        if len(kinds) == 1:
+            return Stage.MATCH_FACTS if Origin.FACT in kinds else Stage.MATCH_RULES
+        is_fact = self._is_like_fact(plain(r.atoms))
+        return Stage.MATCH_FACTS if is_fact else Stage.MATCH_RULES
+
+    def _was_visited(self, r: ResolventView) -> bool:
+        """Return whether a resolvent has the atoms of a goal visited before, in any order and number."""
+        _, atoms = content_of(r)
+        return bool(atoms) and any(set(atoms) == set(number_variables(iter(goal))) for goal in self._visited)
+
+
+def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
+    """Return atoms as plain tuples, which are equal to and hash like those of a program."""
+    return tuple([(predicate, a, b) for predicate, a, b in atoms])
+
+
+def content_of(resolvent: ResolventView) -> Content:
+    """Return the kind of a resolvent and its atoms, in canonical variables."""
+    return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
+
+
+def _subtract(resolvents: Iterable[ResolventView], others: Iterable[Content]) -> list[ResolventView]:
+    """Return the resolvents whose content the others lack, counted with multiplicity."""
+    left = Counter(others)
+    found = []
+    for r in resolvents:
+        content = content_of(r)
+        if left[content]:
+            left[content] -= 1
+        else:
+            found.append(r)
+    return found
+
+
+def _relate(actual: ResolventView, expected: ResolventView) -> Deviation | None:
+    """Return how one resolvent may have come from the other one's clause; None if it is unlike it."""
+    (_, atoms), (_, others) = content_of(actual), content_of(expected)
+    shorter, longer = sorted((atoms, others), key=len)
+    if not shorter or len(longer) > MOST_ATOMS:
+        return None
+    if len(shorter) < len(longer):
+        is_part = find_embedding(shorter, longer) is not None
+        return (Deviation.PRUNED_MORE if atoms is shorter else Deviation.PRUNED_LESS) if is_part else None
+    if is_permutation(atoms, others):
+        return Deviation.ATOM_ORDER
+    return Deviation.VARIABLES if find_embedding(atoms, others, is_loose=True) is not None else None
+
+
+def _rank(stage: Stage) -> int:
+    return list(Stage).index(stage)
+
+
+def _count_clauses(clauses: Sequence[Clause]) -> str:
+    num = Counter(kind for kind, _ in clauses)
+    parts = [
+        f"{num[kind]} {name}{'s' if num[kind] > 1 else ''}"
+        for kind, name in ((Origin.RULE, "rule"), (Origin.FACT, "fact"))
+        if num[kind]
+    ]
+    return " and ".join(parts)
