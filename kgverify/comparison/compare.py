@@ -50,7 +50,7 @@ from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import RowsOf, StoredColumns
 from kgverify.program.atoms import Goal
-from kgverify.trace.model.columns import Columns
+from kgverify.trace.model.columns import Candidates, Columns
 from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import BLOCK_STEPS
@@ -169,6 +169,12 @@ class Comparer:
         # Equal stored digests mean equal steps if both are of the same ids and count the same columns.
         self.has_like_digests = self._numbering.is_same and counts_alike(shells[0], shells[1])
         self.has_same_numbering = self._numbering.is_same
+
+    def read_candidates(self, side: int) -> Candidates:
+        """Return all candidates of a side (0: expected, 1: actual) in the common ids, without their steps."""
+        candidates = self.sources[side].shell(has_candidates=True).columns.candidates
+        convert = self._numbering.converter(side)
+        return candidates if convert is None else candidates._replace(atom=convert(candidates.atom))
 
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""

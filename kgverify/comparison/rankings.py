@@ -1,6 +1,6 @@
 """The comparison of ranks: a rank that differs although all its candidates agree is a fault of `rank` itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 import msgspec
@@ -9,14 +9,11 @@ from numpy.typing import NDArray
 
 from kgverify.comparison.result import Comparison, Divergence, Level, Verdict, highest_level
 from kgverify.comparison.step_view import Names, side_name
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Rankings
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
-
-NOT_PROVED_PENALTY: Final = 100.0
-"""The penalty, in nats, on the ranking score of a candidate that is not PROVED (docs/semantics.md)."""
 
 NO_ROWS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
 """The rows of an empty list of candidates."""
@@ -32,6 +29,7 @@ def compare_rankings(
     ranks: tuple[RankCandidates, RankCandidates] | None = None,
     *,
     score_error: float | None = None,
+    unexplained: Collection[tuple[int, int]] = (),
     repeating: NDArray[np.int64] = NO_ROWS,
 ) -> Comparison:
     """Add the divergences of `rank`, and raise the level if ranks or the metric differ.
@@ -40,6 +38,7 @@ def compare_rankings(
            separates faults of ranking from consequences of other faults. Without them only the groups whose candidates
            all agree are judged.
     score_error: the error of the actual scores to accept, in nats; None: the judge's bound
+    unexplained: without ranking functions, further groups whose ranks do not follow from their candidates by one rule
     repeating:   the expected candidates whose recorded sums count resolvents that one side repeats: ranks follow from them
     """
     if expected.rankings is None or actual.rankings is None:
@@ -63,7 +62,8 @@ def compare_rankings(
         for group in sorted({**left, **right}):
             wanted, got = left.get(group), right.get(group)
             is_touched = (group[0], side_name(group[1])) in touched
-            if wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got):
+            is_wrong = wanted != got and not is_touched and not _is_rounding(expected, error, group, wanted, got)
+            if is_wrong or group in unexplained:
                 found.append(_divergence(group, wanted, got, expected, names))
     differing = [group for group in {**left, **right} if left.get(group) != right.get(group)]
     levels = [comparison.level, *(each.level for each in (*comparison.divergences, *found))]

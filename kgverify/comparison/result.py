@@ -161,6 +161,8 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """The loss of a metric, split over the causes.
 
     method: `exact` (every subset of causes) or `sampled`; error: one standard error of each sampled share
+    basis:  `engines` if both pipelines rank every mixture of candidates; `traces` if no engine was asked: a repair takes the
+            candidates of a cause from the expected trace as recorded, and ranks by the rules recognised
     """
 
     metric: str
@@ -169,6 +171,32 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Share, ...]
     method: str = "exact"
     error: float = 0.0
+    basis: str = "engines"
+
+
+class RecognisedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule by which a recorded trace was ranked, found by ranking its candidates again.
+
+    rule:              in words; the closest known rule if some ranks are unexplained, and the rule itself is unknown
+    also:              other known rules that explain every rank as well; the simplest is used
+    is_recorded:       whether the trace holds ranks; if not, they were computed by this rule
+    num_unexplained:   the ranks that no known rule explains together with the others
+    num_known_triples: facts and true triples of other queries among the candidates: 0 if they are filtered
+    """
+
+    rule: str
+    also: tuple[str, ...] = ()
+    is_recorded: bool = True
+    num_unexplained: int = 0
+    num_known_triples: int = 0
+
+
+class RankingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranking rules of two recorded traces. truth: how the true triples were found among the candidates."""
+
+    expected: RecognisedRule
+    actual: RecognisedRule
+    truth: str = ""
 
 
 class NearTie(msgspec.Struct, frozen=True):

@@ -36,6 +36,9 @@ Range = tuple[int, int]
 VERIFIED_STEPS: Final = 1_000_000
 """Every value and digest of traces with at most this many steps is verified, which takes longer than to compare."""
 
+LABELS: Final = "candidates/is_true"
+"""An optional dataset: 1 where a candidate is the true triple of its query, else 0."""
+
 _NO_DIGESTS: Final = Digests(*(np.zeros(0, np.uint64) for _ in Digests._fields))
 _COLUMN_GROUPS: Final = ("candidates/", "steps/", "resolvents/", "digests/")
 
@@ -59,6 +62,11 @@ class MemorySource:
     def shell(self, *, has_candidates: bool = False) -> Trace:
         """Return the whole trace."""
         return self.trace
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
+        return self.trace.unknown.arrays.get(LABELS)
 
     def split(self) -> Iterator[Range]:
         """Yield the range of all candidates."""
@@ -108,6 +116,11 @@ class FileSource:
     def rankings(self) -> Rankings | None:
         """The rankings, None if there are no rankings."""
         return self.trace.rankings
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The labels of true triples, [N], 0 for other candidates; None if the trace has none."""
+        return self.trace.read_unknown(LABELS)
 
     @property
     def stored(self) -> frozenset[str]:

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from kgverify.engines.protocol import Progress
 from kgverify.evaluation.part_file import PartResult, Sample
 from kgverify.evaluation.sampling import DrawnRanking
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.ranking.corrupt import ALL, number_atoms
 from kgverify.ranking.groups import take_candidates
-from kgverify.ranking.rank import NOT_PROVED_PENALTY, RANK_TOLERANCE
+from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, starts_of
 

@@ -21,7 +21,7 @@ from kgverify.engines.protocol import Progress, no_progress
 from kgverify.errors import UserError
 from kgverify.evaluation.part_file import ChoiceStatistics, PartResult, Sample, draw_sample, hash_entities, join_samples
 from kgverify.evaluation.proving import prove_candidates, refuse_scores
-from kgverify.program.outcomes import Outcome, Side
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome, Side
 from kgverify.ranking.corrupt import (
     ALL,
     BOTH_SIDES,
@@ -34,7 +34,7 @@ from kgverify.ranking.corrupt import (
 )
 from kgverify.ranking.draw import count_eligible
 from kgverify.ranking.groups import divide, take_candidates
-from kgverify.ranking.rank import NOT_PROVED_PENALTY, RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
+from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, rank_candidates, ranking_scores
 from kgverify.runs.parts import Part
 from kgverify.runs.run import Pipeline, Run
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings, expand_rows, starts_of

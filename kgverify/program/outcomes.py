@@ -25,6 +25,9 @@ class Outcome(IntEnum):
     DEPTH_LIMIT = 3
 
 
+NOT_PROVED_PENALTY: Final = 100.0
+"""The nats subtracted from the score of a candidate that is not PROVED, when it is ranked (docs/semantics.md)."""
+
 ENDS: Final = {GoalKind.TRUE: Outcome.PROVED, GoalKind.FALSE: Outcome.FAILED, GoalKind.STOP: Outcome.FAILED}
 """The outcome of a derivation whose chosen resolvent is terminal."""
 

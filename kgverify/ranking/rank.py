@@ -5,12 +5,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kgverify.program.outcomes import Outcome
+from kgverify.program.outcomes import NOT_PROVED_PENALTY, Outcome
 from kgverify.ranking.groups import divide, drop_repeated, find_groups, sort_rows
 from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
-
-NOT_PROVED_PENALTY: Final = 100.0
-"""The nats subtracted from the score of a candidate that is not PROVED."""
 
 RANK_TOLERANCE: Final = 1e-4
 """The difference in nats below which two ranking scores of a verified run are a tie, so that rounding cannot change ranks."""

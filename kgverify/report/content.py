@@ -13,6 +13,7 @@ from kgverify.comparison.result import (
     FieldRule,
     Level,
     NearTie,
+    RankingRules,
     SelfTest,
     Verdict,
 )
@@ -113,6 +114,7 @@ class ReportContent(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: tuple[str, ...] = ()
     caches: CompilerCaches | None = None
     self_test: SelfTest | None = None
+    ranking_rules: RankingRules | None = None
     engines: EngineNames = EngineNames()
     modulo: tuple[str, ...] = ()
     benign: tuple[Benign, ...] = ()

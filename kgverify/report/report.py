@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence
+from kgverify.comparison.result import PROOF_CLASSES, Attribution, Cause, Comparison, Divergence, RankingRules
 from kgverify.engines.protocol import CompilerCaches
 from kgverify.errors import UserError
 from kgverify.report.content import NO_OUTCOMES, Determinism, Environment, Metrics, Outcomes, ReportContent
@@ -25,6 +25,7 @@ class Report(ReportContent, frozen=True, kw_only=True, dict=True):
     reasons_of_actual: the reasons for the actual engine's device, mode and precision; empty if it gives no reasons
     self_test:   the changes planted before AGREE was given, all of which the comparison saw; None with another verdict
     caches:      the actual engine's use of the compiler's caches; None if it does not report it
+    ranking_rules: the rules by which two recorded traces that differ were ranked; None with engines, or if nothing shows them
     engines:     the names by which both engines are made again, such as `compiled` and `module:name`
 
     Example:
@@ -107,6 +108,7 @@ def build_report(
     outcomes: Outcomes = NO_OUTCOMES,
     reasons_of_actual: tuple[str, ...] = (),
     caches: CompilerCaches | None = None,
+    ranking_rules: RankingRules | None = None,
 ) -> Report:
     """Combine a comparison with its context. `header` is the expected trace's."""
     return Report(
@@ -124,6 +126,7 @@ def build_report(
         outcomes=outcomes,
         reasons_of_actual=reasons_of_actual,
         caches=caches,
+        ranking_rules=ranking_rules,
     )
 
 

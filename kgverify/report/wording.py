@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Benign, DifferenceClass, Divergence, Value
+from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Benign, DifferenceClass, Divergence, RecognisedRule, Value
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
@@ -134,6 +134,35 @@ def describe_loss(report: ReportContent) -> str:
     shares = sorted(attribution.shares, key=lambda share: -abs(share.share))[:3]
     parts = [f"{cause_label(report, share.cause)} explains {share.share:.4f}" for share in shares if share.share]
     return f"{whole}: {', '.join(parts) or 'no cause explains anything'} of the {lost:.4f} lost"
+
+
+OF_TRACES: Final = "no engine was asked: a repair takes the candidates of a cause from the expected trace as recorded"
+"""The meaning of a repair, where a loss is split from two traces."""
+
+
+def describe_rules(report: ReportContent) -> tuple[str, ...]:
+    """Describe the ranking rules of two traces, a line for each that differs: `both ranked by ...`; empty with engines."""
+    rules = report.ranking_rules
+    if rules is None:
+        return ()
+    texts = [_describe_rule(rule) for rule in (rules.expected, rules.actual)]
+    if texts[0] == texts[1]:
+        return (f"both {texts[0]}",)
+    return tuple(f"{role} {text}" for role, text in zip(("expected", "actual"), texts, strict=True))
+
+
+def _describe_rule(rule: RecognisedRule) -> str:
+    text = f"ranked {rule.rule}"
+    if rule.num_unexplained:
+        text = f"ranked by an unknown rule; the closest, {rule.rule}, leaves {rule.num_unexplained:,} ranks unexplained"
+    parts = dict.fromkeys(part for each in rule.also for part in each.split("; ") if part not in rule.rule)
+    if parts:
+        text += f" (other rules explain the ranks as well: {' / '.join(parts)})"
+    if not rule.is_recorded:
+        text += ", computed, since the trace has no ranks"
+    if rule.num_known_triples:
+        text += f"; not filtered: {rule.num_known_triples:,} known triples among the candidates"
+    return text
 
 
 def stage_order(stage: str) -> tuple[int, str]:

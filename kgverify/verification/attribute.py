@@ -37,8 +37,9 @@ def attribute_loss(
     expected_rank: RankCandidates,
     actual_rank: RankCandidates,
     seed: int = 0,
+    basis: str = "engines",
 ) -> Attribution:
-    """Split the expected MRR less the actual MRR over the causes."""
+    """Split the expected MRR less the actual MRR over the causes. basis: as in `Attribution`."""
     table = _Counterfactuals(expected, actual, divergences, causes, expected_rank, actual_rank)
     num = table.num_players
     if num <= MOST_EXACT:
@@ -55,6 +56,7 @@ def attribute_loss(
         ),
         method=method,
         error=error,
+        basis=basis,
     )
 
 
@@ -73,11 +75,17 @@ class _Counterfactuals:
         e, a = expected.columns.candidates, actual.columns.candidates
         pairs = align_candidates(CandidateSet(*e[:3]), CandidateSet(*a[:3]))
         # One row for each pair, each candidate of the expected run alone, and each of the actual run alone.
-        self._expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
-        self._actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
+        expected_rows = np.concatenate([pairs.expected, pairs.missing, np.full(len(pairs.extra), -1)])
+        actual_rows = np.concatenate([pairs.actual, np.full(len(pairs.missing), -1), pairs.extra])
+        # In the order in which they were drawn, on which a ranking function may rely.
+        order = np.lexsort((actual_rows, expected_rows, expected_rows < 0))
+        self._expected_rows, self._actual_rows = expected_rows[order], actual_rows[order]
         self._e, self._a = e, a
         self._ranks = actual_rank, expected_rank
-        self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK)
+        # What differs in ranking without a cause is rounding.
+        self._rank_causes = sum(1 << i for i, cause in enumerate(causes) if cause.stage == Stage.RANK) or 1 << len(
+            causes
+        )
         of_expected, of_extra = np.full(len(e.query) + 1, -1), np.full(len(a.query) + 1, -1)
         for each in reversed(divergences):
             if each.stage != Stage.RANK:
@@ -94,10 +102,11 @@ class _Counterfactuals:
     def _compute(self, repaired: int) -> float:
         """Return the metric with the causes of a set repaired."""
         is_repaired = ((repaired >> np.maximum(self._cause, 0)) & 1).astype(np.bool_) & (self._cause >= 0)
-        rows_e = self._expected_rows[is_repaired & (self._expected_rows >= 0)]
-        rows_a = self._actual_rows[~is_repaired & (self._actual_rows >= 0)]
+        has_expected, has_actual = is_repaired & (self._expected_rows >= 0), ~is_repaired & (self._actual_rows >= 0)
+        rows_e, rows_a = self._expected_rows[has_expected], self._actual_rows[has_actual]
+        order = np.argsort(np.concatenate([np.flatnonzero(has_expected), np.flatnonzero(has_actual)]))
         columns: Iterator[tuple[Any, Any]] = zip(self._e, self._a, strict=True)
-        merged = Candidates(*(np.concatenate([left[rows_e], right[rows_a]]) for left, right in columns))
+        merged = Candidates(*(np.concatenate([left[rows_e], right[rows_a]])[order] for left, right in columns))
         return mean_reciprocal_rank(self._ranks[bool(repaired & self._rank_causes)](merged))
 
 

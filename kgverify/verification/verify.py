@@ -35,9 +35,9 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
-from kgverify.verification.known.answers import check_known_pairs
-from kgverify.verification.known.files import check_known_files
-from kgverify.verification.known.runs import check_known_runs, check_traces_of_runs
+from kgverify.verification.known_answers.answers import check_known_pairs
+from kgverify.verification.known_answers.files import check_known_files
+from kgverify.verification.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.planted_runs import (
     RememberingEngine,
@@ -49,6 +49,7 @@ from kgverify.verification.planted_runs import (
     plant_in_verification,
 )
 from kgverify.verification.rebuild import Rebuilder
+from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
 from kgverify.verification.second_opinion import check_sample
 from kgverify.version import __version__
@@ -242,10 +243,12 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
     """Return the report of a comparison of recorded traces."""
     compared = _admit_unfollowed(comparer.compare())
     repeating = comparer.benign.candidates(DUPLICATES)
-    comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating)
+    ranked = recognise_ranks(compared, comparer, score_error)
+    unexplained = ranked.unexplained if ranked is not None else frozenset()
+    comparison = _compare_recorded_rankings(compared, *comparer.sources, score_error, repeating, unexplained)
     nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
     of_ranking = comparison.divergences[len(comparer.findings) :]
-    findings = (*comparer.findings, *(classify(each, nothing) for each in of_ranking))
+    findings = (*comparer.findings, *(judge_ranks(classify(each, nothing), ranked) for each in of_ranking))
     divergences, causes = group_causes(comparison.divergences, findings)
     causes = describe_conditions(causes, divergences, comparer)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
@@ -256,8 +259,11 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
     codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
-    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*comparer.sources)
-    check_numbers(outcomes, metrics, codes, [source.rankings for source in comparer.sources])
+    sides = ranked.traces if ranked is not None else comparer.sources
+    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*sides)
+    check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
+    attribution, notes = split_recorded_loss(ranked, divergences, causes)
+    comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
     return build_report(
         _note_proofs(comparison, outcomes),
         comparer.sources[0].header,
@@ -265,7 +271,9 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
         metrics,
         Determinism(),
         causes=causes,
+        attribution=attribution,
         outcomes=outcomes,
+        ranking_rules=ranked.rules if ranked is not None else None,
     )
 
 
@@ -275,18 +283,18 @@ def _compare_recorded_rankings(
     actual: StepSource,
     score_error: float | None,
     repeating: NDArray[np.int64] = NO_ROWS,
+    unexplained: Collection[tuple[int, int]] = (),
 ) -> Comparison:
     """Compare rankings like `compare_rankings`, but read no candidates if all ranks are equal."""
     left, right = expected.rankings, actual.rankings
     if left is not None and right is not None:
-        if all(np.array_equal(left[i], right[i]) for i in range(len(left))):
+        if not unexplained and all(np.array_equal(left[i], right[i]) for i in range(len(left))):
             return comparison
         if any("are listed" in note for note in comparison.notes):
             note = "ranks were not compared: not all divergences that may explain them are listed"
             return msgspec.structs.replace(comparison, notes=(*comparison.notes, note))
-    return compare_rankings(
-        comparison, expected.shell(has_candidates=True), actual.shell(), score_error=score_error, repeating=repeating
-    )
+    shells = expected.shell(has_candidates=True), actual.shell()
+    return compare_rankings(comparison, *shells, score_error=score_error, repeating=repeating, unexplained=unexplained)
 
 
 def _admit_unfollowed(comparison: Comparison) -> Comparison:

@@ -28,9 +28,9 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
-from kgverify.verification.known.answers import check_known_pairs
-from kgverify.verification.known.files import check_known_files
-from kgverify.verification.known.runs import check_known_runs, check_traces_of_runs
+from kgverify.verification.known_answers.answers import check_known_pairs
+from kgverify.verification.known_answers.files import check_known_files
+from kgverify.verification.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.planted_runs import check_attribution, check_consistency, plant_in_repetition
 from kgverify.verification.second_opinion import check_sample
 from kgverify.verification.self_test import check_digests

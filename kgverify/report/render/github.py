@@ -8,6 +8,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.report.content import ReportContent
 from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
+    OF_TRACES,
     cause_label,
     clip,
     describe_benign,
@@ -19,6 +20,7 @@ from kgverify.report.wording import (
     describe_location,
     describe_loss,
     describe_modulo_of,
+    describe_rules,
     describe_run,
     describe_values,
     make_visible,
@@ -49,6 +51,7 @@ def render_markdown(report: ReportContent) -> str:
         else (),
         most_causes=MOST_CAUSES,
         most_reasons=MOST_REASONS,
+        of_traces=OF_TRACES,
     )
 
 
@@ -92,6 +95,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_location,
     describe_loss,
     describe_modulo_of,
+    describe_rules,
     describe_run,
     describe_values,
     fence,

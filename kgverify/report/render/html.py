@@ -15,6 +15,7 @@ from kgverify.report.derivations import Derivation, DerivationReader
 from kgverify.report.render.charts import Bar, HeatMap, build_heat_map, build_waterfall
 from kgverify.report.render.template import read_template, render_template
 from kgverify.report.wording import (
+    OF_TRACES,
     clip,
     describe_benign,
     describe_coverage,
@@ -24,6 +25,7 @@ from kgverify.report.wording import (
     describe_location,
     describe_loss,
     describe_modulo_of,
+    describe_rules,
     describe_run,
     describe_self_test,
     diff_command,
@@ -70,6 +72,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_location,
     describe_loss,
     describe_modulo_of,
+    describe_rules,
     describe_run,
     describe_self_test,
     value_lines,
@@ -93,6 +96,7 @@ def render_html(report: ReportContent, expected: Trace, actual: Trace, stepped: 
         page=build_page(report, expected, actual, stepped),
         most_near_ties=MOST_NEAR_TIES,
         row_characters=ROW_CHARACTERS,
+        of_traces=OF_TRACES,
         style=Markup(read_template("report.css")),
         script=Markup(script),
         script_hash=Markup(f"sha256-{digest}"),
@@ -116,6 +120,7 @@ def summarize(report: ReportContent) -> dict[str, Any]:
         "first_cause": report.first_cause,
         "causes": report.causes[:MOST_DETAILED],
         "attribution": report.attribution,
+        "ranking_rules": report.ranking_rules,
     }
 
 

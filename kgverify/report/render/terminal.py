@@ -16,6 +16,7 @@ from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.wording import (
     METRICS,
+    OF_TRACES,
     SIDES,
     clip,
     describe_benign,
@@ -25,6 +26,7 @@ from kgverify.report.wording import (
     describe_finding,
     describe_location,
     describe_modulo_of,
+    describe_rules,
     describe_run,
     describe_self_test,
     make_visible,
@@ -220,6 +222,9 @@ def _render_causes(report: ReportContent) -> RenderableType:
             lines.append(Text(f"#{i + 1}: {make_visible(cause.condition)}"))
     if report.attribution:
         lines.append(Text(_summary_of_loss(report, report.attribution)))
+        if report.attribution.basis == "traces":
+            lines.append(Text(OF_TRACES, style="dim"))
+    lines += [Text(make_visible(text), style="dim") for text in describe_rules(report)]
     return Group(*lines)
 
 

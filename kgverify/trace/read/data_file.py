@@ -273,6 +273,10 @@ class DataFile:
             self._loaded = None
         return trace
 
+    def read_unknown(self, name: str) -> NDArray[Any] | None:
+        """Return a dataset that the schema does not name; None if the file has none of this name."""
+        return load_unknown(self.path, self._file)[name] if name in self._file.unknown else None
+
     def load_arrays(self) -> Arrays:
         """Read every dataset that the schema names into memory, its checksum verified."""
         return load_arrays(self.path, self._file)[0] if self._loaded is None else self._loaded

@@ -252,6 +252,12 @@ class TraceFile:
             return self.files[0].read_candidates(0, 0).candidates
         return Candidates(*(c[0] if len(c) == 1 else np.concatenate(c) for c in zip(*parts, strict=True)))
 
+    def read_unknown(self, name: str) -> NDArray[Any] | None:
+        """Return a dataset that the schema does not name, of all candidates; None unless every file has it."""
+        parts = [file.read_unknown(name) for file in self.files]
+        found = [part for part in parts if part is not None]
+        return np.concatenate(found) if found and len(found) == len(parts) else None
+
     def gather_column(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return rows of a column of candidates, in any order."""
         shard = np.searchsorted(self.candidate_starts, rows, side="right") - 1

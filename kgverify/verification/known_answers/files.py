@@ -19,8 +19,8 @@ from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.known.answers import Answer, JudgeRecorded, Known, answer_of, require_known
-from kgverify.verification.known.pairs import ERROR, blank, pair_of, take
+from kgverify.verification.known_answers.answers import Answer, JudgeRecorded, Known, answer_of, require_known
+from kgverify.verification.known_answers.pairs import ERROR, blank, pair_of, take
 from kgverify.verification.stored_self_test import require
 
 _SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}

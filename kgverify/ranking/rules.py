@@ -1,0 +1,253 @@
+"""Known rules of ranking, and those of them that explain the ranks of a trace by its own candidates."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.groups import drop_repeated
+from kgverify.ranking.rank import RANK_TOLERANCE, compare_gaps, ranking_scores
+from kgverify.ranking.truth import Truth, group_keys
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+from kgverify.trace.model.digests import candidate_keys
+
+_Columns = TypeVar("_Columns", "Counts", "Ranks")
+
+
+class RankedBy(StrEnum):
+    """The scores that candidates are ranked by: the simplest first."""
+
+    PENALISED = "the log-probability, 100 nats lower unless proved"
+    PLAIN = "the log-probability, proved or not"
+    OUTCOME = "the outcome alone, proved or not"
+
+
+class Ties(StrEnum):
+    """The ranks that are recorded where candidates tie with the true one: the simplest first."""
+
+    BOUNDS = "ties give both bounds"
+    REALISTIC = "ties give the mean"
+    OPTIMISTIC = "ties count as lower"
+    PESSIMISTIC = "ties count as higher"
+    RANDOM = "ties are broken at random"
+
+
+class Counted(StrEnum):
+    """The candidates that are ranked: the simplest first."""
+
+    ONCE = "each candidate once"
+    ROWS = "each row, repeated ones too"
+    FILTERED = "without known true triples"
+
+
+class RankingRule(NamedTuple):
+    """A rule of ranking. tolerance: the difference in nats below which two scores tie."""
+
+    ranked_by: RankedBy = RankedBy.PENALISED
+    ties: Ties = Ties.BOUNDS
+    tolerance: float = RANK_TOLERANCE
+    counted: Counted = Counted.ONCE
+
+    def describe(self) -> str:
+        """Describe the rule in words."""
+        within = f" (within {self.tolerance:g} nats)" if self.tolerance else ""
+        return f"by {self.ranked_by.value}; {self.ties.value}{within}; {self.counted.value}"
+
+
+class Counts(NamedTuple):
+    """The candidates of each group that has a true one: int64 [n] each, by ascending key."""
+
+    key: NDArray[np.int64]
+    num_ranked: NDArray[np.int64]
+    above: NDArray[np.int64]
+    tied: NDArray[np.int64]
+
+
+class Ranks(NamedTuple):
+    """Ranks of groups, by ascending key. They are numbers that need not be whole."""
+
+    key: NDArray[np.int64]
+    num_ranked: NDArray[np.int64]
+    optimistic: NDArray[np.float64]
+    pessimistic: NDArray[np.float64]
+
+
+def list_rules(
+    ranked_by: Sequence[RankedBy], tolerances: Sequence[float], counted: Sequence[Counted]
+) -> tuple[RankingRule, ...]:
+    """Return the known rules, the simplest first: with what candidates may be ranked by, and what is not all the same."""
+    return tuple(
+        RankingRule(by, ties, tolerance, each)
+        for by in ranked_by
+        for each in counted
+        for ties in Ties
+        for tolerance in ((0.0,) if by is RankedBy.OUTCOME else dict.fromkeys(tolerances))
+    )
+
+
+def count_above(
+    candidates: Candidates,
+    truth: Truth,
+    rule: RankingRule,
+    known: NDArray[np.bool_] | None = None,
+    margin: float = 0.0,
+) -> Counts:
+    """Count the candidates above the true one, and those that tie with it.
+
+    known:  which candidates are known true triples, bool [N], for a rule that leaves them out
+    margin: in nats, added to the score of each other candidate for each step of the longest derivation of its group
+    """
+    is_true = truth.mark(candidates)
+    key = group_keys(candidates)
+    is_kept = np.isin(key, key[is_true])
+    if rule.counted is Counted.FILTERED and known is not None:
+        is_kept &= ~known | is_true
+    kept = np.flatnonzero(is_kept)
+    drawn = CandidateSet(*candidates[:3]).take(kept)
+    if rule.counted is not Counted.ROWS and has_repeated(drawn):
+        kept = kept[np.sort(drop_repeated(drawn))]
+    groups, group = np.unique(key[kept], return_inverse=True)
+    scores = _scores(candidates, rule.ranked_by)[kept]
+    true_rows = np.flatnonzero(is_true[kept])[::-1]
+    of_true = np.zeros(len(groups), np.int64)
+    of_true[group[true_rows]] = true_rows  # the first one, where there are several
+    gap = scores - scores[of_true][group]
+    if margin:
+        longest = np.ones(len(groups), np.int64)
+        np.maximum.at(longest, group, candidates.num_steps[kept].astype(np.int64))
+        gap += margin * longest[group]
+    is_above, is_tied = compare_gaps(gap, rule.tolerance)
+    is_above[of_true] = is_tied[of_true] = False
+    num = len(groups)
+    return Counts(groups, *(np.bincount(group[each], minlength=num) for each in (slice(None), is_above, is_tied)))
+
+
+def _scores(candidates: Candidates, ranked_by: RankedBy) -> NDArray[np.float64]:
+    if ranked_by is RankedBy.PENALISED:
+        return ranking_scores(candidates)
+    if ranked_by is RankedBy.PLAIN:
+        return candidates.log_probability
+    is_proved: NDArray[np.bool_] = candidates.outcome == Outcome.PROVED
+    return is_proved.astype(np.float64)
+
+
+def give_ranks(counts: Counts, ties: Ties) -> Ranks:
+    """Return the ranks by a rule of ties. At random, a rank has the mean reciprocal of all that are possible."""
+    optimistic = 1.0 + counts.above.astype(np.float64)
+    pessimistic = optimistic + counts.tied.astype(np.float64)
+    if ties is Ties.REALISTIC:
+        optimistic = pessimistic = ((optimistic + pessimistic) / 2).astype(np.float64)
+    elif ties is Ties.OPTIMISTIC:
+        pessimistic = optimistic
+    elif ties is Ties.PESSIMISTIC:
+        optimistic = pessimistic
+    elif ties is Ties.RANDOM:
+        most = int((counts.above + counts.tied).max(initial=0)) + 2
+        harmonic = np.concatenate(([0.0], np.cumsum(1 / np.arange(1, most))))
+        reciprocal = harmonic[counts.above + counts.tied + 1] - harmonic[counts.above]
+        optimistic = pessimistic = ((counts.tied + 1) / reciprocal).astype(np.float64)
+    return Ranks(counts.key, counts.num_ranked, optimistic, pessimistic.copy())
+
+
+def ranks_of(rankings: Rankings) -> Ranks:
+    """Return recorded ranks by ascending key; the first of a group recorded twice."""
+    key, rows = np.unique(group_keys(rankings), return_index=True)
+    return Ranks(key, rankings.num_ranked[rows].astype(np.int64), rankings.optimistic[rows], rankings.pessimistic[rows])
+
+
+def find_unexplained(low: Counts, high: Counts, ties: Ties, recorded: Ranks) -> NDArray[np.int64]:
+    """Return the keys of the groups whose recorded ranks are not those of a rule: ascending.
+
+    low, high: the counts of the candidates with the margin of their scores below and above, the same ones without a margin
+
+    Groups without ranks, or without a true candidate, are not judged.
+    """
+    key, ours, theirs = np.intersect1d(low.key, recorded.key, assume_unique=True, return_indices=True)
+    least, most, found = take_rows(low, ours), take_rows(high, ours), take_rows(recorded, theirs)
+    is_whole = found.optimistic == found.pessimistic
+    if ties is Ties.RANDOM:
+        bounds = [give_ranks(each, Ties.BOUNDS) for each in (least, most)]
+        fits = is_whole & (found.optimistic == np.floor(found.optimistic))
+        fits &= (found.optimistic >= bounds[0].optimistic) & (found.pessimistic <= bounds[1].pessimistic)
+    else:
+        first, last = (give_ranks(each, ties) for each in (least, most))
+        fits = is_whole | (ties is Ties.BOUNDS)
+        fits &= (first.optimistic <= found.optimistic) & (found.optimistic <= last.optimistic)
+        fits &= (first.pessimistic <= found.pessimistic) & (found.pessimistic <= last.pessimistic)
+    unexplained: NDArray[np.int64] = key[~(fits & (found.num_ranked == least.num_ranked))]
+    return unexplained
+
+
+class RuleRanker:
+    """Ranks candidates by a rule, as the trace does that it was found in: with what the rule leaves unexplained there.
+
+    The difference between a recorded rank and the rule's is added to the rank of the same group of other candidates. Where
+    ties are broken at random, a recorded rank stands as long as as many candidates are above, and as many tie. A group that
+    the trace does not rank, or of which it shows no true candidate, stays so.
+    """
+
+    def __init__(
+        self, rule: RankingRule, truth: Truth, candidates: Candidates, recorded: Ranks, known: NDArray[np.int32]
+    ) -> None:
+        self._rule, self._truth, self._known = rule, truth, known
+        own = self._count(candidates)
+        computed = give_ranks(own, rule.ties)
+        self._unranked = np.setdiff1d(own.key, recorded.key, assume_unique=True)
+        self._fixed = take_rows(recorded, ~np.isin(recorded.key, own.key))
+        _, ours, theirs = np.intersect1d(own.key, recorded.key, assume_unique=True, return_indices=True)
+        self._own, self._recorded = take_rows(own, ours), take_rows(recorded, theirs)
+        computed = take_rows(computed, ours)
+        self._offsets = (
+            self._recorded.optimistic - computed.optimistic,
+            self._recorded.pessimistic - computed.pessimistic,
+        )
+
+    def __call__(self, candidates: Candidates) -> Rankings:
+        """Rank candidates, the trace's own or others."""
+        counts = self._count(candidates)
+        counts = take_rows(counts, ~np.isin(counts.key, self._unranked))
+        ranks = give_ranks(counts, self._rule.ties)
+        _, new, own = np.intersect1d(counts.key, self._own.key, assume_unique=True, return_indices=True)
+        now, then = take_rows(counts, new), take_rows(self._own, own)
+        is_same = (now.num_ranked == then.num_ranked) & (now.above == then.above) & (now.tied == then.tied)
+        is_random = self._rule.ties is Ties.RANDOM
+        for column, offset, recorded in zip(ranks[2:], self._offsets, self._recorded[2:], strict=True):
+            moved = column[new] if is_random else np.clip(column[new] + offset[own], 1.0, now.num_ranked)
+            column[new] = np.where(is_same, recorded[own], moved)
+        fixed = take_rows(self._fixed, ~np.isin(self._fixed.key, counts.key))
+        key, *others = (np.concatenate(pair) for pair in zip(ranks, fixed, strict=True))
+        order = np.argsort(key, kind="stable")
+        num_ranked, optimistic, pessimistic = (column[order] for column in others)
+        query, side = np.divmod(key[order], 4)
+        return Rankings(
+            query.astype(np.int32), side.astype(np.int8), num_ranked.astype(np.uint32), optimistic, pessimistic
+        )
+
+    def _count(self, candidates: Candidates) -> Counts:
+        return count_above(candidates, self._truth, self._rule, find_known(candidates, self._known))
+
+
+def find_known(candidates: Candidates | CandidateSet, known: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which candidates are among known triples, int32 [n, 3]: bool [N]."""
+    atoms = np.concatenate((candidates.atom, known)).astype(np.int64)
+    if not len(atoms):
+        return np.zeros(0, np.bool_)
+    numbers = np.unique(atoms, axis=0, return_inverse=True)[1].reshape(-1)
+    num = len(candidates.atom)
+    return np.isin(numbers[:num], numbers[num:])
+
+
+def has_repeated(candidates: Candidates | CandidateSet) -> bool:
+    """Return whether a candidate is listed twice."""
+    # Different keys are of different candidates.
+    keys = candidate_keys(candidates)
+    return len(np.unique(keys)) < len(keys) and len(drop_repeated(candidates)) < len(keys)
+
+
+def take_rows(columns: _Columns, rows: Any) -> _Columns:
+    """Select rows of counts or ranks; `rows` are indices or a mask."""
+    every: Any = columns
+    return type(columns)(*(column[rows] for column in every))

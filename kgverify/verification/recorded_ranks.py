@@ -1,0 +1,303 @@
+"""The ranking of two recorded traces: the known rules that explain their ranks, and what no rule explains.
+
+No engine is asked. A rule is recognised by ranking a trace's own candidates again by every known rule.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.classify import Finding
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.rankings import RankCandidates
+from kgverify.comparison.result import Attribution, Cause, Comparison, Divergence, RankingRules, RecognisedRule
+from kgverify.comparison.source import LABELS
+from kgverify.program.outcomes import Side
+from kgverify.ranking.rules import (
+    Counted,
+    Counts,
+    RankedBy,
+    RankingRule,
+    Ranks,
+    RuleRanker,
+    count_above,
+    find_known,
+    find_unexplained,
+    give_ranks,
+    has_repeated,
+    list_rules,
+    ranks_of,
+    take_rows,
+)
+from kgverify.ranking.truth import NO_TRUTH, find_truth
+from kgverify.trace.model.score_error import judge_tolerance
+from kgverify.trace.model.trace import Trace
+from kgverify.verification.attribute import attribute_loss
+from kgverify.verification.planted_runs import check_attribution
+
+_OWN: Final = RankingRule()
+UNKNOWN_RULE_CONFIDENCE: Final = 0.6
+"""The confidence in a fault of `rank` where no known rule explains the ranks of a side."""
+
+_ROLES: Final = ("expected", "actual")
+_NAMES: Final = {"candidates.log_probability": "log-probabilities", "candidates.outcome": "outcomes"}
+_READ: Final = {
+    RankedBy.PENALISED: tuple(_NAMES),
+    RankedBy.PLAIN: ("candidates.log_probability",),
+    RankedBy.OUTCOME: ("candidates.outcome",),
+}
+"""The columns of candidates that are read to rank them."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRanks:
+    """The knowledge of the ranks of two recorded traces.
+
+    traces:      with all their candidates in common ids, and their ranks, recorded or computed
+    rank:        ranks candidates as each side does; None if `reason` says why nobody knows
+    rules:       the rules recognised; None if none could be tried
+    unexplained: queries and sides whose ranks do not follow from their candidates by one rule
+    reason:      why the loss cannot be split over causes; empty if it can
+    """
+
+    traces: tuple[Trace, Trace]
+    rank: tuple[RankCandidates, RankCandidates] | None = None
+    rules: RankingRules | None = None
+    unexplained: frozenset[tuple[int, int]] = frozenset()
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def recognise_ranks(comparison: Comparison, comparer: Comparer, score_error: float | None) -> RecordedRanks | None:
+    """Recognise how two traces were ranked; None if nothing differs, so that nobody needs to know.
+
+    score_error: the error of the actual scores to accept, in nats; None: the judge's bound
+    """
+    sources = comparer.sources
+    left, right = sources[0].rankings, sources[1].rankings
+    has_others = False
+    if left is not None and right is not None:
+        has_others = not all(np.array_equal(left[i], right[i]) for i in range(len(left)))
+    if not has_others and not comparison.divergences:
+        return None
+    expected, actual = (
+        replace(
+            shell,
+            columns=shell.columns._replace(candidates=comparer.read_candidates(side)),
+            rankings=sources[side].rankings,
+            fields=sources[side].fields,
+        )
+        for side, shell in enumerate((comparer.expected, comparer.actual))
+    )
+    if any("are listed" in note for note in comparison.notes):
+        return RecordedRanks((expected, actual), reason="not all divergences are listed")
+    margin = 4 * judge_tolerance(expected.header, actual.header, score_error).value
+    return _Recognition((expected, actual), [source.labels for source in sources], margin).judge(comparison)
+
+
+class _Recognition:
+    """The recognition of the rules of two traces. margin: the error of a gap of two scores, in nats, for each step."""
+
+    def __init__(self, traces: tuple[Trace, Trace], labels: list[NDArray[Any] | None], margin: float) -> None:
+        self._traces, self._margin = traces, margin
+        self._candidates = [trace.columns.candidates for trace in traces]
+        self._recorded = [None if trace.rankings is None else ranks_of(trace.rankings) for trace in traces]
+        self._truth = NO_TRUTH
+        # What is labelled needs no inference.
+        for side in sorted((0, 1), key=lambda side: labels[side] is None):
+            self._truth = self._truth.join(find_truth(self._candidates[side], labels[side], traces[side].rankings))
+        facts = [trace.facts for trace in traces if trace.facts is not None]
+        self._known = np.concatenate((*facts, self._truth.atom)).astype(np.int32)
+        is_true = [self._truth.mark(each) for each in self._candidates]
+        self._is_known = [find_known(each, self._known) for each in self._candidates]
+        self._num_known = [int((known & ~true).sum()) for known, true in zip(self._is_known, is_true, strict=True)]
+        self._counts: dict[tuple[Any, ...], Counts] = {}
+
+    def judge(self, comparison: Comparison) -> RecordedRanks:
+        """Return the rules, what they leave unexplained, and how each side ranks."""
+        found = RecordedRanks(self._traces)
+        if not len(self._truth.key):
+            return replace(
+                found, reason=f"the traces do not show which candidates are true triples (`{LABELS}` would tell)"
+            )
+        unexplained = [self._try_rules(side) for side in (0, 1)]
+        chosen = self._choose(unexplained)
+        found = replace(
+            found,
+            rules=RankingRules(
+                expected=self._describe(0, chosen[0], unexplained[0]),
+                actual=self._describe(1, chosen[1], unexplained[1]),
+                truth=", or ".join(self._truth.how),
+            ),
+        )
+        lacking = self._find_lacking(chosen, unexplained)
+        if lacking:
+            return replace(found, reason=lacking)
+        ranks = [
+            recorded or give_ranks(self._count(side, rule), rule.ties)
+            for side, (rule, recorded) in enumerate(zip(chosen, self._recorded, strict=True))
+        ]
+        rankers = [
+            RuleRanker(rule, self._truth, candidates, each, self._known)
+            for rule, candidates, each in zip(chosen, self._candidates, ranks, strict=True)
+        ]
+        expected, actual = (
+            trace if trace.rankings is not None else replace(trace, rankings=ranker(candidates))
+            for trace, ranker, candidates in zip(self._traces, rankers, self._candidates, strict=True)
+        )
+        notes = tuple(
+            f"the ranks of the {role} trace are not recorded, and were computed by "
+            f"{'kgverify' if rule == _OWN else 'the other trace'}'s rule"
+            for role, rule, recorded in zip(_ROLES, chosen, self._recorded, strict=True)
+            if recorded is None
+        )
+        unknown = self._find_unlabelled(comparison)
+        found = replace(found, traces=(expected, actual), unexplained=self._find_wrong(chosen), notes=notes)
+        if unknown:
+            return replace(
+                found,
+                reason=f"the traces do not show the true triple of {unknown} rankings that differ (`{LABELS}` would)",
+            )
+        return replace(found, rank=(rankers[0], rankers[1]))
+
+    def _knows(self, side: int, column: str) -> bool:
+        values = getattr(self._candidates[side], column.split(".")[1])
+        return column in self._traces[side].fields and bool(np.isfinite(values).all())
+
+    def _try_rules(self, side: int) -> dict[RankingRule, int]:
+        """Return the number of recorded ranks that each known rule leaves unexplained; nothing without ranks."""
+        recorded = self._recorded[side]
+        if recorded is None:
+            return {}
+        counted = [Counted.ONCE]
+        counted += [Counted.ROWS] * any(map(has_repeated, self._candidates))
+        counted += [Counted.FILTERED] * (sum(self._num_known) > 0)
+        rules = list_rules(
+            [each for each in RankedBy if all(self._knows(side, column) for column in _READ[each])],
+            [trace.header.run.rank_tolerance for trace in self._traces] + [0.0],
+            counted,
+        )
+        return {rule: len(self._find_unexplained(side, rule, recorded)) for rule in rules}
+
+    def _find_unexplained(self, side: int, rule: RankingRule, recorded: Ranks) -> NDArray[np.int64]:
+        low, high = (self._count(side, rule, margin) for margin in (-self._margin, self._margin))
+        return find_unexplained(low, high, rule.ties, recorded)
+
+    def _count(self, side: int, rule: RankingRule, margin: float = 0.0) -> Counts:
+        key = side, rule.ranked_by, rule.tolerance, rule.counted, margin
+        if key not in self._counts:
+            self._counts[key] = count_above(self._candidates[side], self._truth, rule, self._is_known[side], margin)
+        return self._counts[key]
+
+    def _choose(self, unexplained: list[dict[RankingRule, int]]) -> tuple[RankingRule, RankingRule]:
+        """Return the rule of each side, the closest if none explains all its ranks: of several the simplest.
+
+        The actual rule is the expected one if this explains the actual ranks as well, else the one most like it.
+        """
+        options = [[rule for rule, num in each.items() if num == min(each.values())] or [_OWN] for each in unexplained]
+        for side in (0, 1):
+            if self._recorded[side] is None:
+                others = options[1 - side]
+                options[side] = [_OWN] if _OWN in others else others
+        expected = options[0][0]
+        return expected, min(options[1], key=lambda rule: sum(a != b for a, b in zip(rule, expected, strict=True)))
+
+    def _describe(self, side: int, rule: RankingRule, unexplained: dict[RankingRule, int]) -> RecognisedRule:
+        num = unexplained.get(rule, 0)
+        fitting = [] if num else [each for each, left in unexplained.items() if not left and each != rule]
+        return RecognisedRule(
+            rule=rule.describe(),
+            also=tuple(each.describe() for each in fitting),
+            is_recorded=self._recorded[side] is not None,
+            num_unexplained=num,
+            num_known_triples=self._num_known[side],
+        )
+
+    def _find_lacking(self, chosen: tuple[RankingRule, RankingRule], unexplained: list[dict[RankingRule, int]]) -> str:
+        """Return what a trace does not tell and the ranks need; empty if nothing is missing."""
+        for side, (role, rule) in enumerate(zip(_ROLES, chosen, strict=True)):
+            is_by_outcome = rule.ranked_by is RankedBy.OUTCOME and not unexplained[side].get(rule)
+            if self._recorded[side] is not None and not is_by_outcome:
+                if not self._knows(side, "candidates.outcome"):
+                    return f"the outcomes of the {role} trace are not known"
+                if not self._knows(side, "candidates.log_probability"):
+                    return (
+                        f"the log-probabilities of the {role} trace are not known, and its ranks do not follow from the"
+                        " outcomes alone"
+                    )
+            for column in (column for each in chosen for column in _READ[each.ranked_by]):
+                if not self._knows(side, column):
+                    return f"the {_NAMES[column]} of the {role} trace are not known"
+        return ""
+
+    def _find_wrong(self, chosen: tuple[RankingRule, RankingRule]) -> frozenset[tuple[int, int]]:
+        """Return the queries and sides whose ranks one rule does not explain on both sides."""
+        left, right = self._recorded
+        if left is None or right is None:
+            return frozenset()
+        wrong = np.union1d(self._find_unexplained(0, chosen[1], left), self._find_unexplained(1, chosen[0], right))
+        counts = self._count(0, chosen[0]), self._count(1, chosen[1])
+        if chosen[0] == chosen[1]:
+            offsets = [dict(self._offsets(*each, chosen[0])) for each in zip(counts, (left, right), strict=True)]
+            wrong = np.array([key for key in wrong.tolist() if offsets[0].get(key) != offsets[1].get(key)], np.int64)
+        in_both = np.intersect1d(counts[0].key, counts[1].key)
+        wrong = np.union1d(wrong, np.intersect1d(in_both, np.setxor1d(left.key, right.key)))
+        return frozenset((key // 4, key % 4) for key in wrong.tolist())
+
+    @staticmethod
+    def _offsets(counts: Counts, recorded: Ranks, rule: RankingRule) -> list[tuple[int, tuple[float, float]]]:
+        ranks = give_ranks(counts, rule.ties)
+        _, ours, theirs = np.intersect1d(ranks.key, recorded.key, assume_unique=True, return_indices=True)
+        ranks, recorded = take_rows(ranks, ours), take_rows(recorded, theirs)
+        pairs = zip(
+            (recorded.optimistic - ranks.optimistic).tolist(),
+            (recorded.pessimistic - ranks.pessimistic).tolist(),
+            strict=True,
+        )
+        return list(zip(ranks.key.tolist(), pairs, strict=True))
+
+    def _find_unlabelled(self, comparison: Comparison) -> int:
+        """Count the rankings that differ, or whose candidates do, without a true triple that anybody knows."""
+        rows = [
+            {key: ranks for key, *ranks in zip(*(column.tolist() for column in each), strict=True)}
+            for each in self._recorded
+            if each is not None
+        ]
+        touched = {each.query * 4 + Side[each.side.upper()] for each in comparison.divergences}
+        tied = np.array([tie.candidate for tie in comparison.near_ties], np.int64)
+        candidates = self._candidates[0]
+        touched.update((candidates.query[tied].astype(np.int64) * 4 + candidates.side[tied]).tolist())
+        known = set(self._truth.key.tolist())
+        every = {key for each in rows for key in each} - known
+        return sum(key in touched or any(each.get(key) != rows[0].get(key) for each in rows) for key in every)
+
+
+def judge_ranks(finding: Finding, ranked: RecordedRanks | None) -> Finding:
+    """Return the finding about a rank, with the rules of two traces as its evidence."""
+    rules = ranked.rules if ranked is not None else None
+    if rules is None or ranked is None or ranked.rank is None:
+        return finding
+    sides = rules.expected, rules.actual
+    unknown = [role for role, side in zip(_ROLES, sides, strict=True) if side.num_unexplained]
+    if unknown:
+        text = f"the {' and the '.join(unknown)} ranks follow from their candidates by no known rule"
+        return finding._replace(evidence=text, confidence=UNKNOWN_RULE_CONFIDENCE)
+    if sides[0].rule != sides[1].rule:
+        text = f"ranked {sides[1].rule}; expected {sides[0].rule}"
+        return finding._replace(evidence=text)
+    return finding
+
+
+def split_recorded_loss(
+    ranked: RecordedRanks | None, divergences: tuple[Divergence, ...], causes: tuple[Cause, ...]
+) -> tuple[Attribution | None, tuple[str, ...]]:
+    """Split the loss of two recorded traces over the causes; None, and a note that says why, if this is not possible."""
+    if ranked is None or not causes:
+        return None, ()
+    if ranked.rank is None:
+        return None, (*ranked.notes, f"the loss is not split over the causes: {ranked.reason}")
+    attribution = attribute_loss(*ranked.traces, divergences, causes, *ranked.rank, basis="traces")
+    check_attribution(attribution, *ranked.traces)
+    return attribution, ranked.notes

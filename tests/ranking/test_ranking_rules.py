@@ -1,0 +1,165 @@
+"""The rules of ranking that kgverify knows: each recognised by the ranks it gives, and the true triples found."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from ranking_graphs import make_graph
+
+from kgverify.program.outcomes import Outcome
+from kgverify.ranking.corrupt import BOTH_SIDES, draw_candidates
+from kgverify.ranking.rank import rank_candidates
+from kgverify.ranking.rules import (
+    Counted,
+    RankedBy,
+    RankingRule,
+    RuleRanker,
+    Ties,
+    count_above,
+    find_known,
+    find_unexplained,
+    list_rules,
+    ranks_of,
+)
+from kgverify.ranking.truth import find_truth
+from kgverify.trace.model.columns import Candidates, CandidateSet, Rankings
+
+TOLERANCE = 1e-4
+RULES = list_rules(tuple(RankedBy), (TOLERANCE, 0.0), tuple(Counted))
+NOTHING = np.zeros((0, 3), np.int32)
+
+
+def candidates_of(seed, *, sides=BOTH_SIDES, repeats=0):
+    """Random candidates of a random graph, with ties, near ties and unproved candidates."""
+    graph, rng = make_graph(seed), np.random.default_rng(seed)
+    drawn = draw_candidates(graph, "test", range(len(graph.queries("test"))), 8, seed, sides)
+    rows = np.sort(np.append(np.arange(len(drawn.query)), rng.integers(0, len(drawn.query), repeats)))
+    drawn, num = drawn.take(rows), len(rows)
+    scores = -rng.integers(0, 4, num) - 5e-5 * rng.integers(0, 2, num) - 99.0 * rng.integers(0, 2, num)
+    outcomes = rng.choice([Outcome.PROVED, Outcome.FAILED], num).astype(np.int8)
+    # A repeated candidate has one score.
+    first = np.unique(np.column_stack(drawn), axis=0, return_index=True, return_inverse=True)
+    same = first[1][first[2].reshape(-1)]
+    zeros = np.zeros(num, np.uint32)
+    return graph, Candidates(*drawn, zeros + 3, outcomes[same], zeros.astype(np.uint8), scores[same])
+
+
+def ranks_by(rule, candidates, truth, known, seed=0):
+    """The ranks by a rule, written without `kgverify.ranking.rules`."""
+    rng, rows = np.random.default_rng(seed), []
+    triples = dict(zip(truth.key.tolist(), map(tuple, truth.atom.tolist()), strict=True))
+    atoms, facts = list(map(tuple, candidates.atom.tolist())), set(map(tuple, known.tolist()))
+    for query, side in sorted(set(zip(candidates.query.tolist(), candidates.side.tolist(), strict=True))):
+        true, scores = triples.get(query * 4 + side), []
+        members = [i for i in range(len(atoms)) if (candidates.query[i], candidates.side[i]) == (query, side)]
+        if true is None:
+            continue
+        for place, i in enumerate(members):
+            seen = [atoms[j] for j in members[:place]]
+            if rule.counted is not Counted.ROWS and atoms[i] in seen:
+                continue
+            if rule.counted is Counted.FILTERED and atoms[i] in facts and atoms[i] != true:
+                continue
+            is_proved = candidates.outcome[i] == Outcome.PROVED
+            value = float(is_proved) if rule.ranked_by is RankedBy.OUTCOME else float(candidates.log_probability[i])
+            value -= 100.0 * (rule.ranked_by is RankedBy.PENALISED and not is_proved)
+            scores.append((atoms[i], value))
+        own = next(value for atom, value in scores if atom == true)
+        scores.remove((true, own))
+        gaps = [value - own for _, value in scores]
+        tied = sum(abs(gap) < rule.tolerance or gap == 0 for gap in gaps)
+        low = 1 + sum(gap > 0 and not abs(gap) < rule.tolerance for gap in gaps)
+        low, high = {
+            Ties.BOUNDS: (low, low + tied),
+            Ties.REALISTIC: (low + tied / 2,) * 2,
+            Ties.OPTIMISTIC: (low, low),
+            Ties.PESSIMISTIC: (low + tied,) * 2,
+            Ties.RANDOM: (int(rng.integers(low, low + tied + 1)),) * 2,
+        }[rule.ties]
+        rows.append((query, side, len(scores) + 1, low, high))
+    dtypes = np.int32, np.int8, np.uint32, np.float64, np.float64
+    return Rankings(*(np.array(each, dtype) for each, dtype in zip(zip(*rows, strict=True), dtypes, strict=True)))
+
+
+def find_fitting(candidates, truth, known, rankings):
+    recorded, fitting = ranks_of(rankings), []
+    for rule in RULES:
+        counts = count_above(candidates, truth, rule, find_known(candidates, known))
+        if not len(find_unexplained(counts, counts, rule.ties, recorded)):
+            fitting.append(rule)
+    return fitting
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(4, marks=pytest.mark.deep), pytest.param(11, marks=pytest.mark.deep)])
+def test_each_rule_explains_the_ranks_that_it_gives(seed):
+    _, candidates = candidates_of(seed, repeats=4)
+    truth = find_truth(candidates, None, None)
+    known = candidates.atom[::5].copy()
+    for rule in RULES:
+        rankings = ranks_by(rule, candidates, truth, known, seed)
+        fitting = find_fitting(candidates, truth, known, rankings)
+        assert rule in fitting
+        ranker = RuleRanker(rule, truth, candidates, ranks_of(rankings), known)
+        for column, found in zip(rankings, ranker(candidates), strict=True):
+            np.testing.assert_array_equal(found, column, err_msg=rule.describe())
+        # What else explains them gives the same ranks, or any of those that ties allow.
+        for other in fitting:
+            if Ties.RANDOM not in (rule.ties, other.ties):
+                again = ranks_by(other, candidates, truth, known)
+                assert all(np.array_equal(*pair) for pair in zip(rankings, again, strict=True))
+    assert len({rule.describe() for rule in RULES}) == len(RULES)
+
+
+def test_the_first_rule_is_kgverifys_own():
+    for seed in (1, 2):
+        graph, candidates = candidates_of(seed)
+        rankings = rank_candidates(candidates, graph.queries("test"))
+        truth = find_truth(candidates, None, rankings)
+        assert RULES[0] == RankingRule() == find_fitting(candidates, truth, NOTHING, rankings)[0]
+
+
+def test_what_a_rule_leaves_unexplained_is_kept_for_other_candidates():
+    graph, candidates = candidates_of(4)
+    rankings = rank_candidates(candidates, graph.queries("test"))
+    truth = find_truth(candidates, None, rankings)
+    odd = rankings._replace(optimistic=rankings.optimistic + 2.5, pessimistic=rankings.pessimistic + 2.5)
+    assert find_fitting(candidates, truth, NOTHING, odd) == []
+    ranker = RuleRanker(RankingRule(), truth, candidates, ranks_of(odd), NOTHING)
+    np.testing.assert_array_equal(ranker(candidates).optimistic, odd.optimistic)
+    worse = candidates._replace(log_probability=np.where(truth.mark(candidates), -500.0, candidates.log_probability))
+    last = ranker(worse)
+    is_moved = last.pessimistic != odd.pessimistic
+    assert is_moved.any()
+    np.testing.assert_array_equal(last.pessimistic[is_moved], last.num_ranked[is_moved])
+
+
+def test_the_true_triples_are_found_where_the_candidates_show_them():
+    graph, candidates = candidates_of(3)
+    triples = graph.queries("test")
+    rankings = rank_candidates(candidates, triples)
+    truth = find_truth(candidates, None, None)
+    assert np.array_equal(truth.atom, triples[truth.key // 4])
+    assert truth.how == ("the candidate that both sides of a query share",)
+    # In another order as well.
+    order = np.random.default_rng(0).permutation(len(candidates.query))
+    mixed = CandidateSet(*candidates[:3]).take(order)
+    assert np.array_equal(find_truth(mixed, None, None).key, truth.key)
+    # With one side, the order shows them, or a label.
+    tail = CandidateSet(*candidates[:3]).take(np.flatnonzero(candidates.side == 1))
+    assert not len(find_truth(tail, None, None).key)
+    found = find_truth(tail, None, rankings)
+    assert np.array_equal(found.atom, triples[found.key // 4])
+    labels = (tail.atom == triples[tail.query]).all(1)
+    labelled = find_truth(tail, labels.astype(np.uint8), None)
+    assert np.array_equal(labelled.atom, triples[labelled.key // 4])
+    assert labelled.how == ("as labelled",)
+    mixed = tail.take(np.random.default_rng(1).permutation(len(tail.query)))
+    unsure = find_truth(mixed, None, rankings)
+    assert np.array_equal(unsure.atom, triples[unsure.key // 4])
+
+
+def test_rules_are_listed_by_simplicity_and_without_scores_only_outcomes():
+    assert {rule.ranked_by for rule in list_rules((RankedBy.OUTCOME,), (TOLERANCE,), (Counted.ONCE,))} == {
+        RankedBy.OUTCOME
+    }
+    assert len(RULES) == len(set(RULES)) == len(list(product(Counted, Ties))) * 5
