@@ -9,9 +9,6 @@ from kgverify.errors import InternalError
 from kgverify.evaluation.check import check_evaluation
 from kgverify.evaluation.evaluate import EvaluationResult
 from kgverify.evaluation.figures import find_wrong_figures
-from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
-from kgverify.evaluation.known_answers.folders import check_known_folder
-from kgverify.evaluation.known_answers.models import check_known_models
 from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
@@ -108,7 +105,11 @@ def _compute_figures(run: Run, results: PartResult) -> dict[str, Any]:
 
 def _check_known_answers(report: EvaluationReport) -> None:
     """Evaluate small programs whose results are known. InternalError if something is wrong."""
+    # Commands that do not evaluate need no reference.
     from kgverify.engines.reference.ranking import compute_metrics as compute_by_reference
+    from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
+    from kgverify.evaluation.known_answers.folders import check_known_folder
+    from kgverify.evaluation.known_answers.models import check_known_models
 
     device = report.engine.device
     if report.rank_only:
