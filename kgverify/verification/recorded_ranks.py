@@ -35,7 +35,7 @@ from kgverify.ranking.truth import NO_TRUTH, find_truth
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
-from kgverify.verification.planted_runs import check_attribution
+from kgverify.verification.self_testing.planted_runs import check_attribution
 
 _OWN: Final = RankingRule()
 UNKNOWN_RULE_CONFIDENCE: Final = 0.6

@@ -35,11 +35,14 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
-from kgverify.verification.known_answers.answers import check_known_pairs
-from kgverify.verification.known_answers.files import check_known_files
-from kgverify.verification.known_answers.runs import check_known_runs, check_traces_of_runs
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
-from kgverify.verification.planted_runs import (
+from kgverify.verification.rebuild import Rebuilder
+from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
+from kgverify.verification.replay import Explainer, Replayed
+from kgverify.verification.self_testing.known_answers.answers import check_known_pairs
+from kgverify.verification.self_testing.known_answers.files import check_known_files
+from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
+from kgverify.verification.self_testing.planted_runs import (
     RememberingEngine,
     check_attribution,
     check_consistency,
@@ -48,10 +51,7 @@ from kgverify.verification.planted_runs import (
     plant_in_repetition,
     plant_in_verification,
 )
-from kgverify.verification.rebuild import Rebuilder
-from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
-from kgverify.verification.replay import Explainer, Replayed
-from kgverify.verification.second_opinion import check_sample
+from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.version import __version__
 
 

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 from comparison_traces import small_lockstep_trace, small_trace, with_column, with_columns, with_header
-from foreign_records import needs_records, read_records
 from twins import TwinEngine, select_resolvents, twin
 
 import kgverify as kv
@@ -235,26 +234,6 @@ def test_faults_are_found_in_twins_where_they_are_found_without(fault: str):
         num += len(found)
     # It changes the order alone.
     assert num or fault == "facts-before-rules"
-
-
-@needs_records
-@pytest.mark.parametrize(
-    ("graph", "engine", "num_wrong", "exact"),
-    [
-        ("countries_s3", "compiled_later", 0, 464),
-        ("family", "compiled_later", 50, 391),
-        ("countries_s3", "compiled_first", 273, 273),
-        ("family", "compiled_first", 198, 317),
-    ],
-)
-def test_recorded_steps_differ_where_names_and_order_do_not_explain_it(
-    graph: str, engine: str, num_wrong: int, exact: int
-):
-    expected, actual = read_records(graph, "eager"), read_records(graph, engine)
-    assert len(compare(expected, actual, modulo=()).divergences) == exact
-    comparison = compare(expected, actual, modulo=["names", "order"])
-    assert len(comparison.divergences) == num_wrong
-    assert comparison.verdict is (Verdict.DIVERGE if num_wrong else Verdict.AGREE)
 
 
 @pytest.mark.parametrize("lockstep", [False, True])

@@ -23,7 +23,7 @@ from kgverify.engines.protocol import Positions
 from kgverify.errors import InternalError, UserError
 from kgverify.runs.run import reference_pipeline
 from kgverify.trace.model.columns import Columns
-from kgverify.verification import self_test, stored_self_test, verify
+from kgverify.verification.self_testing import self_test, stored_self_test, verify
 from kgverify.verification.verify import compare_recorded
 
 LEVELS = ("digests", "compact", "steps")
@@ -35,7 +35,7 @@ def switch_off() -> None:
     def pass_always(condition: bool, what: str) -> None:
         pass
 
-    from kgverify.verification import planted_runs
+    from kgverify.verification.self_testing import planted_runs
 
     for module in (self_test, stored_self_test, planted_runs):
         module.require = pass_always

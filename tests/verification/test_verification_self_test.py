@@ -28,12 +28,12 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
 from kgverify.verification import lockstep
-from kgverify.verification.known_answers.answers import check_known_pairs
-from kgverify.verification.known_answers.files import check_known_files
-from kgverify.verification.known_answers.runs import check_known_runs, check_traces_of_runs
-from kgverify.verification.planted_runs import check_attribution, check_consistency, plant_in_repetition
-from kgverify.verification.second_opinion import check_sample
-from kgverify.verification.self_test import check_digests
+from kgverify.verification.self_testing.known_answers.answers import check_known_pairs
+from kgverify.verification.self_testing.known_answers.files import check_known_files
+from kgverify.verification.self_testing.known_answers.runs import check_known_runs, check_traces_of_runs
+from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency, plant_in_repetition
+from kgverify.verification.self_testing.second_opinion import check_sample
+from kgverify.verification.self_testing.self_test import check_digests
 from kgverify.verification.verify import _judge_known, compare_recorded, verify
 
 ROOT = Path(__file__).parent.parent.parent
@@ -259,7 +259,7 @@ def test_a_trace_that_declares_no_error_is_compared_without_one(trace: Trace, mo
     comparer = compare.Comparer(trace, replace(trace))
     comparer.score_tolerance = 1e-3
     monkeypatch.setattr(compare, "Comparer", compare.Comparer)
-    from kgverify.verification.self_test import run_self_test
+    from kgverify.verification.self_testing.self_test import run_self_test
 
     comparer.compare()
     with pytest.raises(InternalError, match="the tolerance is"):

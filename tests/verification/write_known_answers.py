@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from kgverify.engines.reference.comparison import compare_again
-from kgverify.verification.known_answers import answers as known_answers
-from kgverify.verification.known_answers.files import known_file_answers
-from kgverify.verification.known_answers.runs import known_run_answers, traces_of_runs
-from kgverify.verification.second_opinion import can_be_checked, check_by_second
+from kgverify.verification.self_testing.known_answers import answers as known_answers
+from kgverify.verification.self_testing.known_answers.files import known_file_answers
+from kgverify.verification.self_testing.known_answers.runs import known_run_answers, traces_of_runs
+from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.verify import _judge_known, verify
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.origins import Clause, OriginInference, StepOrigins
-from kgverify.comparison.inference.step_difference import content_of
 from kgverify.comparison.result import PROOF_CLASSES, DifferenceClass
 from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.outcomes import GoalKind, Origin

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
+from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
-from kgverify.comparison.inference.step_difference import Given, StepDifference, content_of, explain_difference
+from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
 from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from kgverify.comparison.inference.content import Content, content_of, plain, subtract
 from kgverify.comparison.inference.limits_seen import LimitsSeen
 from kgverify.comparison.inference.origins import (
     MOST_ATOMS,
@@ -24,9 +25,6 @@ from kgverify.comparison.step_view import ResolventView, StepView
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
-
-Content = tuple[int, Atoms]
-"""The kind of a resolvent, and its atoms in canonical variables."""
 
 CERTAIN: Final = 1.0
 CLEAR: Final = 0.95
@@ -88,8 +86,8 @@ class _Explainer:
         # FALSE alone stands for an empty list.
         self._sides = tuple([r for r in side if content_of(r) != (GoalKind.FALSE, ())] for side in self._all)
         self._contents = tuple([content_of(r) for r in side] for side in self._sides)
-        self._missing = _subtract(self._sides[0], self._contents[1])
-        self._extra = _subtract(self._sides[1], self._contents[0])
+        self._missing = subtract(self._sides[0], self._contents[1])
+        self._extra = subtract(self._sides[1], self._contents[0])
 
     def explain(self) -> StepDifference:
         """Return the first explanation that applies."""
@@ -143,7 +141,7 @@ class _Explainer:
 
     def _of_malformed(self) -> StepDifference | None:
         sides = [[r for r in side if self._find_flaw(r)] for side in self._all]
-        left, right = (_subtract(a, map(content_of, b)) for a, b in (sides, sides[::-1]))
+        left, right = (subtract(a, map(content_of, b)) for a, b in (sides, sides[::-1]))
         if not left and not right:
             return None
         flaws = Counter(self._find_flaw(r) for r in right or left)
@@ -548,29 +546,6 @@ class _Explainer:
         """Return whether a resolvent has the atoms of a goal visited before, in any order and number."""
         _, atoms = content_of(r)
         return bool(atoms) and any(set(atoms) == set(number_variables(iter(goal))) for goal in self._visited)
-
-
-def plain(atoms: Iterable[tuple[int, int, int]]) -> Atoms:
-    """Return atoms as plain tuples, which are equal to and hash like those of a program."""
-    return tuple([(predicate, a, b) for predicate, a, b in atoms])
-
-
-def content_of(resolvent: ResolventView) -> Content:
-    """Return the kind of a resolvent and its atoms, in canonical variables."""
-    return resolvent.kind, number_variables(iter(plain(resolvent.atoms)))
-
-
-def _subtract(resolvents: Iterable[ResolventView], others: Iterable[Content]) -> list[ResolventView]:
-    """Return the resolvents whose content the others lack, counted with multiplicity."""
-    left = Counter(others)
-    found = []
-    for r in resolvents:
-        content = content_of(r)
-        if left[content]:
-            left[content] -= 1
-        else:
-            found.append(r)
-    return found
 
 
 def _relate(actual: ResolventView, expected: ResolventView) -> Deviation | None:

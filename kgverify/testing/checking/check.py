@@ -24,7 +24,7 @@ from kgverify.testing.problems.problem import Problem
 from kgverify.trace.model.columns import Columns, Rankings, are_equal, empty_columns
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.lockstep import follow_near_ties, lockstep_comparer
-from kgverify.verification.self_test import run_self_test
+from kgverify.verification.self_testing.self_test import run_self_test
 from kgverify.verification.verify import Verification, verify
 
 MOST_CONFIRMED: Final = 10

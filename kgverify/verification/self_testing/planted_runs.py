@@ -34,8 +34,8 @@ from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties
-from kgverify.verification.self_test import run_self_test
-from kgverify.verification.stored_self_test import require
+from kgverify.verification.self_testing.self_test import run_self_test
+from kgverify.verification.self_testing.stored_self_test import require
 
 CompareRankings = Callable[[Comparison, MemorySource, MemorySource], Comparison]
 """Compares the ranks of recorded traces."""

@@ -20,7 +20,7 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer, Sizes
 from kgverify.report.report import Report
 from kgverify.trace.model.trace import Trace
-from kgverify.verification.known_answers.pairs import (
+from kgverify.verification.self_testing.known_answers.pairs import (
     DIFFERENCES,
     ERROR,
     LONG,
@@ -33,8 +33,8 @@ from kgverify.verification.known_answers.pairs import (
     take,
     with_header,
 )
-from kgverify.verification.second_opinion import can_be_checked, check_by_second
-from kgverify.verification.stored_self_test import require
+from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
+from kgverify.verification.self_testing.stored_self_test import require
 
 ANSWERS: Final = "answers.json"
 
@@ -209,7 +209,7 @@ def answer_of(report: Report, folder: str = "\0") -> Answer:
 @cache
 def read_answers() -> dict[str, Answer]:
     """Read the known answers."""
-    text = resources.files("kgverify.verification.known_answers").joinpath(ANSWERS).read_bytes()
+    text = resources.files("kgverify.verification.self_testing.known_answers").joinpath(ANSWERS).read_bytes()
     return msgspec.json.decode(text, type=dict[str, Answer])
 
 

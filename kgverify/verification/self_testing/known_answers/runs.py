@@ -19,9 +19,15 @@ from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.stage_items import StageOutputs
-from kgverify.verification.known_answers.answers import Answer, JudgeRecorded, Known, answer_of, require_known
-from kgverify.verification.known_answers.pairs import at_level
 from kgverify.verification.record import prove_deep
+from kgverify.verification.self_testing.known_answers.answers import (
+    Answer,
+    JudgeRecorded,
+    Known,
+    answer_of,
+    require_known,
+)
+from kgverify.verification.self_testing.known_answers.pairs import at_level
 
 Verify = Callable[..., Any]
 """Verifies a pipeline against another on the same run."""

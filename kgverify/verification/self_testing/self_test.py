@@ -25,8 +25,8 @@ from kgverify.trace.model.levels import has_goals
 from kgverify.trace.model.score_error import judge_tolerance
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.data_file import BLOCK_STEPS
-from kgverify.verification.benign_changes import find_wrong_owners
-from kgverify.verification.stored_self_test import plant_in_stored_columns, require
+from kgverify.verification.self_testing.benign_changes import find_wrong_owners
+from kgverify.verification.self_testing.stored_self_test import plant_in_stored_columns, require
 
 IDENTITY: Final = ("candidates.query", "candidates.side", "candidates.atom")
 

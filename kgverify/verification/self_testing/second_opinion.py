@@ -9,7 +9,7 @@ from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.policy import DUPLICATES, ORDER
 from kgverify.comparison.result import NO_CANDIDATE, Comparison, Level, Verdict, highest_level
 from kgverify.trace.model.levels import has_goals
-from kgverify.verification.stored_self_test import require
+from kgverify.verification.self_testing.stored_self_test import require
 
 if TYPE_CHECKING:
     from kgverify.engines.reference.comparison import SecondAnswer

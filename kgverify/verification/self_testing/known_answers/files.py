@@ -19,9 +19,15 @@ from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.model.trace import Trace
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Durability, Storage, TraceWriter
-from kgverify.verification.known_answers.answers import Answer, JudgeRecorded, Known, answer_of, require_known
-from kgverify.verification.known_answers.pairs import ERROR, blank, pair_of, take
-from kgverify.verification.stored_self_test import require
+from kgverify.verification.self_testing.known_answers.answers import (
+    Answer,
+    JudgeRecorded,
+    Known,
+    answer_of,
+    require_known,
+)
+from kgverify.verification.self_testing.known_answers.pairs import ERROR, blank, pair_of, take
+from kgverify.verification.self_testing.stored_self_test import require
 
 _SMALL: Final = {"sizes": Sizes(7, 256, 3), "verifies_content": False}
 _PLAIN: Final = {"verifies_content": False}
