@@ -37,7 +37,8 @@ def test_ranks_and_whole_candidates_have_findings_of_their_own():
     again = "the expected side ranks the same candidates differently"
     assert finding("rank", field="rankings") == Finding(K.RANK, again, 1.0)
     assert finding("recycle", field="candidates.outcome") == Finding(K.OUTCOME, same, 0.9)
-    assert finding("finish", field="candidates.outcome") == Finding(K.OUTCOME, same, 0.9)
+    unknown = "the steps of a side are unknown: any stage may be at fault"
+    assert finding("finish", field="candidates.outcome") == Finding(K.OUTCOME, unknown, 0.1)
     assert finding("recycle", field="candidates.is_limited") == Finding(K.OUTCOME, same, 0.9)
     assert finding("limit", field="candidates.is_limited") == Finding(K.NUMBER, same, 0.9)
     assert finding("advance", field="candidates.log_probability") == Finding(K.NUMBER, same, 0.9)

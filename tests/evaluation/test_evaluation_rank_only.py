@@ -10,7 +10,7 @@ import pytest
 from run_engines import ForeignEngine, countries_run, eager_pipeline
 
 from kgverify.evaluation.evaluate import evaluate
-from kgverify.evaluation.rank_only import DrawnCorruptions, RankOnly
+from kgverify.evaluation.rank_only import BLOCK_SIZE, DrawnCorruptions, RankOnly
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.ranking.corrupt import ALL, draw_candidates
@@ -91,7 +91,7 @@ def prove_one_query(ending: tuple[Outcome, float], model: Model) -> tuple[Part, 
     engine = GivenEndings(run, ending)
     pipeline = Pipeline(engine, draw_candidates, rank_candidates)
     (part,) = plan_parts(run, "cpu").parts
-    work = RankOnly(run, pipeline, DrawnCorruptions(run, model))
+    work = RankOnly(run, pipeline, DrawnCorruptions(run, model), BLOCK_SIZE)
     drawn = work.draw(part)
     result = work.summarize(part, work.prove(part, drawn, lambda num: None))
     return part, engine.asked, result.num_outcomes.sum(1)

@@ -1,5 +1,6 @@
 """Third-party engines from a function, from some stages, or from whole steps: what is checked, and how mistakes are located."""
 
+import sys
 from itertools import islice
 from typing import ClassVar
 
@@ -265,7 +266,9 @@ def test_a_campaign_says_at_once_what_an_engine_lacks(engines):
         run_campaign(Campaign(corpus=engines / "corpus", engine=EngineSpec("plain_engines:half"), examples=8))
 
 
-def test_an_engine_is_named_by_its_file_as_well(engines):
+def test_an_engine_is_named_by_its_file_as_well(engines, monkeypatch):
+    # Other tests import another file of this name.
+    monkeypatch.delitem(sys.modules, "plain_engines", raising=False)
     assert load_factory("plain_engines.py:Plain", "") is load_factory("plain_engines:Plain", "")
     with pytest.raises(UserError, match="did you mean 'Plain'"):
         find_maker(EngineSpec(f"{engines}/plain_engines.py:Plian"))

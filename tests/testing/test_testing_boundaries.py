@@ -13,7 +13,7 @@ from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.tasks import replay_text, try_block
 from kgverify.testing.checking import watchdog
 from kgverify.testing.checking.check import find_suspects, prepare_alone, prepare_batches
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, compiled_maker
+from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, Sides, compiled_maker
 from kgverify.testing.problems.boundaries import ALONE_EVERY, draw_boundary_problem, runs_alone
 from kgverify.testing.problems.decode import draw_problems
 from kgverify.testing.problems.features import BOUNDARY_FEATURES, count_features
@@ -96,7 +96,7 @@ def test_one_problem_in_sixteen_runs_alone_unless_each_run_is_compiled(monkeypat
         return []
 
     monkeypatch.setattr(tasks, "find_suspects", record)
-    try_block(EAGER._replace(mode=mode), 0, 3, 32, 32, False)
+    try_block(Sides(EAGER._replace(mode=mode)), 0, 3, 32, 32, False)
     assert [run[0] for run in runs if len(run) == 1 and runs_alone(run[0])][: len(expected)] == expected
     assert sorted(index for run in runs for index in run) == list(range(32))
 
@@ -119,8 +119,8 @@ def test_an_engine_that_hangs_is_a_divergence_and_the_campaign_continues(corpus,
     assert (found.signature, found.num_problems) == ("hang", 2)
     assert 0 < result.num_left < 128
     text = Path(found.file).read_text()
-    assert str(replay_text(text, engine)) == "hang"
-    assert replay_text(text, EAGER) is None
+    assert str(replay_text(text, Sides(engine))) == "hang"
+    assert replay_text(text, Sides()) is None
 
 
 @pytest.mark.deep

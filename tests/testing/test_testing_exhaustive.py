@@ -13,7 +13,14 @@ from burnside import count_programs
 from kgverify.errors import UserError
 from kgverify.program.atoms import Atom
 from kgverify.runs.run import Pipeline, Run
-from kgverify.testing.checking.engine_makers import EAGER, EngineSpec, MakePipeline, compiled_maker
+from kgverify.testing.checking.engine_makers import (
+    EAGER,
+    EngineSpec,
+    MakePipeline,
+    Sides,
+    compiled_maker,
+    make_reference,
+)
 from kgverify.testing.exhaustive import certificate as exhaustive
 from kgverify.testing.exhaustive.certificate import Certificate, certify
 from kgverify.testing.exhaustive.scope import SCOPES, Count, Scope, ScopedProgram, enumerate_programs, find_scope
@@ -227,7 +234,8 @@ def _failing(make: MakePipeline, fails: list[int]) -> MakePipeline:
 
 def test_where_the_engine_raises_an_exception_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     fails: list[int] = []
-    monkeypatch.setattr(exhaustive, "find_maker", lambda spec: _failing(compiled_maker(), fails))
+    makers = _failing(compiled_maker(), fails), make_reference
+    monkeypatch.setattr(Sides, "find_makers", lambda self: makers)
     certificate = certify(SMALL)
     assert fails
     assert not certificate.is_complete
