@@ -68,16 +68,24 @@ def main() -> int:
     begin = time.monotonic()
     seeds = range(options.first_seed, options.first_seed + options.evaluations)
     one = partial(evaluate, options.device, options.mode)
+    refused: set[str] = set()
+    num_refused = num_wrong = 0
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(one, seeds, chunksize=4) if options.jobs > 1 else map(one, seeds))
-    refused = [each for each in found if each.startswith("refused")]
-    wrong = [each for each in found if each and not each.startswith("refused")]
-    print(*sorted(set(refused)), *wrong, sep="\n")
-    print(
-        f"{len(found) - len(refused)} evaluations, {len(wrong)} called wrong, {len(refused)} refused,"
-        f" {time.monotonic() - begin:.0f} s"
-    )
-    return bool(wrong)
+        for number, text in enumerate(pool.map(one, seeds) if options.jobs > 1 else map(one, seeds), 1):
+            if text.startswith("refused"):
+                refused.add(text)
+                num_refused += 1
+            elif text:
+                print(text, flush=True)
+                num_wrong += 1
+            if number % 100 == 0 or number == len(seeds):
+                seconds = time.monotonic() - begin
+                print(
+                    f"{number - num_refused} evaluations, {num_wrong} called wrong, {num_refused} refused, {seconds:.0f} s",
+                    flush=True,
+                )
+    print(*sorted(refused), sep="\n")
+    return bool(num_wrong)
 
 
 if __name__ == "__main__":
