@@ -69,6 +69,9 @@ Progress = Callable[[int], None]
 
 _Located = TypeVar("_Located", Divergence, NearTie)
 
+_SCORES: Final = frozenset({"resolvents.score", "candidates.log_probability"})
+"""The columns to which the tolerance of scores applies."""
+
 
 def compare(
     expected: Trace | TraceFile | Path | str, actual: Trace | TraceFile | Path | str, **options: Any
@@ -227,7 +230,7 @@ class Comparer:
         notes = [
             *self._steps_notes,
             *self._modulo_notes,
-            *self._pair.tolerance.notes,
+            *(() if self._ignored >= _SCORES else self._pair.tolerance.notes),
             *note_unknown(self._shells[0], self._shells[1]),
         ]
         if not all(source.is_verified for source in self.sources):

@@ -294,14 +294,18 @@ class DerivationReader:
         view = self.sides.read_expected(candidate, step)
         return describe_step(step, view, self.sides.names[0], (candidate, step) not in self._divergent)
 
+    @property
+    def _fields(self) -> tuple[Collection[str], Collection[str]]:
+        return self.sides.expected_fields, self.sides.actual_fields
+
     def _derive(self, step: int, expected: StepView | None, actual: StepView | None, note: str) -> Derivation:
         names = self.sides.names
         return Derivation(
             (),
             step,
             tuple(_align_goals(expected, actual, names)),
-            pairs=_align_resolvents(expected, actual, names, self.sides.score_tolerance),
-            facts=tuple(_facts(expected, actual, names)),
+            pairs=_align_resolvents(expected, actual, names, self._fields, self.sides.score_tolerance),
+            facts=tuple(_facts(expected, actual, names, self._fields)),
             note=note,
         )
 
@@ -321,7 +325,11 @@ def _align_goals(expected: StepView | None, actual: StepView | None, names: tupl
 
 
 def _align_resolvents(
-    expected: StepView | None, actual: StepView | None, names: tuple[Names, Names], tolerance: float
+    expected: StepView | None,
+    actual: StepView | None,
+    names: tuple[Names, Names],
+    fields: tuple[Collection[str], Collection[str]],
+    tolerance: float,
 ) -> tuple[Pair, ...]:
     left, right = (step.resolvents if step else () for step in (expected, actual))
     keys = [[(r.content, r.clause) for r in side] for side in (left, right)]
@@ -331,8 +339,8 @@ def _align_resolvents(
     pairs = []
     for i, j in _match(*keys):
         lines = (
-            _line(expected, i, names[0]) if expected and i is not None else None,
-            _line(actual, j, names[1]) if actual and j is not None else None,
+            _line(expected, i, names[0], fields[0]) if expected and i is not None else None,
+            _line(actual, j, names[1], fields[1]) if actual and j is not None else None,
         )
         if i is None:
             key = keys[1][j or 0]
@@ -351,10 +359,11 @@ def _align_resolvents(
     return tuple(pairs)
 
 
-def _line(step: StepView, index: int, names: Names) -> Line:
+def _line(step: StepView, index: int, names: Names, fields: Collection[str]) -> Line:
     r = step.resolvents[index]
     goal, clause = clip(names.goal(r.atoms, r.kind)), clip(names.clause(*r.clause))
-    return Line(index, goal, clause, f"{r.score:.6g}", index == step.choice)
+    score = f"{r.score:.6g}" if "resolvents.score" in fields else ""
+    return Line(index, goal, clause, score, index == step.choice and "steps.choice" in fields)
 
 
 def _match(left: Sequence[Any], right: Sequence[Any]) -> list[tuple[int | None, int | None]]:
@@ -398,18 +407,27 @@ def _match_by_clause(
     return matched + [(None, j) for j in columns if j not in taken]
 
 
-def _facts(expected: StepView | None, actual: StepView | None, names: tuple[Names, Names]) -> Iterable[Fact]:
-    columns = [_facts_of(step, each) for step, each in zip((expected, actual), names, strict=True)]
+def _facts(
+    expected: StepView | None,
+    actual: StepView | None,
+    names: tuple[Names, Names],
+    fields: tuple[Collection[str], Collection[str]],
+) -> Iterable[Fact]:
+    columns = [_facts_of(*side) for side in zip((expected, actual), names, fields, strict=True)]
     labels = ("depth", "resolvents", "dropped by max_atoms", "dropped by max_resolvents", "chosen", "outcome")
     return [Fact(*row) for row in zip(labels, *columns, strict=True)]
 
 
-def _facts_of(step: StepView | None, names: Names) -> tuple[str, ...]:
+def _facts_of(step: StepView | None, names: Names, fields: Collection[str]) -> tuple[str, ...]:
     if step is None:
         return ("—",) * 6
+    columns = ("depth", "num_resolvents", "dropped_atoms", "dropped_resolvents", "choice", "outcome")
     chosen = "no resolvent" if step.chosen is None else clip(names.goal(step.chosen[1], step.chosen[0]))
     counts = (step.depth, len(step.resolvents), step.dropped_atoms, step.dropped_resolvents)
-    return (*(f"{count:,}" for count in counts), f"{step.choice}: {chosen}", outcome_name(step.outcome))
+    texts = (*(f"{count:,}" for count in counts), f"{step.choice}: {chosen}", outcome_name(step.outcome))
+    return tuple(
+        text if f"steps.{column}" in fields else "unknown" for text, column in zip(texts, columns, strict=True)
+    )
 
 
 def _point_at_culprit(divergence: Divergence, found: Derivation) -> Derivation:

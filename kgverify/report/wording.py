@@ -13,6 +13,9 @@ from kgverify.trace.model.header import EngineInfo
 MOST_CHARACTERS: Final = 400
 """The most characters of one text; names can be of any length."""
 
+MOST_OF_NAME: Final = 60
+"""The most characters of a policy's name in the line that describes a run."""
+
 METRICS: Final = ("mean_reciprocal_rank", "hits_at_1", "hits_at_3", "hits_at_10")
 """The metrics that a report shows."""
 
@@ -120,7 +123,7 @@ def describe_run(report: ReportContent) -> str:
         corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
         parts = [f"graph {clip(run.graph)}", f"{queries} of {clip(run.split)}"]
         parts += [f"{corruptions} corruptions a side", f"seed {run.seed}"]
-    parts.append(f"policy {clip(report.policy.name) or 'unknown'}")
+    parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
 
