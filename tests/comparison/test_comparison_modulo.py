@@ -221,7 +221,7 @@ def test_random_problems_give_no_false_alarm(num: int):
             assert comparison.coverage.steps == len(batch.expected.columns.steps.depth)
 
 
-@pytest.mark.deep
+@pytest.mark.sample(1, deep=10)
 @pytest.mark.parametrize("fault", [name for name, each in FAULTS.items() if each.stage in STEP_STAGES])
 def test_faults_are_found_in_twins_where_they_are_found_without(fault: str):
     num = 0
@@ -232,8 +232,8 @@ def test_faults_are_found_in_twins_where_they_are_found_without(fault: str):
         found = differing(batch.expected, actual, "names,order")
         assert differing(batch.expected, twin(actual, seed), "names,order") == found
         num += len(found)
-    # It changes the order alone.
-    assert num or fault == "facts-before-rules"
+    # The first changes the order alone; the second shows with many constants only.
+    assert num or fault in ("facts-before-rules", "packed-fact-keys")
 
 
 @pytest.mark.parametrize("lockstep", [False, True])

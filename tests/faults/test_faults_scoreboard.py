@@ -111,7 +111,7 @@ def test_the_page_holds_every_fault_and_meets_every_target():
         assert share >= int(target) / 100, name
 
 
-@pytest.mark.deep
+@pytest.mark.exhaustive
 def test_the_script_prints_the_scoreboard_and_its_exit_code_says_whether_the_targets_are_met(tmp_path: Path):
     command = "-m benchmarks.scoreboard --graph random:4 --fault rule-cap --sound 2 --pairs 0 --jobs 1"
     done = subprocess.run(

@@ -130,7 +130,7 @@ def test_an_engine_that_ends_its_process_is_a_divergence_and_the_campaign_contin
     (found,) = result.divergences
     assert (found.signature, found.num_problems) == ("death", 2)
     assert 0 < result.num_left < 128
-    assert replay_text(Path(found.file).read_text(), EAGER) is None
+    assert replay_text(Path(found.file).read_text(), Sides()) is None
 
 
 def test_a_process_that_may_be_replaced_ends_where_native_code_does_not_return():
