@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from warm_commands import run_script
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.exhaustive
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "evaluator.py"
 
