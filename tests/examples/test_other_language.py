@@ -15,6 +15,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is 
 
 
 @needs_compiler
+@pytest.mark.deep
 def test_the_commands_of_the_page_find_the_fault_and_nothing_else(tmp_path):
     folder = tmp_path / "example"
     shutil.copytree(EXAMPLE, folder)
