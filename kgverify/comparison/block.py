@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.comparable import ComparablePair, is_decidable
-from kgverify.comparison.inference.infer import BlockInference, ProgramInference, earlier_steps
+from kgverify.comparison.inference.infer import BlockInference, ProgramInference
 from kgverify.comparison.inference.step_difference import StepDifference
 from kgverify.comparison.locate import (
     Difference,
@@ -319,7 +319,7 @@ class BlockComparer:
 
     def _read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
         """Return the steps of a candidate before one of them; in lockstep they belong to other candidates."""
-        return () if self.lockstep else earlier_steps(self.readers[0], candidate, step)
+        return () if self.lockstep else self.readers[0].read_earlier(candidate, step)
 
     def _compare_whole(self, candidate: int) -> Divergence | None:
         """Compare a candidate whose common steps agree: steps that only one side has, and how it ended."""

@@ -81,7 +81,7 @@ def find_surroundings(
         expected = reader.read(reader.first_step[candidate] + step) if has_step else None
     earlier: tuple[StepView, ...] = ()
     if expected is not None and actual is not None and has_history:
-        earlier = tuple(reader.read(reader.first_step[candidate] + i) for i in range(step))
+        earlier = reader.read_earlier(candidate, step)
     is_drawn = divergence.stage == Stage.CORRUPT
     return Surroundings(expected, actual, None, earlier, frozenset(), error_bound, draw if is_drawn else "", has_scores)
 

@@ -73,6 +73,10 @@ class StepReader:
         """Return the row of the first resolvent of a step."""
         return int(self._starts[1][row])
 
+    def read_earlier(self, candidate: int, step: int) -> tuple[StepView, ...]:
+        """Return the steps of a candidate before one of them."""
+        return tuple(self.read(self.first_step[candidate] + i) for i in range(step))
+
     def read(self, row: int) -> StepView:
         """Return the step in a row of the step columns."""
         steps, resolvents = self.columns.steps, self.columns.resolvents

@@ -56,7 +56,7 @@ def test_a_difference_below_the_least_band_is_the_same_however_steady_both_are()
     assert compare_samples(still, scaled(still, 1 + 2 * LEAST_BAND)) is Change.SLOWER
 
 
-def test_slower_calls_are_no_change_if_the_fastest_call_is_as_fast():
+def test_slow_calls_do_not_count_beside_a_fastest_call_of_equal_speed():
     assert compare_samples(STEADY, (0.99, 1.5, 1.5, 1.5, 1.5)) is Change.SAME
 
 

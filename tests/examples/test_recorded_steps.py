@@ -2,22 +2,18 @@
 
 import importlib.util
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from foreign_folder import FOLDER, needs_records
 
 import kgverify as kv
 from kgverify.comparison.step_view import StepReader
 from kgverify.trace.read.trace_file import open_trace, read_trace
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "recorded_steps.py"
-DATA = os.environ.get("KGVERIFY_DATA")
-FOREIGN = Path(os.environ.get("KGVERIFY_FOREIGN") or Path(DATA or "", "..", "foreign"))
 ENGINES = ("eager", "compiled_first", "compiled_later")
-
-needs_records = pytest.mark.skipif(not FOREIGN.is_dir(), reason="KGVERIFY_FOREIGN names no folder of recorded steps")
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +53,10 @@ def names_of_trace(trace, program, kind, atoms):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("graph", ["family", "countries_s3"])
 def test_every_atom_of_the_records_is_in_the_trace_and_nothing_else(tmp_path, write_trace, graph, engine, kind):
-    write_trace(FOREIGN, graph, engine, kind, tmp_path / "a.h5")
+    write_trace(FOLDER, graph, engine, kind, tmp_path / "a.h5")
     trace, reader = read_trace(tmp_path / "a.h5"), None
-    program = json.loads((FOREIGN / f"program_{graph}.json").read_text())
-    records = dict(np.load(FOREIGN / f"{graph}.{engine}.{kind}.npz", allow_pickle=False))
+    program = json.loads((FOLDER / f"program_{graph}.json").read_text())
+    records = dict(np.load(FOLDER / f"{graph}.{engine}.{kind}.npz", allow_pickle=False))
     reader = StepReader(trace.columns)
     num = len(records["query"])
     assert len(trace.columns.steps.num_atoms) == num
@@ -97,7 +93,7 @@ def test_every_atom_of_the_records_is_in_the_trace_and_nothing_else(tmp_path, wr
 @needs_records
 def test_the_traces_of_one_kind_can_be_compared(tmp_path, write_trace):
     for engine in ENGINES[:2]:
-        write_trace(FOREIGN, "countries_s3", engine, "forced", tmp_path / engine)
+        write_trace(FOLDER, "countries_s3", engine, "forced", tmp_path / engine)
     report = kv.compare(tmp_path / "eager", tmp_path / "compiled_first")
     assert report.verdict.value == "DIVERGE"
     assert report.coverage.candidates == report.coverage.steps == 507

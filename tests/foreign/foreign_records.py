@@ -1,15 +1,14 @@
 """Steps recorded from provers that kgverify did not write, as traces in memory that hold what the records hold and no more."""
 
 import json
-import os
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from foreign_folder import FOLDER
+from foreign_folder import needs_records as needs_records
 
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
@@ -19,12 +18,6 @@ from kgverify.trace.model.columns import Candidates, Columns, Resolvents, Steps,
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.header import EngineInfo, Header, PolicyInfo
 from kgverify.trace.model.trace import Trace
-
-FOLDER = Path(os.environ.get("KGVERIFY_FOREIGN", Path(os.environ.get("KGVERIFY_DATA", ".")) / ".." / "foreign"))
-
-needs_records = pytest.mark.skipif(
-    not (FOLDER / "program_family.json").is_file(), reason="KGVERIFY_FOREIGN names no folder with the recorded steps"
-)
 
 UNKNOWN = (
     "resolvents.origin_kind",

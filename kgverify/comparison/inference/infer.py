@@ -8,10 +8,10 @@ from kgverify.comparison.inference.content import content_of
 from kgverify.comparison.inference.limits_seen import LimitsSeen, find_limits
 from kgverify.comparison.inference.origins import Clause, Deviation, OriginInference, StepOrigins
 from kgverify.comparison.inference.step_difference import Given, StepDifference, explain_difference
-from kgverify.comparison.step_view import Names, ResolventView, StepReader, StepView
+from kgverify.comparison.step_view import Names, ResolventView, StepView
 from kgverify.program.outcomes import GoalKind
 from kgverify.program.program import Program
-from kgverify.program.resolution import Atoms, Clauses, Ids
+from kgverify.program.resolution import Clauses, Ids
 from kgverify.trace.model.trace import Trace
 
 MOST_CLAUSES: Final = 3
@@ -32,15 +32,13 @@ class ProgramInference:
         if trace is None or trace.facts is None:
             return None
         program = Program(trace.symbols, trace.facts, self.rules, (), (), ())
-        return OriginInference(
-            Clauses(program, exclude_query=getattr(trace.header.limits, "exclude_query", True) is not False)
-        )
+        return OriginInference(Clauses(program, exclude_query=trace.header.limits.with_defaults().exclude_query))
 
     def at(self, goal: Sequence[Sequence[int]], query: Sequence[int]) -> StepOrigins | None:
         """Return the inference for one goal of a query's derivation; None without a program."""
         if self.origins is None:
             return None
-        return self.origins.at(_atoms(goal), _ids(query))
+        return self.origins.at(tuple(map(_ids, goal)), _ids(query))
 
     def render(self, r: ResolventView, step: StepOrigins | None, names: Names) -> str:
         """Render a resolvent with the clauses that may have made it, marked as inferred."""
@@ -106,15 +104,6 @@ class BlockInference:
 
     def _at(self, candidate: int, step: StepView) -> StepOrigins | None:
         return self._program.at(step.goal, self._traces[0].columns.candidates.atom[candidate].tolist())
-
-
-def earlier_steps(reader: StepReader, candidate: int, step: int) -> tuple[StepView, ...]:
-    """Return the steps of a candidate before one of them."""
-    return tuple(reader.read(reader.first_step[candidate] + i) for i in range(step))
-
-
-def _atoms(goal: Sequence[Sequence[int]]) -> Atoms:
-    return tuple(map(_ids, goal))
 
 
 def _ids(atom: Sequence[int]) -> Ids:
