@@ -1,0 +1,1 @@
+"""What a comparison exercised, and the minimum that AGREE requires."""

@@ -1,0 +1,36 @@
+"""The judgement of the evidence behind AGREE: the exercise of both sides, and faults that changed nothing."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kgverify.comparison.exercise.count import count_exercise
+from kgverify.comparison.exercise.exercise import Exercised
+from kgverify.comparison.exercise.minimum import Minimum, explain_missing
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.source import StepSource
+
+
+def judge_exercise(
+    comparison: Comparison, sources: tuple[StepSource, StepSource], minimum: Minimum
+) -> tuple[Comparison, Exercised]:
+    """Return the comparison, INCONCLUSIVE instead of AGREE if a side exercised less than the minimum, and the exercise."""
+    wanted = minimum if comparison.verdict is Verdict.AGREE else {}
+    exercised = Exercised(*(count_exercise(source, wanted) for source in sources))
+    faults = [source.header.engine.faults for source in sources]
+    notes = (*comparison.notes, *describe_idle_faults(comparison, *faults))
+    comparison = msgspec.structs.replace(comparison, notes=notes)
+    reasons = explain_missing({"expected": exercised.expected, "actual": exercised.actual}, wanted)
+    if reasons:
+        comparison = msgspec.structs.replace(comparison, verdict=Verdict.INCONCLUSIVE, reasons=reasons)
+    return comparison, exercised
+
+
+def describe_idle_faults(comparison: Comparison, expected: Sequence[str], actual: Sequence[str]) -> list[str]:
+    """Return a note about faults that were planted in one side and changed nothing that was compared."""
+    planted = [*(each for each in expected if each not in actual), *(each for each in actual if each not in expected)]
+    if not planted or comparison.divergences or comparison.near_ties or comparison.benign:
+        return []
+    return [
+        f"the planted fault{'' if len(planted) == 1 else 's'} {', '.join(planted)} changed no step, outcome or rank"
+    ]
