@@ -18,7 +18,8 @@ def judge_exercise(
     wanted = minimum if comparison.verdict is Verdict.AGREE else {}
     exercised = Exercised(*(count_exercise(source, wanted) for source in sources))
     faults = [source.header.engine.faults for source in sources]
-    notes = (*comparison.notes, *describe_idle_faults(comparison, *faults))
+    has_effect = comparison.divergences or comparison.near_ties or comparison.benign
+    notes = comparison.notes if has_effect else (*comparison.notes, *describe_idle(*faults))
     comparison = msgspec.structs.replace(comparison, notes=notes)
     reasons = explain_missing({"expected": exercised.expected, "actual": exercised.actual}, wanted)
     if reasons:
@@ -26,10 +27,10 @@ def judge_exercise(
     return comparison, exercised
 
 
-def describe_idle_faults(comparison: Comparison, expected: Sequence[str], actual: Sequence[str]) -> list[str]:
-    """Return a note about faults that were planted in one side and changed nothing that was compared."""
+def describe_idle(expected: Sequence[str], actual: Sequence[str]) -> list[str]:
+    """Return a note that the faults planted in one side alone changed nothing; no note if there are none."""
     planted = [*(each for each in expected if each not in actual), *(each for each in actual if each not in expected)]
-    if not planted or comparison.divergences or comparison.near_ties or comparison.benign:
+    if not planted:
         return []
     return [
         f"the planted fault{'' if len(planted) == 1 else 's'} {', '.join(planted)} changed no step, outcome or rank"

@@ -1,7 +1,7 @@
 """The count of what steps exercise: in all steps of a trace, or in blocks drawn evenly from a large one."""
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Collection, Iterable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missi
 from kgverify.comparison.source import NUM_STEPS, FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
+from kgverify.program.program import Rule
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, starts_of
-from kgverify.trace.model.trace import Trace
 
 COUNTED_STEPS: Final = 1 << 18
 """The steps of a larger trace in which is counted: 3 % of the time of a comparison is the most that counting may take."""
@@ -29,8 +29,11 @@ def count_exercise(source: StepSource, minimum: Minimum = NO_MINIMUM) -> Exercis
     outcomes = None
     if "candidates.outcome" in source.fields:
         outcomes = source.gather_column("outcome", np.arange(num))
-    count = ExerciseCount(source.shell(), source.num_steps, outcomes)
-    if not count.is_of_steps or not num:
+    shell = source.shell()
+    clauses = Clauses(shell.rules, shell.header.clauses.rules, None if shell.facts is None else len(shell.facts))
+    is_of_steps = has_steps(source.header.engine) and NUM_STEPS in source.fields
+    count = ExerciseCount(source.fields, clauses, source.num_steps if is_of_steps else None, outcomes)
+    if not is_of_steps or not num:
         return count.result()
     ranges = _draw_blocks(num, source.num_steps)
     for number, (begin, end) in enumerate(ranges):
@@ -53,19 +56,34 @@ def _draw_blocks(num_candidates: int, num_steps: int) -> Iterable[tuple[int, int
     return ((begin, min(begin + size, num_candidates)) for begin in map(int, order))
 
 
+class Clauses(NamedTuple):
+    """The clauses of a program; None and empty where they are unknown."""
+
+    rules: tuple[Rule, ...] | None
+    texts: tuple[str, ...]
+    num_facts: int | None
+
+    @property
+    def num_rules(self) -> int | None:
+        """The number of rules."""
+        return len(self.rules) if self.rules is not None else len(self.texts) or None
+
+
 class ExerciseCount:
-    """The count of what some candidates with their steps exercise.
+    """The count of what some candidates with their steps exercise."""
 
-    is_of_steps: whether the trace shows its steps
-    """
+    def __init__(
+        self, fields: Collection[str], clauses: Clauses, num_steps: int | None, outcomes: NDArray[np.int8] | None
+    ) -> None:
+        """Begin to count.
 
-    def __init__(self, shell: Trace, num_steps: int, outcomes: NDArray[np.int8] | None) -> None:
-        """Count in a trace of these steps and outcomes. shell: its header, its program, and the fields that it has."""
-        self._shell = shell
-        self._known = shell.fields
+        fields:              the columns that are known, such as `steps.choice`
+        num_steps, outcomes: of all candidates, None where they are unknown
+        """
+        self._clauses = clauses
+        self._known = frozenset(fields)
         self._num_steps = num_steps
         self._outcomes = outcomes
-        self.is_of_steps = has_steps(shell.header.engine) and NUM_STEPS in shell.fields
         self._num_counted = 0
         self._counts: dict[str, int] = {}
         self._largest: dict[str, int] = {}
@@ -143,7 +161,7 @@ class ExerciseCount:
 
     def result(self) -> Exercise:
         """Return what was counted so far."""
-        outcomes, shell = self._outcomes, self._shell
+        outcomes, clauses = self._outcomes, self._clauses
         codes = None
         limits = {name: self._counts[name] for name in _DROPPED if name in self._counts}
         if outcomes is not None:
@@ -154,41 +172,35 @@ class ExerciseCount:
         facts = self._used.get(Origin.FACT)
         return Exercise(
             outcomes=codes,
-            steps=self._num_steps if self.is_of_steps else None,
+            steps=self._num_steps,
             counted=self._num_counted,
             choices=self._counts.get(Stage.CHOOSE),
             stages={stage.value: self._counts[stage] for stage in STEP_STAGES if stage in self._counts},
             limits=limits,
             largest=dict(self._largest),
             rules=rules,
-            num_rules=self._num_rules,
+            num_rules=clauses.num_rules,
             facts=None if facts is None else len(facts),
-            num_facts=None if shell.facts is None else len(shell.facts),
+            num_facts=clauses.num_facts,
             unused_rules=unused,
         )
-
-    @property
-    def _num_rules(self) -> int | None:
-        rules, texts = self._shell.rules, self._shell.header.clauses.rules
-        return len(rules) if rules is not None else len(texts) or None
 
     def _count_rules(self) -> tuple[int | None, tuple[str, ...]]:
         """Return the number of the rules that made a resolvent, and the first of the others as text."""
         used = self._used.get(Origin.RULE)
         if used is None:
             return None, ()
-        texts = self._shell.header.clauses.rules
-        unused = np.setdiff1d(np.arange(self._num_rules or 0), used)[:MOST_UNUSED].tolist()
+        texts = self._clauses.texts
+        unused = np.setdiff1d(np.arange(self._clauses.num_rules or 0), used)[:MOST_UNUSED].tolist()
         return len(used), tuple(texts[i] if i < len(texts) else f"rule {i}" for i in unused)
 
     def _body_lengths(self) -> NDArray[np.int32] | None:
-        rules = self._shell.rules
+        rules = self._clauses.rules
         return None if rules is None else np.array([len(body) for _, body in rules], np.int32)
 
     def _use(self, origin: Origin, clauses: NDArray[np.int32]) -> None:
         """Mark clauses as used. An index that no clause has is no clause."""
-        facts = self._shell.facts
-        num = self._num_rules if origin is Origin.RULE else None if facts is None else len(facts)
+        num = self._clauses.num_rules if origin is Origin.RULE else self._clauses.num_facts
         if num is None:
             found = np.unique(clauses)
         else:
