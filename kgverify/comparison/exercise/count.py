@@ -6,14 +6,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kgverify.comparison.comparable import column_names
 from kgverify.comparison.exercise.exercise import MOST_UNUSED, Exercise
 from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum, find_missing
 from kgverify.comparison.source import NUM_STEPS, FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
-from kgverify.program.program import Rule
+from kgverify.program.program import Program, Rule
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, starts_of
+from kgverify.trace.model.header import EngineInfo
 
 COUNTED_STEPS: Final = 1 << 18
 """The steps of a larger trace in which is counted: 3 % of the time of a comparison is the most that counting may take."""
@@ -42,6 +44,17 @@ def count_exercise(source: StepSource, minimum: Minimum = NO_MINIMUM) -> Exercis
         count.add(source.read_rows(np.arange(begin, end)))
         if isinstance(source, FileSource):
             source.trace.release()
+    return count.result()
+
+
+def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exercise:
+    """Return what columns in memory exercise, made by an engine from a program."""
+    fields = column_names(columns) - frozenset(engine.unknown)
+    num_steps = len(columns.steps.depth) if has_steps(engine) else None
+    outcomes = columns.candidates.outcome if "candidates.outcome" in fields else None
+    count = ExerciseCount(fields, Clauses(program.rules, program.rule_texts, len(program.facts)), num_steps, outcomes)
+    if num_steps is not None:
+        count.add(columns)
     return count.result()
 
 

@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from kgverify.comparison.comparable import column_names
 from kgverify.comparison.compare import Comparer
-from kgverify.comparison.exercise.count import Clauses, ExerciseCount
+from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
@@ -120,18 +119,13 @@ def count_agreeing(batch: Batch, suspects: Sequence[Suspect]) -> Exercise:
     """Return the exercise, by the reference, of the problems of a batch that are no suspects."""
     if batch.crash is not None:
         return NOT_EXERCISED
-    columns, program, info = batch.columns, batch.merged.graph.program, batch.pipeline.engine.info
+    columns = batch.columns
     if suspects:
         differing = [batch.indices.index(suspect.number) for suspect in suspects]
         owner = batch.merged.owner[columns.candidates.query]
         columns = select_candidates(columns, np.flatnonzero(~np.isin(owner, differing)))
-    fields = column_names(columns) - frozenset(info.unknown)
-    outcomes = columns.candidates.outcome if "candidates.outcome" in fields else None
-    num_steps = len(columns.steps.depth) if has_steps(info) else None
-    count = ExerciseCount(fields, Clauses(program.rules, (), len(program.facts)), num_steps, outcomes)
-    if num_steps is not None:
-        count.add(columns)
-    return msgspec.structs.replace(count.result(), unused_rules=())
+    exercise = count_columns(columns, batch.merged.graph.program, batch.pipeline.engine.info)
+    return msgspec.structs.replace(exercise, unused_rules=())
 
 
 def prepare_batches(problems: Sequence[Problem], reference: MakePipeline = make_reference) -> list[Batch]:
