@@ -139,7 +139,10 @@ def verify(
         if each is not None:
             check_sample(each)
     check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
-    comparison, exercised = judge_exercise(comparison, (MemorySource(recorded[0]), MemorySource(recorded[1])), minimum)
+    codes = [trace.columns.candidates.outcome for trace in traces]
+    outcomes = Outcomes(*map(_count, codes))
+    sides = MemorySource(recorded[0]), MemorySource(recorded[1])
+    comparison, exercised = judge_exercise(comparison, sides, outcomes, minimum)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
@@ -151,8 +154,7 @@ def verify(
         with phase("splitting the loss over the causes", 0):
             attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
         check_attribution(attribution, traces[0], traces[1])
-    codes = [trace.columns.candidates.outcome for trace in traces]
-    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
+    metrics = _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
     noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
     report = build_report(
@@ -266,15 +268,16 @@ def _judge_recorded(
     causes = describe_conditions(causes, divergences, comparer)
     comparison = msgspec.structs.replace(comparison, divergences=divergences)
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
-    comparison, exercised = judge_exercise(comparison, comparer.recorded, minimum)
+    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
+    outcomes = Outcomes(*map(_count, codes))
+    comparison, exercised = judge_exercise(comparison, comparer.recorded, outcomes, minimum)
     if tests_itself:
         check_sample(comparer)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
-    codes = [source.gather_column("outcome", np.arange(source.num_candidates)) for source in comparer.sources]
     sides = ranked.traces if ranked is not None else comparer.sources
-    outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*sides)
+    metrics = _metrics(*sides)
     check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
     attribution, notes = split_recorded_loss(ranked, divergences, causes)
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))

@@ -1,6 +1,6 @@
 """The count of what steps exercise: in all steps of a trace, or in blocks drawn evenly from a large one."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,33 +17,34 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 
-COUNTED_STEPS: Final = 1 << 18
-"""The steps of a larger trace in which is counted: 3 % of the time of a comparison is the most that counting may take."""
+COUNTED_STEPS: Final = 1 << 15
+"""The steps in which is counted of a larger trace on disk, which is compared faster than its steps can be counted."""
 
 _NUM_BLOCKS: Final = 16
 
 _DROPPED: Final = {"max_atoms": "dropped_atoms", "max_resolvents": "dropped_resolvents"}
 
 
-def count_exercise(source: StepSource, minimum: Minimum = NO_MINIMUM) -> Exercise:
-    """Return what a trace exercises. A large one is read on only until the minimum is reached."""
-    num = source.num_candidates
-    outcomes = None
-    if "candidates.outcome" in source.fields:
-        outcomes = source.gather_column("outcome", np.arange(num))
+def count_exercise(source: StepSource, outcomes: Mapping[str, int], minimum: Minimum = NO_MINIMUM) -> Exercise:
+    """Return what a trace exercises. A large one is read on only until the minimum is reached.
+
+    outcomes: outcome to candidates
+    """
     shell = source.shell()
     clauses = Clauses(shell.rules, shell.header.clauses.rules, None if shell.facts is None else len(shell.facts))
     is_of_steps = has_steps(source.header.engine) and NUM_STEPS in source.fields
-    count = ExerciseCount(source.fields, clauses, source.num_steps if is_of_steps else None, outcomes)
-    if not is_of_steps or not num:
+    is_known = "candidates.outcome" in source.fields
+    num_steps = source.num_steps if is_of_steps else None
+    count = ExerciseCount(source.fields, clauses, num_steps, outcomes if is_known else None)
+    if not is_of_steps or not source.num_candidates:
         return count.result()
-    ranges = _draw_blocks(num, source.num_steps)
-    for number, (begin, end) in enumerate(ranges):
-        if number >= _NUM_BLOCKS and not find_missing(count.result(), minimum):
-            break
+    for number, (begin, end) in enumerate(_draw_blocks(source)):
+        if number % _NUM_BLOCKS == 0 and number:
+            if isinstance(source, FileSource):
+                source.trace.release()
+            if not find_missing(count.result(), minimum):
+                break
         count.add(source.read_rows(np.arange(begin, end)))
-        if isinstance(source, FileSource):
-            source.trace.release()
     return count.result()
 
 
@@ -51,16 +52,19 @@ def count_columns(columns: Columns, program: Program, engine: EngineInfo) -> Exe
     """Return what columns in memory exercise, made by an engine from a program."""
     fields = column_names(columns) - frozenset(engine.unknown)
     num_steps = len(columns.steps.depth) if has_steps(engine) else None
-    outcomes = columns.candidates.outcome if "candidates.outcome" in fields else None
+    values, counts = np.unique(columns.candidates.outcome, return_counts=True)
+    named = dict(zip(map(outcome_name, values.tolist()), counts.tolist(), strict=True))
+    outcomes = named if "candidates.outcome" in fields else None
     count = ExerciseCount(fields, Clauses(program.rules, program.rule_texts, len(program.facts)), num_steps, outcomes)
     if num_steps is not None:
         count.add(columns)
     return count.result()
 
 
-def _draw_blocks(num_candidates: int, num_steps: int) -> Iterable[tuple[int, int]]:
+def _draw_blocks(source: StepSource) -> Iterable[tuple[int, int]]:
     """Return ranges of candidates: one of all, or those to count in, drawn evenly, and then the others."""
-    if num_steps <= COUNTED_STEPS:
+    num_candidates, num_steps = source.num_candidates, source.num_steps
+    if num_steps <= COUNTED_STEPS or not isinstance(source, FileSource):
         return [(0, num_candidates)]
     size = max(1, num_candidates * COUNTED_STEPS // (num_steps * _NUM_BLOCKS))
     begins = np.arange(0, num_candidates, size)
@@ -86,7 +90,7 @@ class ExerciseCount:
     """The count of what some candidates with their steps exercise."""
 
     def __init__(
-        self, fields: Collection[str], clauses: Clauses, num_steps: int | None, outcomes: NDArray[np.int8] | None
+        self, fields: Collection[str], clauses: Clauses, num_steps: int | None, outcomes: Mapping[str, int] | None
     ) -> None:
         """Begin to count.
 
@@ -140,10 +144,11 @@ class ExerciseCount:
         if {"resolvents.num_atoms", "resolvents.atoms"} <= known:
             self._see("max_atoms", resolvents.num_atoms)
             ends = starts_of(resolvents.num_atoms)[starts_of(num_resolvents)[1:]]
-            with_variable = np.flatnonzero((resolvents.atoms[:, 1:] < 0).any(1) & (resolvents.atoms[:, 0] >= 0))
-            is_renamed = np.zeros(num_steps, np.bool_)
-            is_renamed[np.searchsorted(ends, with_variable, side="right")] = True
-            self._add(Stage.RENAME, is_renamed)
+            predicate, first, second = resolvents.atoms.T
+            # A variable is negative, and a hole has a negative predicate.
+            num_variables = np.zeros(len(predicate) + 1, np.int32)
+            np.cumsum((predicate >= 0) & ((first | second) < 0), out=num_variables[1:])
+            self._add(Stage.RENAME, np.diff(num_variables[ends], prepend=0) > 0)
         if {"resolvents.origin_kind", "resolvents.origin"} <= known:
             for stage, origin in ((Stage.MATCH_RULES, Origin.RULE), (Stage.MATCH_FACTS, Origin.FACT)):
                 is_made = resolvents.origin_kind == origin
@@ -175,16 +180,13 @@ class ExerciseCount:
     def result(self) -> Exercise:
         """Return what was counted so far."""
         outcomes, clauses = self._outcomes, self._clauses
-        codes = None
         limits = {name: self._counts[name] for name in _DROPPED if name in self._counts}
         if outcomes is not None:
-            values, counts = np.unique(outcomes, return_counts=True)
-            codes = dict(zip(map(outcome_name, values.tolist()), counts.tolist(), strict=True))
-            limits["max_depth"] = codes.get(Outcome.DEPTH_LIMIT.name, 0)
+            limits["max_depth"] = outcomes.get(Outcome.DEPTH_LIMIT.name, 0)
         rules, unused = self._count_rules()
         facts = self._used.get(Origin.FACT)
         return Exercise(
-            outcomes=codes,
+            outcomes=None if outcomes is None else dict(outcomes),
             steps=self._num_steps,
             counted=self._num_counted,
             choices=self._counts.get(Stage.CHOOSE),
