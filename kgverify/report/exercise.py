@@ -46,7 +46,7 @@ def describe_exercise(exercise: Exercise) -> str:
     parts = [of(exercise.proved, None, "candidates proved"), of(exercise.rules, exercise.num_rules, "rules used")]
     if exercise.facts is not None:
         parts.append(of(exercise.facts, exercise.num_facts, "facts used"))
-    parts.append(of(exercise.choices, exercise.counted or None, "steps with more than one resolvent"))
+    parts.append(of(exercise.choices, exercise.counted or None, "steps with a choice"))
     return ", ".join(parts)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.exercise.count import count_columns
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import NO_MINIMUM, Minimum
 from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
@@ -219,16 +220,24 @@ def verify_problems(
     *,
     reference: MakePipeline = make_reference,
     lockstep: bool = False,
+    minimum: Minimum = NO_MINIMUM,
 ) -> Verification:
     """Verify problems in one run, and return the whole report. UserError unless they can share one."""
     merged = merge(problems, reference)
-    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), lockstep=lockstep)
+    return _verify(merged, merged.expected, make_pipeline or compiled_maker(), lockstep=lockstep, minimum=minimum)
 
 
-def _verify(merged: Merged, expected: Pipeline, make_pipeline: MakePipeline, *, lockstep: bool) -> Verification:
+def _verify(
+    merged: Merged,
+    expected: Pipeline,
+    make_pipeline: MakePipeline,
+    *,
+    lockstep: bool,
+    minimum: Minimum = NO_MINIMUM,
+) -> Verification:
     actual = merged.with_unranked(make_pipeline(merged.run, merged.sizes))
     return verify(
-        merged.run, expected, actual, lockstep=lockstep, check_determinism=False, minimum={}, tests_itself=False
+        merged.run, expected, actual, lockstep=lockstep, check_determinism=False, minimum=minimum, tests_itself=False
     )
 
 
