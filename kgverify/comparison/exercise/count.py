@@ -217,7 +217,7 @@ class ExerciseCount:
         """Mark clauses as used. An index that no clause has is no clause."""
         num = self._clauses.num_rules if origin is Origin.RULE else self._clauses.num_facts
         if num is None:
-            found = np.unique(clauses)
+            found: NDArray[Any] = np.unique(clauses)
         else:
             found = np.flatnonzero(np.bincount(clauses[(clauses >= 0) & (clauses < num)]))
         self._used[origin] = np.union1d(self._used.get(origin, np.zeros(0, np.int64)), found)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.errors import UserError, suggest
@@ -34,15 +34,8 @@ def parse_minimum(declared: str | Minimum | None, where: str = "--minimum") -> M
     """
     if declared is None:
         return MINIMUM
-    if isinstance(declared, str):
-        pairs = [] if declared.strip() == NONE else [part.partition("=")[::2] for part in declared.split(",")]
-        declared = {}
-        for name, text in pairs:
-            number = text.strip()
-            if name.strip() in declared:
-                raise UserError(f"{name.strip()} is given twice", where=where, fix="give each item once")
-            declared[name.strip()] = int(number) if number.isdecimal() and len(number) < 20 else number  # type: ignore[assignment]
-    for name, number in declared.items():
+    given = _split(declared, where) if isinstance(declared, str) else declared
+    for name, number in given.items():
         if name not in ITEMS:
             raise UserError(
                 f"unknown item of evidence {name!r}",
@@ -53,7 +46,18 @@ def parse_minimum(declared: str | Minimum | None, where: str = "--minimum") -> M
             raise UserError(
                 f"expected a whole number for {name}, found {number!r}", where=where, fix=f"give for example {name}=1"
             )
-    return {name: declared[name] for name in ITEMS if declared.get(name)}
+    return {name: given[name] for name in ITEMS if given.get(name)}
+
+
+def _split(text: str, where: str) -> dict[str, Any]:
+    """Return the items of `proved=1,rules=1`, with the text of what is no number."""
+    given: dict[str, Any] = {}
+    for part in text.split(",") if text.strip() != NONE else ():
+        name, _, number = (each.strip() for each in part.partition("="))
+        if name in given:
+            raise UserError(f"{name} is given twice", where=where, fix="give each item once")
+        given[name] = int(number) if number.isdecimal() and len(number) < 20 else number
+    return given
 
 
 def find_missing(exercise: Exercise, minimum: Minimum) -> tuple[str, ...]:
