@@ -38,7 +38,7 @@ def is_equal(comparison: Comparison) -> bool:
 
 
 def describe_idle(expected: Sequence[str], actual: Sequence[str]) -> list[str]:
-    """Return a note that the faults planted in one side alone changed nothing; no note if there are none."""
+    """Return a note that the faults planted in one side alone changed nothing; without faults nothing."""
     planted = [*(each for each in expected if each not in actual), *(each for each in actual if each not in expected)]
     if not planted:
         return []

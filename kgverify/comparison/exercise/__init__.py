@@ -1,1 +1,1 @@
-"""What a comparison exercised, and the minimum that AGREE requires."""
+"""The exercise of both sides of a comparison, and the minimum that AGREE requires."""

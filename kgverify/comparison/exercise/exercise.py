@@ -12,7 +12,9 @@ MOST_UNUSED: Final = 20
 
 
 class Exercise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the candidates and the steps of one side exercised. None, and a stage or limit that is missing, mean unknown.
+    """The exercise of one side: counts of its candidates, stages, limits and clauses.
+
+    None means unknown, and so does a stage or limit that is missing.
 
     outcomes:     outcome to candidates
     steps:        steps recorded

@@ -117,7 +117,7 @@ def check_and_count(
 
 
 def count_agreeing(batch: Batch, suspects: Sequence[Suspect]) -> Exercise:
-    """Return the exercise, by the reference, of the problems of a batch that are no suspects."""
+    """Return the exercise, by the reference, of the problems of a batch on which both sides agree."""
     if batch.crash is not None:
         return NOT_EXERCISED
     columns = batch.columns
