@@ -66,6 +66,8 @@ def advise(exercise: Exercise) -> str:
         reached = [(name, exercise.largest.get(name, 0)) for name in never]
         lower = " or ".join(f"{_OPTIONS[name]} {most - 1}" for name, most in reached if most > 1)
         parts.append(f"{limits}: {f'lower it with {lower}, or ' if lower else ''}raise --queries")
+    if exercise.num_rules == 0:
+        parts.append("the program has no rules: give a file of rules with --rules")
     if exercise.rules is not None and exercise.num_rules and exercise.rules < exercise.num_rules:
         parts.append(f"{_describe_unused(exercise)}: raise --queries or --corruptions")
     idle = [name for name, num in exercise.stages.items() if not num and name not in (Stage.LIMIT, Stage.CHOOSE)]
