@@ -157,12 +157,12 @@ class Conformance:
         without = f"laws of kgverify's semantics were not checked: {', '.join(self.left_out)}" if self.left_out else ""
         exercised = f"exercised: {describe_exercise(self.exercise)}"
         if self.is_conforming:
-            return "\n".join(filter(None, (f"{self.engine} {conforms}: {checked}", exercised, without)))
+            return "\n".join(filter(None, (f"{self.engine} {conforms}: {checked}", without, exercised)))
         if not self.num_problems:
             return f"{self.engine}: nothing was checked{skipped}"
         if self.failure is None and not self.violations:
             reasons = f"inconclusive: {'; '.join(self.reasons)}"
-            return "\n".join(filter(None, (f"{self.engine}: {checked}", reasons, exercised, without)))
+            return "\n".join(filter(None, (f"{self.engine}: {checked}", reasons, without, exercised)))
         lines = [f"{self.engine} does not {conforms.removesuffix('s')}: {checked}", *filter(None, [without]), ""]
         if self.failure is not None:
             lines += _describe_failure(self.failure)
