@@ -1,5 +1,6 @@
 """Comparisons that prove nothing end INCONCLUSIVE, whoever makes them; those that prove something do not."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -259,7 +260,7 @@ def test_a_large_trace_is_read_on_until_the_minimum_is_reached(tmp_path: Path, m
     monkeypatch.undo()
     assert every == count_exercise(source, {"PROVED": 1})
     monkeypatch.setattr(count, "COUNTED_STEPS", 64)
-    comparer = Comparer(path, path)
+    comparer = Comparer(path, shutil.copy(path, tmp_path / "other.h5"))
     found, exercised = judge_exercise(comparer.compare(), comparer.recorded, Outcomes({"PROVED": 1}, {}), MINIMUM)
     assert (found.verdict, exercised.expected, exercised.actual) == (Verdict.AGREE, some, some)
     assert describe_stages(some).endswith(f" of {some.counted:,} steps; counted in {some.counted:,} of {some.steps:,}")
