@@ -310,7 +310,8 @@ def _enter_copy(mutant: SemanticMutant | None, folder: Path, *, has_tests: bool 
     plant_copy(mutant, root, has_tests=has_tests)
     own = (str(ROOT), str(ROOT / "reference"), str(Path(__file__).parent))
     sys.path[:] = [str(root), str(root / "reference"), *(path for path in sys.path if path not in own)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+    further = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in own]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], *further])
     os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(folder)
     # Workers that a command starts would run the script that started this process.
     sys.modules["__main__"] = types.ModuleType("__main__")
