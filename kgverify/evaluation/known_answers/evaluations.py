@@ -37,8 +37,8 @@ NUM_QUERIES: Final = 139
 SEED: Final = (1 << 40) + 5
 FEW: Final = 3
 """The corruptions of a query and side where not all are taken."""
-BLOCK_SIZE: Final = 50
-"""The corruptions that are proved at once where those that cannot affect a rank are left out: those of three kinds or more."""
+BLOCK_SIZE: Final = 58
+"""The corruptions that are proved at once where those that cannot affect a rank are left out: those of four or five kinds."""
 
 Triple = tuple[int, int, int]
 
