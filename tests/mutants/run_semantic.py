@@ -56,7 +56,7 @@ ENVIRONMENT: Final = {
     # A process that has started CUDA cannot be forked: devices are counted without it.
     CUDA: {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
 }
-"""What a device needs before anything imports torch or Triton."""
+"""The environment of a device, set before anything imports torch or Triton."""
 
 
 def main() -> int:

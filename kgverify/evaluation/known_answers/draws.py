@@ -34,7 +34,7 @@ MANY: Final = NUM_ENTITIES - 1
 
 
 class KnownGraph:
-    """What a draw asks of a graph, without its names: building those would take longer than all draws."""
+    """A graph without the names of its symbols: building those would take longer than all draws."""
 
     name: Final = "known"
 
