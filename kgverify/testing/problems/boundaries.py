@@ -267,18 +267,18 @@ def _many_clauses(pick: _Choices) -> Problem:
     """Return steps of about as many clauses as whole blocks of a kernel hold, some dropped, for slots that share a window."""
     num = (128, 128, 512, 1024, 2048)[pick(5)] - 1 + pick(3)
     facts = tuple(NamedAtom("q", f"s{i % 2}", f"m{i}") for i in range(2 * num))
-    rules = (NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("r", _Z, _Y))),)
+    rules = [NamedRule(NamedAtom("p", _X, _Y), (NamedAtom("q", _X, _Z), NamedAtom("r", _Z, _Y)))]
     # The last clause of one subject gives TRUE, or comes back, or nothing stands out.
     last, kind = f"m{2 * num - 1 - pick(2)}", pick(3)
     if kind == 0:
         facts = (*facts, NamedAtom("r", last, "s0"))
     elif kind == 1:
-        rules = (*rules, NamedRule(NamedAtom("r", last, _Y), (NamedAtom("p", _Y, _X),)))
+        rules.append(NamedRule(NamedAtom("r", last, _Y), (NamedAtom("p", _Y, _X),)))
     kept = min(num, 1024) - (0, 0, 1, num // 3)[pick(4)]
     limits = Limits(max_depth=3, max_atoms=2, max_resolvents=kept)
     queries = tuple(NamedAtom("p", f"s{i % 2}", f"s{pick(2)}") for i in range(1 + pick(3)))
     sizes = Sizes(slots=1 + pick(3), match_window=num, score_window=kept + pick(2) * (kept - 1), pool=1 + pick(3))
-    return Problem(facts=facts, rules=rules, unranked=queries, limits=limits, sizes=sizes)
+    return Problem(facts=facts, rules=tuple(rules), unranked=queries, limits=limits, sizes=sizes)
 
 
 def _without_facts(pick: _Choices) -> Problem:
