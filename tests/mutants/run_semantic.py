@@ -126,8 +126,11 @@ def _original(
     digest = f"original {source_hash()} {options.fuzz_seconds} {options.device} {names}"
     if digest not in results:
         found: list[Outcome] = []
-        task = Task(partial(run_commands, None, chosen, {}), lambda answer, code, seconds: found.extend(answer or ()))
-        run_tasks([task], 1)
+        tasks = [
+            Task(partial(run_commands, None, [command], {}), lambda answer, code, seconds: found.extend(answer or ()))
+            for command in chosen
+        ]
+        run_tasks(tasks, options.jobs)
         is_sound = {command.name: command.is_sound for command in chosen}
         for each in found:
             print(

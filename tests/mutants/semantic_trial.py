@@ -133,7 +133,7 @@ def _on_cpu(fuzz_seconds: int) -> Iterator[Command]:
     yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {eager}",))
     yield from _traces("--mode eager")
     fused = f"--mode fused --device cpu {_JSON}"
-    size = "--queries 1 --corruptions 1 --max-depth 3 --slots 4 --no-determinism"
+    size = "--queries 1 --corruptions 1 --max-depth 3 --slots 4 --no-determinism --minimum none"
     yield Command("diff --mode fused", (f"diff {size} {fused}",), only=KERNELS)
     yield Command("fuzz --mode fused", (f"fuzz --examples 36 --jobs 1 --fresh {fused}",), only=KERNELS)
     yield Command("fact-cap", (f"diff --queries 6 --fault fact-cap {eager}",), is_sound=False)
@@ -155,7 +155,7 @@ def _on_cuda(fuzz_seconds: int) -> Iterator[Command]:
     fused = f"--mode fused --device cuda {_JSON}"
     yield Command("diff countries", (f"diff --queries 10 {fused}",))
     yield Command("diff random", (f"diff --graph random:1 --queries 8 --policy two_tower {fused}",))
-    wide = f"diff --queries 4 --policy ../{_WEIGHTS}"
+    wide = f"diff --queries 4 --minimum none --policy ../{_WEIGHTS}"
     narrow = tuple(f"{wide} --precision {each} {fused}" for each in ("bf16", "bf16x3", "fp16"))
     yield Command("diff narrow", narrow, only=KERNELS)
     yield Command("diff family", (f"diff --graph {_family()} --queries 3 --corruptions 12 --policy two_tower {fused}",))
