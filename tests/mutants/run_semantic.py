@@ -67,6 +67,8 @@ def main() -> int:
     mutants = [each for each in mutants if options.only in str(each)]
     if options.device == CUDA:
         mutants = [each for each in mutants if each.file.startswith(KERNELS)]
+    if options.no_kernels:
+        mutants = [each for each in mutants if not each.file.startswith(KERNELS)]
     index, count = map(int, options.shard.split("/"))
     mutants = [each for each in mutants if int(each.digest, 16) % count == index - 1]
     if options.fresh:
@@ -228,6 +230,7 @@ def _parse() -> argparse.Namespace:
         "--minutes", type=float, default=float("inf"), metavar="N", help="begin nothing after N minutes"
     )
     parser.add_argument("--device", choices=(CPU, CUDA), default=CPU, help="where mutants run; cuda: those of kernels")
+    parser.add_argument("--no-kernels", action="store_true", help="leave out mutants that --device cuda tries")
     parser.add_argument("--fuzz-seconds", type=int, default=10, metavar="N", help="time of the campaign")
     parser.add_argument(
         "--leave-out-wrong", action="store_true", help="go on without commands that fail on the original"
