@@ -6,8 +6,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from functools import partial
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
