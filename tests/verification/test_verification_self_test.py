@@ -38,7 +38,7 @@ from kgverify.verification.self_testing.known_answers.runs import check_known_ru
 from kgverify.verification.self_testing.planted_runs import check_attribution, check_consistency, plant_in_repetition
 from kgverify.verification.self_testing.second_opinion import check_sample
 from kgverify.verification.self_testing.self_test import check_digests
-from kgverify.verification.verify import _judge_known, compare_recorded, verify
+from kgverify.verification.verify import _exercise_known, _judge_known, compare_recorded, verify
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -116,7 +116,10 @@ def test_known_pairs_have_their_known_answers(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Callable[..., Any]
 ):
     # Before an engine agrees, the comparison is tested without what explains differences.
-    checks = (check_known_differences, partial(check_known_pairs, _judge_known, is_recorded=False))
+    checks = (
+        partial(check_known_differences, _exercise_known),
+        partial(check_known_pairs, _judge_known, is_recorded=False),
+    )
     for check in checks:
         check()
     check_known_differences.cache_clear()

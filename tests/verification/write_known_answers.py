@@ -11,11 +11,11 @@ import msgspec
 from kgverify.verification.self_testing.known_answers import answers as known_answers
 from kgverify.verification.self_testing.known_answers.files import known_file_answers
 from kgverify.verification.self_testing.known_answers.runs import known_run_answers, traces_of_runs
-from kgverify.verification.verify import _judge_known, verify
+from kgverify.verification.verify import _exercise_known, _judge_known, verify
 
 
 def main() -> int:
-    answers = dict(known_answers.unexplained_answers())
+    answers = dict(known_answers.unexplained_answers(_exercise_known))
     answers |= dict(known_answers.known_answers(_judge_known, is_recorded=True))
     answers |= dict(known_file_answers(_judge_known))
     answers |= dict(known_run_answers(verify))
