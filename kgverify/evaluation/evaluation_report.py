@@ -140,12 +140,15 @@ class _KnownEvaluations:
 
     def _evaluate(self) -> list[tuple[Run, PartResult]]:
         # Commands that do not evaluate need no reference.
+        from kgverify.evaluation.known_answers.draws import check_known_draws, check_known_ranks
         from kgverify.evaluation.known_answers.evaluations import check_known_evaluation
         from kgverify.evaluation.known_answers.folders import check_known_folder
         from kgverify.evaluation.known_answers.models import check_known_models
 
         if self._rank_only:
             check_known_models(self._device)
+        check_known_draws()
+        check_known_ranks()
         check_known_folder()
         return [(run, known) for run, _, known in check_known_evaluation(self._device)]
 
