@@ -98,7 +98,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     step:        step of the derivation, from 0; -1 if the difference is not in a step
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; else it was inferred from the traces
-    is_assumed:  whether it was neither replayed nor inferred, but assumed to be like others of the same field
+    is_assumed:  whether its stage and class were neither replayed nor inferred, but are those of others that differ alike
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed

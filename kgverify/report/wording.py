@@ -241,7 +241,7 @@ def diff_command(report: ReportContent) -> str:
 def describe_finding(divergence: Divergence) -> str:
     """Describe the method by which the stage of a divergence was found."""
     if divergence.is_assumed:
-        return "assumed: others in the same field were replayed, and all have this stage"
+        return "assumed: others that differ alike in the recorded steps were replayed, and all have this stage"
     if divergence.is_replayed:
         return "found by replaying the step stage by stage"
     if divergence.field.startswith("stage."):
