@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.locate import canonical, count_differing, count_of
+from kgverify.comparison.locate import canonical, count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
-from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.comparison.step_view import StepReader, StepView, count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
@@ -188,9 +188,7 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
         evidence = f"{count_of(missing.total(), what)} missing, none extra"
         return Finding(DifferenceClass.MISSING, evidence, 1.0, situation)
     if extra:
-        return Finding(
-            DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation
-        )
+        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation)
     return Finding(DifferenceClass.REORDERED, f"the same {what}s in a different order", 1.0)
 
 

@@ -114,11 +114,6 @@ def shorten(items: Iterable[str]) -> list[str]:
     return [*listed[:MOST_SHOWN], f"... and {len(listed) - MOST_SHOWN} more"]
 
 
-def count_of(num: int, noun: str) -> str:
-    """Return a number with its noun: `1 fact`, `2 facts`."""
-    return f"{num:,} {noun}{'' if num == 1 else 's'}"
-
-
 def canonical(atoms: Goal) -> Goal:
     """Return the goal with its variables numbered by first appearance."""
     numbers: dict[int, int] = {}

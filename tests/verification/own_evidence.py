@@ -114,7 +114,9 @@ def check_evidence(
         if probe is not None and each.is_replayed and each.field.startswith("stage."):
             at = each.step - (each.stage == Stage.ADVANCE and mine is not None and each.step > 0 and stepped is None)
             both = probe(each.candidate, at)
-            differing = [s for s in STEP_STAGES if s in both[0] and s in both[1] and not _is_same(s, both[0][s], both[1][s])]
+            differing = [
+                s for s in STEP_STAGES if s in both[0] and s in both[1] and not _is_same(s, both[0][s], both[1][s])
+            ]
             is_first = bool(differing) and differing[0] == each.stage
             outputs = both[0].get(Stage(each.stage)), both[1].get(Stage(each.stage))
         found = [list(_contradictions(Own(each, mine, their, outputs, is_first))) for their in theirs]
@@ -193,7 +195,6 @@ def _judge_resolvents(own: Own, match: re.Match[str], shown: tuple[int, int] | N
     if own.outputs is None and own.expected and own.actual:
         sides = [[r for r in step.resolvents if r[0] != 2] for step in (own.expected, own.actual)]
         found = [_differing(*sides), _differing(own.expected.resolvents, own.actual.resolvents)]
-        found.append(_differing(*([r for r in s.resolvents] for s in (own.expected, own.actual))))
         return "" if stated in found else f"{found} in the traces"
     return "" if shown in (None, stated) else f"{shown} shown"
 
@@ -227,7 +228,48 @@ def _judge_depth(own: Own, match: re.Match[str], shown: tuple[int, int] | None) 
     return "" if found == (int(match[1]), int(match[2])) else f"{found} found"
 
 
+def _judge_extra_clauses(own: Own, match: re.Match[str], shown: tuple[int, int] | None) -> str:
+    """Judge `2 facts extra, none missing`."""
+    if own.outputs is not None and own.is_first_fault:
+        found = _differing(*own.outputs)
+    elif own.outputs is None and own.expected and own.actual:
+        kind = 1 if match[2].startswith("rule") else 2
+        found = _differing(*([r[2:] for r in step.resolvents if r[2] == kind] for step in (own.expected, own.actual)))
+    else:
+        found = shown or (0, _number(match[1]))
+    return "" if found == (0, _number(match[1])) else f"{found} found"
+
+
+def _judge_lists(number: int, counts: Callable[[Step, Step], Sequence[int]]) -> Callable[..., str]:
+    """Return the judge of counts of the recorded lists: the last `number` groups of the match."""
+
+    def judge(own: Own, match: re.Match[str], shown: tuple[int, int] | None) -> str:
+        if own.expected is None or own.actual is None:
+            return ""
+        stated, found = [_number(each) for each in match.groups()[-number:]], list(counts(own.expected, own.actual))
+        return "" if stated == found else f"{found} in the traces"
+
+    return judge
+
+
+def _num_open(step: Step) -> int:
+    return sum(r[0] != 2 or bool(r[1]) for r in step.resolvents)
+
+
 _CLAIMS: Final = (
+    (r"(\d+) (rules?|facts?) extra, none missing", _judge_extra_clauses),
+    (
+        r"FALSE is \w+: (\d+) resolvents? expected, (\d+) actual",
+        _judge_lists(2, lambda e, a: (len(e.resolvents), len(a.resolvents))),
+    ),
+    (r"TRUE stands where (\d+|no) ", _judge_lists(1, lambda e, a: (_num_open(e),))),
+    (r"TRUE is lost: (\d+|no) ", _judge_lists(1, lambda e, a: (_num_open(a),))),
+    (r"\d+ of (\d+) resolvents are", _judge_lists(1, lambda e, a: (_num_open(a),))),
+    (
+        r"the resolvents kept are (\d+) instead of (\d+)",
+        _judge_lists(2, lambda e, a: sorted((_num_open(e), _num_open(a)))),
+    ),
+    (r"the same (\d+) resolvents", _judge_lists(1, lambda e, a: (_num_open(e),))),
     (r"(\d+|no) (rules?|facts?) missing, (\d+|none) extra", _judge_clauses),
     (r"(\d+) resolvents? missing(?:, (\d+|none) extra)?", _judge_resolvents),
     (r"(?<!missing, )()(\d+) resolvents? extra", _judge_resolvents),
