@@ -41,6 +41,7 @@ from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
+from kgverify.verification.separate import Seen, separate
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
 ALL_REPLAYED: Final = 200
@@ -382,7 +383,8 @@ class Explainer:
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
         """Return the divergences with their classes, and their causes."""
-        findings = tuple(self.classify(each) for each in replayed)
+        seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
+        findings = separate(seen, self._comparer.program.origins)
         return group_causes(tuple(each.divergence for each in replayed), findings)
 
     def classify(self, replayed: Replayed) -> Finding:
