@@ -358,6 +358,7 @@ def group_causes(
                 num_candidates=size(members),
                 num_queries=len({divergences[i].query for i in members}),
                 num_divergences=len(members),
+                num_assumed=sum(divergences[i].is_assumed for i in members),
                 num_later=sum(divergences[i].later_steps for i in members),
                 first=members[0],
             )

@@ -129,6 +129,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
+    num_assumed:   the divergences of which neither the stage nor the class was replayed or inferred: see `is_assumed`
     num_later:     later differences that follow from these divergences
     condition:     a feature of these steps, or of their clauses, that no step which agrees has, in words; empty without one
     """
@@ -142,6 +143,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_later: int
     first: int
     condition: str = ""
+    num_assumed: int = 0
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -173,6 +173,6 @@ def side_name(side: int) -> str:
     return Side(side).name.lower() if side in tuple(Side) else f"side#{side}"
 
 
-def count_of(num: int, noun: str) -> str:
-    """Return a number with its noun: `1 fact`, `2 facts`."""
-    return f"{num:,} {noun}{'' if num == 1 else 's'}"
+def count_of(num: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 fact`, `2 facts`. plural: the noun's plural, if not with an `s`."""
+    return f"{num:,} {noun if num == 1 else plural or f'{noun}s'}"

@@ -5,7 +5,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Benign, DifferenceClass, Divergence, RecognisedRule, Value
+from kgverify.comparison.result import (
+    DIGEST,
+    NO_CANDIDATE,
+    Benign,
+    Cause,
+    DifferenceClass,
+    Divergence,
+    RecognisedRule,
+    Value,
+)
+from kgverify.comparison.step_view import count_of
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
@@ -180,6 +190,15 @@ def cause_label(report: ReportContent, cause: int) -> str:
         return "rounding at near-ties"
     found = report.causes[cause]
     return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
+
+
+def describe_size(cause: Cause) -> str:
+    """Describe the size of a cause: `774 divergences of 380 candidates and 12 queries in all, 453 not replayed`."""
+    sizes = count_of(cause.num_candidates, "candidate"), count_of(cause.num_queries, "query", "queries")
+    text = f"{count_of(cause.num_divergences, 'divergence')} of {sizes[0]} and {sizes[1]} in all"
+    if cause.num_later:
+        text += f", {count_of(cause.num_later, 'later difference')}"
+    return f"{text}, {cause.num_assumed:,} not replayed" if cause.num_assumed else text
 
 
 def describe_location(divergence: Divergence) -> str:

@@ -35,7 +35,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
-from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
+from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
@@ -148,7 +148,8 @@ def verify(
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
-    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
+    limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
+    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces), *limits))
     report = build_report(
         _note_proofs(noted, outcomes),
         traces[0].header,

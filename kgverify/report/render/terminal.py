@@ -29,6 +29,7 @@ from kgverify.report.wording import (
     describe_rules,
     describe_run,
     describe_self_test,
+    describe_size,
     make_visible,
     value_lines,
 )
@@ -186,7 +187,7 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
         return lines
     cause = report.causes[first.cause]
     share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
-    parts = [f"{cause.num_divergences:,} divergences have this cause"] if cause.num_divergences > 1 else []
+    parts = [f"this cause: {describe_size(cause)}"] if cause.num_divergences > 1 else []
     if share is not None and report.attribution is not None:
         lost = report.attribution.expected - report.attribution.actual
         parts.append(f"{'it' if parts else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
@@ -218,6 +219,8 @@ def _render_causes(report: ReportContent) -> RenderableType:
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
+        if cause.num_assumed:
+            lines.append(Text(f"#{i + 1}: {describe_size(cause)}", style="dim"))
         if cause.condition:
             lines.append(Text(f"#{i + 1}: {make_visible(cause.condition)}"))
     if report.attribution:
