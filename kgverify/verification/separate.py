@@ -4,7 +4,7 @@ Divergences of one stage and class are one cause unless two simple rules explain
 explains some divergences alone, and together they explain every divergence exactly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import permutations
 from typing import Any, Final, NamedTuple
 
@@ -45,7 +45,11 @@ class _Rule(NamedTuple):
     find: Callable[[_Loss], frozenset[int]]
 
 
-def separate(seen: Sequence[Seen], inference: OriginInference | None) -> tuple[Finding, ...]:
+Kept = Callable[[Origin], Collection[int]]
+"""Returns the rules, or the facts, that made resolvents of steps that agree."""
+
+
+def separate(seen: Sequence[Seen], inference: OriginInference | None, kept: Kept) -> tuple[Finding, ...]:
     """Return the findings, with a situation for each of several faults of one stage and class.
 
     inference: knows the position of each clause in its predicate; None without a program
@@ -59,7 +63,7 @@ def separate(seen: Sequence[Seen], inference: OriginInference | None) -> tuple[F
         situations: Sequence[str] = ()
         group = [seen[i] for i in members]
         if stage in (Stage.MATCH_RULES, Stage.MATCH_FACTS) and kind is DifferenceClass.MISSING:
-            situations = _separate_losses(group, inference)
+            situations = _separate_losses(group, inference, kept)
         elif stage == Stage.LIMIT and kind is DifferenceClass.LIMIT:
             situations = [_name_limit(each) for each in group]
         elif stage == Stage.FINISH and kind is DifferenceClass.OUTCOME:
@@ -105,7 +109,7 @@ def _outcomes(seen: Seen) -> tuple[str, str]:
     return expected, actual
 
 
-def _separate_losses(group: Sequence[Seen], inference: OriginInference | None) -> list[str]:
+def _separate_losses(group: Sequence[Seen], inference: OriginInference | None, kept: Kept) -> list[str]:
     """Separate steps by the rule that takes the lost clauses; empty if one rule explains all, or no two rules do."""
     if inference is None:
         return []
@@ -113,7 +117,8 @@ def _separate_losses(group: Sequence[Seen], inference: OriginInference | None) -
     exact = [loss for loss in losses if loss is not None]
     if len(exact) < FEWEST_MEMBERS:
         return []
-    rules = list(_list_rules(exact))
+    kind = _kind_of(group[0])
+    rules = list(_list_rules(exact, max(_positions(kind, kept(kind), inference), default=-1)))
     if any(all(rule.find(loss) == loss.lost for loss in exact) for rule in rules):
         return []
     for pair in permutations(rules, 2):
@@ -136,13 +141,14 @@ def _kind_of(seen: Seen) -> Origin:
     return Origin.RULE if seen.divergence.stage == Stage.MATCH_RULES else Origin.FACT
 
 
-def _positions(kind: Origin, clauses: Sequence[Any], inference: OriginInference) -> Iterator[int]:
+def _positions(kind: Origin, clauses: Collection[Any], inference: OriginInference) -> Iterator[int]:
     return (inference.position_of((int(kind), int(clause))) for clause in clauses)
 
 
-def _list_rules(losses: Sequence[_Loss]) -> Iterator[_Rule]:
+def _list_rules(losses: Sequence[_Loss], last_kept: int) -> Iterator[_Rule]:
+    """Yield the rules to try. last_kept: the highest position of a clause in steps that agree."""
     kept = [position for loss in losses for position in loss.positions if position not in loss.lost]
-    first = 1 + max(kept, default=-1)
+    first = 1 + max(last_kept, *kept) if kept else 1 + last_kept
     yield _Rule(
         f"position {first} in the predicate, or a later one",
         lambda loss: frozenset(each for each in loss.positions if each >= first),

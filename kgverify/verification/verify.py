@@ -106,7 +106,9 @@ def verify(
     if tests_itself:
         check_known_pairs(_judge_known, is_recorded=False)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
-    lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
+    infos = expected.engine.info, actual.engine.info
+    hidden = tuple(dict.fromkeys(info.name for info in infos if lockstep and not has_steps(info)))
+    lockstep = lockstep and not hidden
     comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
@@ -149,6 +151,8 @@ def verify(
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
     limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
+    if hidden:
+        limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
     noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces), *limits))
     report = build_report(
         _note_proofs(noted, outcomes),
