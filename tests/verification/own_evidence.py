@@ -74,7 +74,7 @@ class Steps:
 
 
 class Own(NamedTuple):
-    """What is known of one divergence: both steps, and the outputs of its stage where both engines were asked."""
+    """A divergence with both steps, and the outputs of its stage where both engines were asked."""
 
     divergence: Divergence
     expected: Step | None
