@@ -87,16 +87,16 @@ def test_stale_resolvents_are_counted_back_from_the_step():
     assert finding("resolve", step(B), step(A, B), earlier=(step(A, B),)).kind is not K.STALE
 
 
-@pytest.mark.parametrize(("stage", "what"), [("match_rules", "rules"), ("match_facts", "facts")])
+@pytest.mark.parametrize(("stage", "what"), [("match_rules", "rule"), ("match_facts", "fact")])
 def test_matches_are_counted(stage: str, what: str):
     assert finding(stage, step(A), step(A), ((1, 2, 3), (3,))) == Finding(
-        K.MISSING, f"2 {what} missing, none extra", 1.0
+        K.MISSING, f"2 {what}s missing, none extra", 1.0
     )
-    assert finding(stage, step(A), step(A), ((3,), (1, 1, 3))) == Finding(K.EXTRA, f"2 {what} extra, none missing", 1.0)
+    assert finding(stage, step(A), step(A), ((3,), (1, 1, 3))) == Finding(K.EXTRA, f"2 {what}s extra, none missing", 1.0)
     both = Finding(K.SUBSTITUTED, f"1 {what} missing, 2 extra", 0.7)
     assert finding(stage, step(A), step(A), ((1, 3), (4, 5, 3))) == both
     assert finding(stage, step(A), step(A), ((1, 2), (2, 1))) == Finding(
-        K.REORDERED, f"the same {what} in a different order", 1.0
+        K.REORDERED, f"the same {what}s in a different order", 1.0
     )
 
 

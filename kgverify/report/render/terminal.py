@@ -187,7 +187,8 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
         return lines
     cause = report.causes[first.cause]
     share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
-    parts = [f"this cause: {describe_size(cause)}"] if cause.num_divergences > 1 else []
+    assumed = f", {cause.num_assumed:,} of them not replayed" if cause.num_assumed else ""
+    parts = [f"{cause.num_divergences:,} divergences have this cause{assumed}"] if cause.num_divergences > 1 else []
     if share is not None and report.attribution is not None:
         lost = report.attribution.expected - report.attribution.actual
         parts.append(f"{'it' if parts else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
