@@ -92,7 +92,9 @@ def test_matches_are_counted(stage: str, what: str):
     assert finding(stage, step(A), step(A), ((1, 2, 3), (3,))) == Finding(
         K.MISSING, f"2 {what}s missing, none extra", 1.0
     )
-    assert finding(stage, step(A), step(A), ((3,), (1, 1, 3))) == Finding(K.EXTRA, f"2 {what}s extra, none missing", 1.0)
+    assert finding(stage, step(A), step(A), ((3,), (1, 1, 3))) == Finding(
+        K.EXTRA, f"2 {what}s extra, none missing", 1.0
+    )
     both = Finding(K.SUBSTITUTED, f"1 {what} missing, 2 extra", 0.7)
     assert finding(stage, step(A), step(A), ((1, 3), (4, 5, 3))) == both
     assert finding(stage, step(A), step(A), ((1, 2), (2, 1))) == Finding(
