@@ -33,6 +33,7 @@ from kgverify.testing.checking.engine_makers import (
     follows_semantics,
     make_once,
     name_engine,
+    pass_on,
 )
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained
@@ -323,7 +324,8 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
     """Return whether an engine knows every column and numbers variables canonically, as the laws of the semantics presume."""
     try:
         made = [make_once(make_pipeline, problem) for problem in problems]
-    except Exception:
+    except BaseException as error:
+        pass_on(error)
         # A crash, which the problems show.
         return True
     return not any(info.unknown or info.variables != "canonical" for info in made)
@@ -333,7 +335,8 @@ def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: Ma
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
         verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        pass_on(error)
         return error
     return None
 

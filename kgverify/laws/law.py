@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from kgverify.errors import InternalError, UserError
 from kgverify.laws.case import Case, Finding
 from kgverify.runs.delta_debugging import halve
-from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline, pass_on
 from kgverify.testing.checking.failure import LAW, Failure, Signature
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.problem import Problem
@@ -138,7 +138,8 @@ def find_violations(
                     yield _describe(law, case, finding, member, indices)
         except InternalError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            pass_on(error)
             yield from _blame(law, error, make_pipeline, problems, indices)
 
 

@@ -38,6 +38,7 @@ from kgverify.ranking.corrupt import count_candidates
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.fan_out import reference_beside
+from kgverify.runs.interrupts import note_interrupt
 from kgverify.runs.progress import silent_phase
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
@@ -171,6 +172,7 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
     pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        note_interrupt()
         if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if group.size > 1 else 0):
             raise KeyboardInterrupt
         if not pressed and group.index == 0:

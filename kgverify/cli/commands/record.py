@@ -24,6 +24,7 @@ from kgverify.cli.progress import (
 )
 from kgverify.errors import UserError
 from kgverify.report.render.terminal import describe_execution
+from kgverify.runs.interrupts import note_interrupt
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
 
@@ -145,6 +146,7 @@ def ending_on_signals() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
+        note_interrupt()
         raise Ended(number)
 
     before = [(each, signal.getsignal(each)) for each in _SIGNALS]

@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.errors import UserError, describe_error, suggest
+from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.interrupts import is_interrupt
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
@@ -164,7 +165,9 @@ def load_factory(name: str, where: str) -> Any:
         module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise UserError(
                 f"cannot import {module_name!r}: {error}",
@@ -300,12 +303,20 @@ def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> 
             make_once(make_pipeline, problem)
         except NotImplementedError:
             is_supported[settings] = False
-        except UserError:
-            is_supported[settings] = problem.policy.name == SHORTEST.name
-        except (Exception, SystemExit):
-            # A crash, which the problems show.
-            continue
+        except BaseException as error:
+            pass_on(error)
+            # Any other error is a crash, which the problems show.
+            if isinstance(error, UserError):
+                is_supported[settings] = problem.policy.name == SHORTEST.name
     return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an exception that is not the engine's own: a Ctrl-C, or that a package cannot be imported."""
+    if is_interrupt(error):
+        raise error
+    if missing := find_missing_dependency(error):
+        raise missing from error
 
 
 def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:

@@ -26,7 +26,7 @@ from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace
 from kgverify.runs.workers import start_workers
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides
+from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, pass_on
 from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.problems.merge import Merged, make_reference, merge
 from kgverify.testing.problems.problem import Problem, Sizes
@@ -302,14 +302,16 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
     try:
         reference = merged.reference(run, _sizes(num)).engine
         expected = build_trace(run, reference, reference.prove(candidates), None)
-    except (Exception, SystemExit):
+    except BaseException as error:
+        pass_on(error)
         if merged.reference is make_reference:
             raise
         return None
     try:
         pipeline = make(run, _sizes(num))
         actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
-    except (Exception, SystemExit):
+    except BaseException as error:
+        pass_on(error)
         # The exception is reported for the program that causes it.
         return None
     comparer = Comparer(expected, actual)
