@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
 SECONDS_TO_END: Final = 10.0
 """The time that a process has to end after its verdict: threads of an engine may never end."""
 
@@ -70,10 +71,11 @@ def _end_with(parent: int) -> None:
 def _wait_for(child: int, reading: int) -> int:
     """Pass signals on to the child until it ends, and return the exit code that it reported, or one that says why not."""
     os.set_blocking(reading, False)
-    reported, deadline = b"", float("inf")
+    reported, deadline, is_interrupted = b"", float("inf"), False
     while True:
         received = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 1.0)
         if received is not None and received.si_signo != signal.SIGCHLD:
+            is_interrupted |= received.si_signo == signal.SIGINT
             if received.si_code != _SENT_BY_TERMINAL:
                 os.kill(child, received.si_signo)
             continue
@@ -81,15 +83,18 @@ def _wait_for(child: int, reading: int) -> int:
         with suppress(BlockingIOError):
             reported = reported or os.read(reading, 1)
         if ended:
-            return reported[0] if reported else _explain(os.waitstatus_to_exitcode(status))
+            return reported[0] if reported else _explain(os.waitstatus_to_exitcode(status), is_interrupted)
         if reported:
             deadline = min(deadline, time.monotonic() + SECONDS_TO_END)
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
 
 
-def _explain(code: int) -> int:
+def _explain(code: int, is_interrupted: bool) -> int:
     """Print how a process ended without a verdict, and return the exit code."""
+    if is_interrupted and code == INTERRUPTED:
+        # It was importing, and has said so.
+        return code
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         print(f"error: ended by {name} before there was a verdict", file=sys.stderr)

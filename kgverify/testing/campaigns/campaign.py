@@ -100,10 +100,11 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    for side, make in zip(campaign.sides, campaign.sides.find_makers(), strict=True):
+    options = "--engine", "--reference"
+    for side, make, option in zip(campaign.sides, campaign.sides.find_makers(), options, strict=True):
         if side.is_own:
             # Any other engine might end this process.
-            check_made(make)
+            check_made(make, option)
     run = _Run(campaign, watch)
     watch(Tally("start"))
     with _Here() if campaign.jobs == 1 else SeparateWorkers(campaign.jobs) as executor:
