@@ -13,7 +13,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
@@ -128,7 +128,7 @@ class Conformance:
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
         skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
-        checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
+        checked = f"{count_of(self.num_problems, 'problem')}, {count_of(len(self.laws), 'law')}{skipped}"
         conforms = "conforms"
         if self.reference != REFERENCE:
             checked, conforms = f"compared with {self.reference}, {checked}", "agrees"
@@ -357,7 +357,7 @@ def _describe_failure(failure: Failure) -> list[str]:
             values = value if isinstance(value, list) else str(value).splitlines()
             lines += label_lines(title, values or ["nothing"])
     if not failure.is_alone:
-        lines.append(f"   only in one run with {len(failure.group) - 1} other problems")
+        lines.append(f"   only in one run with {count_of(len(failure.group) - 1, 'other problem')}")
     return [*lines, "problem:", *_problem_lines(failure.problem)]
 
 

@@ -4,6 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+
 def import_command_line() -> Callable[[], int]:
     """Return the function that runs a command, or one that returns an exit code if a package cannot be imported."""
     try:

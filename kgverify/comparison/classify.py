@@ -8,6 +8,7 @@ import msgspec
 from kgverify.comparison.locate import canonical
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
@@ -168,16 +169,21 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
     selected = around.steps[0].goal[:1]
     is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in selected)
     situation = "a repeated variable is selected" if is_repeated else ""
-    what = "rules" if stage is Stage.MATCH_RULES else "facts"
+    what = "rule" if stage is Stage.MATCH_RULES else "fact"
     if missing and extra:
         return Finding(
-            DifferenceClass.SUBSTITUTED, f"{missing.total()} {what} missing, {extra.total()} extra", 0.7, situation
+            DifferenceClass.SUBSTITUTED,
+            f"{count_of(missing.total(), what)} missing, {extra.total()} extra",
+            0.7,
+            situation,
         )
     if missing:
-        return Finding(DifferenceClass.MISSING, f"{missing.total()} {what} missing, none extra", 1.0, situation)
+        return Finding(
+            DifferenceClass.MISSING, f"{count_of(missing.total(), what)} missing, none extra", 1.0, situation
+        )
     if extra:
-        return Finding(DifferenceClass.EXTRA, f"{extra.total()} {what} extra, none missing", 1.0, situation)
-    return Finding(DifferenceClass.REORDERED, f"the same {what} in a different order", 1.0)
+        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation)
+    return Finding(DifferenceClass.REORDERED, f"the same {what}s in a different order", 1.0)
 
 
 def _clauses(step: StepView, stage: Stage) -> Counter[int]:
@@ -208,15 +214,17 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
             num_left, num_right = len(left), len(right)
         if stage is Stage.PRUNE and num_left != num_right:
             kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
-            return Finding(kind, f"{abs(num_left - num_right)} atoms {kind.value} after pruning", 0.95)
+            return Finding(kind, f"{count_of(abs(num_left - num_right), 'atom')} {kind.value} after pruning", 0.95)
         return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
     if missing and not extra:
-        return Finding(DifferenceClass.MISSING, f"{missing.total()} resolvents missing", 0.95, situation)
+        return Finding(DifferenceClass.MISSING, f"{count_of(missing.total(), 'resolvent')} missing", 0.95, situation)
     if extra and not missing:
-        return Finding(DifferenceClass.EXTRA, f"{extra.total()} resolvents extra", 0.95, situation)
+        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), 'resolvent')} extra", 0.95, situation)
     if stage is Stage.CLOSE:
         return Finding(DifferenceClass.OUTCOME, "the goal is closed differently", 0.9, situation)
-    return Finding(DifferenceClass.SUBSTITUTED, f"{missing.total()} resolvents missing, {extra.total()} extra", 0.6)
+    return Finding(
+        DifferenceClass.SUBSTITUTED, f"{count_of(missing.total(), 'resolvent')} missing, {extra.total()} extra", 0.6
+    )
 
 
 def _of_limit(around: Surroundings) -> Finding:

@@ -11,7 +11,7 @@ from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
 from kgverify.engines.policy import Policy, write_policy
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
 
 
@@ -54,8 +54,8 @@ def train(
     _replace(trained.policy, output)
     print_text(
         make_result_console(json_path),
-        f"{output}: {trained.num_decisions:,} decisions of {trained.num_proved:,} proofs"
-        f" ({trained.num_queries:,} queries), loss {trained.loss:.3f} nats",
+        f"{output}: {count_of(trained.num_decisions, 'decision')} of {count_of(trained.num_proved, 'proof')}"
+        f" ({count_of(trained.num_queries, 'query')}), loss {trained.loss:.3f} nats",
     )
     data = {
         "path": str(output),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kgverify.comparison.result import Verdict
+from kgverify.errors import count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.render.template import render_template
 from kgverify.report.wording import (
@@ -110,7 +111,8 @@ def render_annotations(report: ReportContent) -> str:
         lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(clip, report.reasons))))
     for i, cause in enumerate(report.causes[:MOST_ERRORS]):
         first = report.divergences[cause.first]
-        size = f"{cause.num_candidates:,} candidates of {cause.num_queries:,} queries, {cause.num_later:,} later steps"
+        size = f"{count_of(cause.num_candidates, 'candidate')} of {count_of(cause.num_queries, 'query')}"
+        size += f", {count_of(cause.num_later, 'later step')}"
         text = f"{size}\nfirst: {describe_divergence(first)}\n{describe_values(first)}"
         lines.append(annotate("error", f"kgverify: {cause_label(report, i)}", text))
     if not report.causes:
