@@ -161,6 +161,11 @@ def typed_command(*further: str) -> str:
     return shlex.join(["kgverify", *typed_words({"--save", "--json"}), *further])
 
 
+def is_typed(option: str) -> bool:
+    """Return whether an option was typed, and its value is not a default."""
+    return any(word.split("=")[0] == option for word in sys.argv[1:])
+
+
 def typed_words(dropped: Set[str]) -> list[str]:
     """Return the words of the command as it was typed, without some options and their values."""
     words: list[str] = []

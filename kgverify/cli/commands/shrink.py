@@ -39,8 +39,8 @@ def shrink(
     reference: Annotated[
         str | None, typer.Option(metavar="ENGINE", help="Replaces the engine that the run's engine was compared with.")
     ] = None,
-    calls: Annotated[int, typer.Option(help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
-    seconds: Annotated[float, typer.Option(help="Maximum seconds.")] = MAX_SECONDS,
+    calls: Annotated[int, typer.Option(min=0, help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
+    seconds: Annotated[float, typer.Option(min=0, help="Maximum seconds.")] = MAX_SECONDS,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
