@@ -226,7 +226,7 @@ def _group_atoms(candidates: CandidateSet) -> dict[tuple[int, int], set[tuple[in
 
 
 def _describe_draw(missing: set[tuple[int, ...]], extra: set[tuple[int, ...]], facts: set[tuple[int, ...]]) -> str:
-    text = f"{count_of(len(extra), 'candidate')} drawn instead of {len(missing)} others"
+    text = f"{count_of(len(extra), 'candidate')} drawn instead of {count_of(len(missing), 'other')}"
     if {(predicate, second, first) for predicate, first, second in missing} == extra:
         return f"{text}: their arguments swapped"
     num_facts = len(extra & facts)

@@ -54,7 +54,7 @@ def fuzz(
     device: Annotated[str, typer.Option(help="Device of the compiled evaluator: cpu or cuda.")] = "cpu",
     lockstep: Annotated[bool, typer.Option("--lockstep", help="Also take every step from the expected goal.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpucount_of()
+    jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpu_count()
     or 1,
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder of reproducers, which are replayed first.")
