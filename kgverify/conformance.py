@@ -34,6 +34,7 @@ from kgverify.testing.checking.engine_makers import (
     make_once,
     name_engine,
     pass_on,
+    refuse_exit,
 )
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained
@@ -156,6 +157,7 @@ class Conformance:
 
 
 @saving_bugs()
+@refuse_exit()
 def check_engine(
     factory: AnyEngine,
     *,
@@ -297,6 +299,7 @@ def save_reproducer(
     write_reproducer(made, path)
 
 
+@refuse_exit()
 def check_run(
     factory: AnyEngine,
     graph: KnowledgeGraph | str | Path | None = None,

@@ -4,12 +4,14 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
@@ -162,7 +164,8 @@ def load_factory(name: str, where: str) -> Any:
             fix=suggest(name, (COMPILED, REFERENCE)) or _VALUES,
         )
     try:
-        module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
+        with refuse_exit():
+            module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
     except UserError:
         raise
     except BaseException as error:
@@ -188,6 +191,23 @@ def load_factory(name: str, where: str) -> Any:
                 f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {SIGNATURE}"
             )
     return found
+
+
+@contextmanager
+def refuse_exit() -> Iterator[None]:
+    """Let `os._exit` raise SystemExit in this process until the context ends: a test run would end without a failure."""
+    end, own = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != own:
+            end(status)
+        raise SystemExit(status)
+
+    os._exit = refuse  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = end  # type: ignore[assignment]
 
 
 def _import_module(name: str) -> Any:
