@@ -7,7 +7,8 @@ import msgspec
 
 from kgverify.comparison.locate import canonical, count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
-from kgverify.comparison.step_view import StepReader, StepView, count_of
+from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage

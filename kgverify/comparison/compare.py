@@ -49,6 +49,7 @@ from kgverify.comparison.source import (
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import RowsOf, StoredColumns
+from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Candidates, Columns
 from kgverify.trace.model.levels import has_goals
@@ -217,8 +218,8 @@ class Comparer:
         ]
         if not coverage.candidates or not (coverage.steps or self._steps_notes):
             reasons.append(
-                f"nothing was compared: {coverage.candidates_expected} candidates expected,"
-                f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
+                f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
+                f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
             )
         level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
         listed = found.listed()

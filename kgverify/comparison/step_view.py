@@ -171,8 +171,3 @@ def outcome_name(outcome: int) -> str:
 def side_name(side: int) -> str:
     """Return the name of a side: `head`, `tail` or `none`; of an unknown one its number."""
     return Side(side).name.lower() if side in tuple(Side) else f"side#{side}"
-
-
-def count_of(num: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 fact`, `2 facts`. plural: the noun's plural, if not with an `s`."""
-    return f"{num:,} {noun if num == 1 else plural or f'{noun}s'}"

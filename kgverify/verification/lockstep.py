@@ -12,9 +12,8 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
-from kgverify.comparison.step_view import count_of
 from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.program.stages import Stage
 from kgverify.runs.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
@@ -139,7 +138,7 @@ def follow_near_ties(
         stepped = actual.engine.step(positions)
     if len(stepped.candidates.query) != len(follows):
         raise UserError(
-            f"returned {len(stepped.candidates.query)} steps from {len(follows)} positions",
+            f"returned {count_of(len(stepped.candidates.query), 'step')} from {count_of(len(follows), 'position')}",
             where=f"engine {actual.engine.info.name}",
             fix="return one candidate with one step for each position, in the order given",
         )

@@ -145,7 +145,7 @@ def test_steps_that_are_too_few_or_empty_are_the_authors_mistake():
         def take_step(self, query, visited):
             return Textbook(self.program, self.limits, self.policy).take_step(query, visited)._replace(resolvents=[])
 
-    for engine, message in ((TooFew, "expected 1 steps, found 0"), (Empty, "expected a resolvent or more")):
+    for engine, message in ((TooFew, "expected 1 step, found 0"), (Empty, "expected a resolvent or more")):
         report = check_engine(engine, problems=PROBLEMS[:8])
         assert message in str(report)
 
@@ -161,7 +161,7 @@ def test_a_function_is_an_engine_under_its_name():
     assert (a_toy.__name__, a_toy.__module__, a_toy.__doc__[:8]) == ("a_toy", __name__, "Resolves")
     facts = (NamedAtom("p", "a", "b"), NamedAtom("p", "b", "b"))
     problem = Problem(facts=facts, unranked=(facts[0], NamedAtom("p", "b", "a")))
-    assert str(check_engine(a_toy, problems=[problem])) == "a_toy conforms: 1 problems, 42 laws"
+    assert str(check_engine(a_toy, problems=[problem])) == "a_toy conforms: 1 problem, 42 laws"
 
 
 @pytest.mark.sample(1, deep=1)

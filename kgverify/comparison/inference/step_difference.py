@@ -21,7 +21,8 @@ from kgverify.comparison.inference.origins import (
     is_permutation,
 )
 from kgverify.comparison.result import DifferenceClass
-from kgverify.comparison.step_view import ResolventView, StepView, count_of
+from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
@@ -229,7 +230,9 @@ class _Explainer:
             what = f"the {'rules' if is_rules else 'facts'} are tried in another order"
         if self._contents[0] == self._contents[1][::-1]:
             what += ", the list is reversed"
-        evidence = f"the same {len(self._contents[0])} resolvents in a different order: {what}; origins inferred"
+        evidence = (
+            f"the same {count_of(len(self._contents[0]), 'resolvent')} in a different order: {what}; origins inferred"
+        )
         return self._found(_Vote(stage, DifferenceClass.REORDERED, confidence), evidence)
 
     def _origin_of(self, content: Content) -> tuple[int, bool]:
@@ -365,7 +368,10 @@ class _Explainer:
         if not is_start or not shorter:
             return None
         if shorter in side.resolvents:
-            return f"the list of {longer} resolvents is cut at {shorter}", CLEAR if shorter != side.most else LIKELY
+            return (
+                f"the list of {count_of(longer, 'resolvent')} is cut at {shorter}",
+                CLEAR if shorter != side.most else LIKELY,
+            )
         # One less than a limit allows: clauses beyond it would have filled the place of a single lost match.
         if longer in other.resolvents and longer - shorter == 1:
             confidence = LIKELY if num_made > longer else OPEN

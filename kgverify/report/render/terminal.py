@@ -12,8 +12,10 @@ from rich.text import Text
 from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
+from kgverify.errors import count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
+from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.wording import (
     METRICS,
     OF_TRACES,
@@ -127,7 +129,7 @@ def _coverage_line(report: ReportContent) -> str:
     c = report.coverage
     parts = [describe_coverage(report)]
     if c.candidates != max(c.candidates_expected, c.candidates_actual):
-        parts.append(f"{c.candidates_expected:,} candidates expected, {c.candidates_actual:,} actual")
+        parts.append(f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual")
     if c.not_compared:
         parts.append(f"not compared: {', '.join(c.not_compared)}")
     twice = [role for role in ("expected", "actual") if getattr(report.determinism, role)]
@@ -250,7 +252,7 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     first = report.near_ties[0]
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
-        f"   choices that differ inside the error bound; {report.coverage.steps_after_near_ties:,} steps after them"
+        f"   choices that differ inside the error bound; {count_of(report.coverage.steps_after_near_ties, 'step')} after them"
         f" compared from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
         f" gap {first.gap:.3g} <= {first.bound:.3g}",
         style="default",
@@ -282,14 +284,11 @@ def _first_lines(value: Value) -> list[str]:
 
 def _render_metrics(report: ReportContent) -> RenderableType:
     title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    for column in ("", *SIDES):
-        table.add_column(column, no_wrap=True)
+    rows = {}
     for metric in METRICS:
         keys = [f"{side}.realistic.{metric}" for side in SIDES]
-        cells = (_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys)
-        table.add_row(metric, *cells)
-    return Group(title, table)
+        rows[metric] = [_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys]
+    return Group(title, MetricsTable("", rows))
 
 
 def _compared(expected: float | None, actual: float | None) -> str:
@@ -319,5 +318,6 @@ def _render_equality(report: ReportContent) -> RenderableType:
     num_equal = len(by_rule.pop("equal", ()))
     special = [f"{', '.join(fields)} {rule}" for rule, fields in by_rule.items()]
     return Text(
-        f"\nequal means: {num_equal} fields bit for bit" + "".join(f"; {text}" for text in special), style="dim"
+        f"\nequal means: {count_of(num_equal, 'field')} bit for bit" + "".join(f"; {text}" for text in special),
+        style="dim",
     )

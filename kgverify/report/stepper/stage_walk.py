@@ -14,6 +14,7 @@ from kgverify.comparison.locate import canonical, is_close
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.stage_difference import is_same_output, render_output
 from kgverify.comparison.step_view import Names, StepView, outcome_name
+from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.derivations import SidesReader
@@ -227,7 +228,9 @@ def _infer(stage: str, side: _Side) -> _Read | None:
 def _describe_closing(step: StepView) -> str:
     kinds = {r.kind for r in step.resolvents}
     if GoalKind.TRUE in kinds:
-        return "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {len(step.resolvents)} resolvents"
+        return (
+            "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {count_of(len(step.resolvents), 'resolvent')}"
+        )
     if kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
         return "FALSE: no resolvent is left"
     return "nothing to close"
