@@ -145,6 +145,7 @@ class Comparer:
         self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep
+        self.draws: dict[tuple[int, str], str] = {}
         self._explains = explains
         self._kept = kept
         self._progress = progress
@@ -186,7 +187,7 @@ class Comparer:
         self._num_steps = self._num_resolvents = 0
         self._has_other_bits = False
         self.findings: tuple[Finding, ...] = ()
-        self.draws: dict[tuple[int, str], str] = {}
+        self.draws = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         self.benign = BenignCount()
         self.num_stored: Counter[str] = Counter()
