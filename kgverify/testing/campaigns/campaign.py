@@ -161,6 +161,8 @@ class _Run:
         tally = Tally("try", total=campaign.most_examples or 0, resumed=self.num_resumed)
         counted = reduce(Tally.add, blocks.values(), tally)
 
+        num_lost = 0
+
         def find_tasks() -> Iterator[tuple[int, Callable[..., Block], tuple[object, ...]]]:
             for number, num in _blocks_to_do(blocks, BLOCK_SIZE, campaign.most_examples):
                 if campaign.seconds is not None and time.monotonic() - started >= campaign.seconds:
@@ -207,7 +209,6 @@ class _Run:
 
         size_of: dict[int, int] = {}
         deaths: dict[int, Counter[Group]] = {}
-        num_lost = 0
         with TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
             logs = Path(folder)
             self._work(executor, find_tasks(), take, report, retry)

@@ -150,14 +150,14 @@ def try_block(
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
         _add_sighting(sightings, failure, first, seed, sides, lockstep)
-    together_dead = _find_smallest([group for group in deaths if not {*dead} & {*group}])
-    for group in together_dead:
-        # Its halves are checked, and only their common run ends a process.
-        sighting = sightings.setdefault(
-            Signature("", "", DEATH), Sighting(signature=Signature("", "", DEATH), index=first + group[0])
-        )
+    run = {i for batch in batches for i in batch.indices}
+    only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
+    for each in only_together:
+        # Its halves were checked, and only their common run ends a process.
+        signature = Signature("", "", DEATH)
+        sighting = sightings.setdefault(signature, Sighting(signature=signature, index=first + each[0]))
         sighting.count += 1
-    num_tried = len({i for batch in batches for i in batch.indices} | {*dead})
+    num_tried = len(run | {*dead})
     block = Block(
         number=number,
         num_problems=num_problems,
@@ -166,7 +166,7 @@ def try_block(
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
-        num_differing=len({*dead} | {suspect.number for suspect in suspects} | {group[0] for group in together_dead}),
+        num_differing=len({*dead} | {suspect.number for suspect in suspects} | {each[0] for each in only_together}),
         num_confirmed=num_confirmed + len(dead),
         sightings=list(sightings.values()),
     )
