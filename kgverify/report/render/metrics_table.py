@@ -1,12 +1,15 @@
 """The table of metrics in a terminal, as a list where it is too narrow for the table."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
 from kgverify.report.wording import SIDES
+
+_WIDE: Final = 1000
 
 
 class MetricsTable:
@@ -26,7 +29,8 @@ class MetricsTable:
             table.add_column(column, no_wrap=True)
         for metric, values in self._rows.items():
             table.add_row(metric, *values)
-        if Measurement.get(console, options, table).maximum <= options.max_width:
+        # On a console that is wide enough for anything.
+        if Measurement.get(console, options.update_width(_WIDE), table).maximum <= options.max_width:
             yield table
             return
         listed = Table.grid(padding=(0, 2))

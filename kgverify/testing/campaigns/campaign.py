@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, TypeVar
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
+from kgverify.comparison.exercise.minimum import MINIMUM, Minimum
 from kgverify.errors import UserError
 from kgverify.testing.campaigns.corpus import (
     Block,
@@ -42,6 +44,7 @@ from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
 from kgverify.testing.reproducers.text_format import parse_reproducer, render_reproducer, saving_bugs, write_reproducer
 from kgverify.testing.shrinking.shrink import MAX_CALLS
+from kgverify.verification.evidence import describe_idle
 
 MOST_EXAMPLES: Final = 2000
 """The number of problems of a campaign without a budget."""
@@ -66,6 +69,7 @@ class Campaign:
     shrink_calls:   most runs of the engine for one shrink
     shrink_seconds: most seconds of one shrink
     most_shrunk:    divergences that are shrunk; the others wait for the next campaign
+    minimum:        the exercise required of the whole campaign
     """
 
     corpus: Path
@@ -81,6 +85,7 @@ class Campaign:
     shrink_calls: int = MAX_CALLS
     shrink_seconds: float = 20.0
     most_shrunk: int = 20
+    minimum: Minimum = field(default_factory=lambda: MINIMUM)
 
     @property
     def sides(self) -> Sides:
@@ -161,6 +166,8 @@ class _Run:
         tally = Tally("try", total=campaign.most_examples or 0, resumed=self.num_resumed)
         counted = reduce(Tally.add, blocks.values(), tally)
 
+        num_lost = 0
+
         def find_tasks() -> Iterator[tuple[int, Callable[..., Block], tuple[object, ...]]]:
             for number, num in _blocks_to_do(blocks, BLOCK_SIZE, campaign.most_examples):
                 if campaign.seconds is not None and time.monotonic() - started >= campaign.seconds:
@@ -207,7 +214,6 @@ class _Run:
 
         size_of: dict[int, int] = {}
         deaths: dict[int, Counter[Group]] = {}
-        num_lost = 0
         with TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
             logs = Path(folder)
             self._work(executor, find_tasks(), take, report, retry)
@@ -386,6 +392,9 @@ class _Run:
                 )
                 for entry in campaign.known
             ],
+            exercise=reduce(Exercise.plus, (block.exercise for block in blocks), NOT_EXERCISED),
+            minimum=dict(campaign.minimum),
+            notes=[] if divergences else describe_idle(campaign.engine.faults, campaign.reference.faults),
             replays=[
                 ReplayedFile(file=str(path), signature=str(signature), found=str(found or ""))
                 for path, signature, found in self.replays

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
+from kgverify.comparison.exercise.exercise import NOT_EXERCISED
+from kgverify.comparison.exercise.minimum import MINIMUM, find_missing
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
 from kgverify.program.atoms import Variable
 from kgverify.testing.campaigns.corpus import NOT_SHRUNK, Block, Sighting, mark_shrunk
@@ -15,6 +17,7 @@ from kgverify.testing.checking.check import (
     Batch,
     Suspect,
     confirm,
+    count_agreeing,
     find_suspects,
     judge,
     prepare_alone,
@@ -109,6 +112,7 @@ def try_block(
     batches: list[Batch] = []
     suspects: list[Suspect] = []
     dead: list[int] = []
+    exercise = NOT_EXERCISED
     with nullcontext() if log is None else in_replaceable_process():
         for group in _halve(groups, deaths):
             if len(dead) == MOST_DEAD:
@@ -125,7 +129,10 @@ def try_block(
                 else prepare_batch(group, drawn, reference)
             )
             batches.append(batch)
-            suspects += find_suspects(batch, make, lockstep=lockstep)
+            found = find_suspects(batch, make, lockstep=lockstep)
+            suspects += found
+            if not is_alone or exercise is NOT_EXERCISED or find_missing(exercise, MINIMUM):
+                exercise = exercise.plus(count_agreeing(batch, found))
             if any(suspect.hangs for suspect in suspects):
                 break
         suspects.sort(key=lambda suspect: suspect.number)
@@ -150,14 +157,14 @@ def try_block(
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
         _add_sighting(sightings, failure, first, seed, sides, lockstep)
-    together_dead = _find_smallest([group for group in deaths if not {*dead} & {*group}])
-    for group in together_dead:
-        # Its halves are checked, and only their common run ends a process.
-        sighting = sightings.setdefault(
-            Signature("", "", DEATH), Sighting(signature=Signature("", "", DEATH), index=first + group[0])
-        )
+    run = {i for batch in batches for i in batch.indices}
+    only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
+    for each in only_together:
+        # Its halves were checked, and only their common run ends a process.
+        signature = Signature("", "", DEATH)
+        sighting = sightings.setdefault(signature, Sighting(signature=signature, index=first + each[0]))
         sighting.count += 1
-    num_tried = len({i for batch in batches for i in batch.indices} | {*dead})
+    num_tried = len(run | {*dead})
     block = Block(
         number=number,
         num_problems=num_problems,
@@ -166,9 +173,10 @@ def try_block(
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
-        num_differing=len({*dead} | {suspect.number for suspect in suspects} | {group[0] for group in together_dead}),
+        num_differing=len({*dead} | {suspect.number for suspect in suspects} | {each[0] for each in only_together}),
         num_confirmed=num_confirmed + len(dead),
         sightings=list(sightings.values()),
+        exercise=exercise,
     )
     if number % MEASURED_EVERY == 0 and reference is make_reference:
         block.num_measured = sum(len(batch.indices) for batch in batches)
