@@ -159,10 +159,10 @@ def try_block(
         _add_sighting(sightings, failure, first, seed, sides, lockstep)
     run = {i for batch in batches for i in batch.indices}
     only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
-    for each in only_together:
+    for deadly in only_together:
         # Its halves were checked, and only their common run ends a process.
         signature = Signature("", "", DEATH)
-        sighting = sightings.setdefault(signature, Sighting(signature=signature, index=first + each[0]))
+        sighting = sightings.setdefault(signature, Sighting(signature=signature, index=first + deadly[0]))
         sighting.count += 1
     num_tried = len(run | {*dead})
     block = Block(

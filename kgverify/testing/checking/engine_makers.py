@@ -203,11 +203,11 @@ def refuse_exit() -> Iterator[None]:
             end(status)
         raise SystemExit(status)
 
-    os._exit = refuse  # type: ignore[assignment]
+    os._exit = refuse
     try:
         yield
     finally:
-        os._exit = end  # type: ignore[assignment]
+        os._exit = end
 
 
 def _import_module(name: str) -> Any:
