@@ -158,7 +158,7 @@ def test_single_faults_of_the_stages_that_are_separated_stay_one_cause():
                 assert len(of_stage) <= 1, fault.name
 
 
-def test_two_rules_that_together_explain_every_loss_are_two_situations_and_one_rule_is_none():
+def test_two_rules_that_together_explain_every_loss_are_two_situations():
     class Positions:
         def position_of(self, clause: tuple[int, int]) -> int:
             return clause[1]
