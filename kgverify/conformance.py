@@ -15,7 +15,7 @@ from kgverify.comparison.result import Verdict
 from kgverify.engines.adapters.staged import Clause, StagedEngine, engine_of
 from kgverify.engines.adapters.stepwise import Resolvent, StepwiseEngine, Taken
 from kgverify.engines.policy import SHORTEST
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.laws.catalogue import LAWS, LAWS_OF_ANY_PROVER
@@ -36,6 +36,8 @@ from kgverify.testing.checking.engine_makers import (
     follows_semantics,
     make_once,
     name_engine,
+    pass_on,
+    refuse_exit,
 )
 from kgverify.testing.checking.failure import CRASH, UNDECIDED, Failure, label_lines
 from kgverify.testing.checking.guard import explain, find_explained
@@ -150,7 +152,7 @@ class Conformance:
     def __str__(self) -> str:
         """Return the first cause, the laws broken, and the problem that shows it."""
         skipped = f", {self.num_skipped} skipped for their policy or limits" if self.num_skipped else ""
-        checked = f"{self.num_problems} problems, {len(self.laws)} laws{skipped}"
+        checked = f"{count_of(self.num_problems, 'problem')}, {count_of(len(self.laws), 'law')}{skipped}"
         conforms = "conforms"
         if self.reference != REFERENCE:
             checked, conforms = f"compared with {self.reference}, {checked}", "agrees"
@@ -182,6 +184,7 @@ class Conformance:
 
 
 @saving_bugs()
+@refuse_exit()
 def check_engine(
     factory: AnyEngine,
     *,
@@ -330,6 +333,7 @@ def save_reproducer(
     write_reproducer(made, path)
 
 
+@refuse_exit()
 def check_run(
     factory: AnyEngine,
     graph: KnowledgeGraph | str | Path | None = None,
@@ -360,7 +364,8 @@ def _shows_all(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> bool
     """Return whether an engine knows every column and numbers variables canonically, as the laws of the semantics presume."""
     try:
         made = [make_once(make_pipeline, problem) for problem in problems]
-    except Exception:
+    except BaseException as error:
+        pass_on(error)
         # A crash, which the problems show.
         return True
     return not any(info.unknown or info.variables != "canonical" for info in made)
@@ -370,7 +375,8 @@ def _find_exception(failure: Failure, make_pipeline: MakePipeline, reference: Ma
     """Return the exception of an engine on the problem of a crash; None if it does not occur again."""
     try:
         verify_problems(failure.group, make_pipeline, reference=reference, lockstep=True)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        pass_on(error)
         return error
     return None
 
@@ -391,7 +397,7 @@ def _describe_failure(failure: Failure) -> list[str]:
             values = value if isinstance(value, list) else str(value).splitlines()
             lines += label_lines(title, values or ["nothing"])
     if not failure.is_alone:
-        lines.append(f"   only in one run with {len(failure.group) - 1} other problems")
+        lines.append(f"   only in one run with {count_of(len(failure.group) - 1, 'other problem')}")
     return [*lines, "problem:", *_problem_lines(failure.problem)]
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import walk_tb
+from typing import Final
 
 
 class KgverifyError(Exception):
@@ -31,8 +33,36 @@ class UserError(KgverifyError):
         super().__init__(f"{text}\nfix: {fix}" if fix else text)
 
 
+class MissingDependency(UserError):
+    """A package that cannot be imported: it is missing, or its installation is broken."""
+
+
 class InternalError(KgverifyError):
     """A bug in kgverify: a violated invariant."""
+
+
+_OWN: Final = ("kgverify", "kgreference", "__main__")
+
+
+def find_missing_dependency(error: BaseException, where: str = "") -> MissingDependency | None:
+    """Return the error to raise instead of one that the import of another package raised; None for any other error."""
+    if isinstance(error, MissingDependency):
+        return error
+    if isinstance(error, ImportError):
+        names = [(error.name or "").partition(".")[0]]
+    else:
+        # The code of a module runs while it is imported.
+        frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_code.co_name == "<module>"]
+        names = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames]
+    foreign = [name for name in names if name not in _OWN]
+    if not foreign:
+        return None
+    package = foreign[0] or "a package"
+    return MissingDependency(
+        f"{package} cannot be imported: {describe_error(error)}",
+        where=where,
+        fix=f"install {package} in this environment, or repair its installation",
+    )
 
 
 def suggest(found: str, known: Iterable[str]) -> str:
@@ -49,3 +79,14 @@ def first_line(text: str) -> str:
 def describe_error(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     return f"{type(error).__name__}: {first_line(str(error))}".removesuffix(": ")
+
+
+def count_of(num: int, one: str) -> str:
+    """Return a number with its noun: `1 rule`, `2,000 queries`, `3 processes`; an upper-case noun stays in upper case."""
+    if num == 1:
+        return f"1 {one}"
+    if one[-1] == "y" and one[-2] not in "aeiou":
+        many = f"{one[:-1]}ies"
+    else:
+        many = one + ("es" if one.endswith("s") else "s")
+    return f"{num:,} {many.upper() if one.isupper() else many}"

@@ -1,6 +1,5 @@
 """`kgverify.evaluate`: rank many candidates."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from kgverify.program.limits import Limits
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.parts import choose_batch
 from kgverify.runs.progress import Phase, silent_phase
-from kgverify.runs.run import Pipeline, Run
+from kgverify.runs.run import MOST, Pipeline, Run
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 
@@ -95,7 +94,7 @@ def evaluate(
         graph,
         rules=rules,
         split=split,
-        queries=sys.maxsize if queries is None else queries,
+        queries=MOST if queries is None else queries,
         corruptions=corruptions,
         seed=seed,
         policy=policy,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kgverify.audit.report import AuditReport, Cell, Finding, Section
 from kgverify.comparison.result import Verdict
+from kgverify.errors import count_of
 
 MOST_SHOWN = 12
 """Rows of a section, and lines of a detail, that are shown; JSON has all."""
@@ -46,7 +47,7 @@ def _render_verdict(report: AuditReport) -> Text:
     elif report.is_clean:
         verdict = Text("clean", style="bold green")
     else:
-        verdict = Text("1 finding" if num == 1 else f"{num} findings", style="bold red")
+        verdict = Text(count_of(num, "finding"), style="bold red")
         if report.overruns:
             verdict.append(f", {len(report.overruns)} over budget")
     verdict.append(f"   {report.subject}", style="default")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.runs.machine import read_processor
 from kgverify.version import __version__
 
@@ -143,7 +143,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe_amount(self) -> str:
         """Describe the number of candidates and slots."""
-        amount = f"{self.num_candidates:,} candidates, {self.slots:,} slots"
+        amount = f"{count_of(self.num_candidates, 'candidate')}, {count_of(self.slots, 'slot')}"
         return f"a search of {self.steps} ticks, {amount}" if self.kind == "strategies" else amount
 
 

@@ -4,10 +4,9 @@ import io
 import sys
 import traceback
 from enum import IntEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from kgverify.cli.audit import app as audit
@@ -23,7 +22,10 @@ from kgverify.cli.commands.show import show
 from kgverify.cli.commands.shrink import shrink
 from kgverify.cli.commands.train import train
 from kgverify.cli.options import OPTION_OF
-from kgverify.errors import UserError
+from kgverify.cli.output import describe_write_error, flush_output, keep_output, restore_output
+from kgverify.cli.progress import make_error_console, print_note
+from kgverify.errors import InternalError, UserError, find_missing_dependency
+from kgverify.runs.interrupts import is_pressed, watch_interrupts
 from kgverify.version import __version__
 
 
@@ -32,19 +34,26 @@ class ExitCode(IntEnum):
 
     BAD_INPUT = 2
     BUG = 70
+    NOT_WRITTEN = 74
     INTERRUPTED = 130
+    CLOSED_PIPE = 141
 
 
 class Commands(TyperGroup):
-    """The group of commands, which prints a line and sets the exit code when a command is interrupted."""
+    """The group of commands, which ends a command with the exit code of its exception where typer has another one."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            Console(stderr=True).print("interrupted")
+            make_error_console().print("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except BrokenPipeError:
+            raise typer.Exit(ExitCode.CLOSED_PIPE) from None
+        except SystemExit as error:
+            # No command ends so: only an exit code that comes with a verdict may be 0.
+            raise InternalError(f"SystemExit: {error.code}") from error
 
 
 app = typer.Typer(
@@ -55,7 +64,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify.",
+    epilog="Exit codes: 0 agree or done, 1 diverge, 2 bad input, 3 inconclusive, 70 a bug in kgverify, 74 the result"
+    " cannot be written, 128+N ended by signal N, such as 130 by Ctrl-C and 141 by a closed pipe.",
 )
 app.command()(diff)
 app.command()(evaluate)
@@ -87,27 +97,46 @@ def _options(
     pass
 
 
-def main() -> NoReturn:
-    """Run the command line, and exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # Characters that the terminal's encoding lacks are printed escaped.
-            stream.reconfigure(errors="backslashreplace")
-    errors = Console(stderr=True)
-    try:
-        app(prog_name="kgverify")
-    except UserError as error:
-        error = UserError(error.message, where=OPTION_OF.get(error.where, error.where), fix=error.fix)
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(ExitCode.BAD_INPUT)
-    except KeyboardInterrupt:
-        errors.print("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
-    except Exception:
-        traceback.print_exc()
-        errors.print(f"\nThis is a bug in kgverify {__version__}: please report it with the lines above.", style="red")
-        sys.exit(ExitCode.BUG)
-    sys.exit(0)
+def run() -> int:
+    """Run the command line, and return the exit code. It is 0 only after the whole result was printed."""
+    if sys.stdout is None:
+        print("error: standard output is closed\nfix: redirect it to a file, or to /dev/null", file=sys.stderr)
+        return ExitCode.NOT_WRITTEN
+    with watch_interrupts(), keep_output():
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # Characters that the terminal's encoding lacks are printed escaped.
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            app(prog_name="kgverify")
+        except BaseException as error:
+            restore_output()
+            code = _end_with(error)
+        try:
+            flush_output()
+        except BaseException as error:
+            code = _end_with(error)
+        return code
+
+
+def _end_with(error: BaseException) -> int:
+    """Return the exit code of a command that ended with an exception, and print what it means."""
+    if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+        return error.code if isinstance(error.code, int) else ExitCode.BUG
+    if isinstance(error, (SystemExit, BrokenPipeError)):
+        return ExitCode.CLOSED_PIPE
+    if isinstance(error, KeyboardInterrupt) or (is_pressed() and not isinstance(error, UserError)):
+        # What else an exception says is a consequence of the interrupt, for example in the middle of an import.
+        make_error_console().print("interrupted")
+        return ExitCode.INTERRUPTED
+    known = error if isinstance(error, UserError) else find_missing_dependency(error)
+    if known is not None:
+        known = UserError(known.message, where=OPTION_OF.get(known.where, known.where), fix=known.fix)
+        print_note(f"error: {known}", style="red")
+        return ExitCode.BAD_INPUT
+    if reason := describe_write_error(error):
+        print_note(f"error: output cannot be written: {reason}", style="red")
+        return ExitCode.NOT_WRITTEN
+    traceback.print_exception(error)
+    print_note(f"\nThis is a bug in kgverify {__version__}: please report it with the lines above.", style="red")
+    return ExitCode.BUG

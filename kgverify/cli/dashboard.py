@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kgverify.cli.progress import ECHOED, make_error_console
+from kgverify.errors import count_of
 from kgverify.testing.campaigns.campaign import Campaign
 from kgverify.testing.campaigns.result import Tally, Watch
 from kgverify.testing.problems.features import ALL_FEATURES, FEATURES_BY_TITLE
@@ -83,7 +84,9 @@ def _add_counts(table: Table, campaign: Campaign, tally: Tally) -> None:
     resumed = f", {tally.resumed:,} of them earlier" if tally.resumed else ""
     table.add_row("problems", f"{tally.done:,} of seed {campaign.seed}{resumed}; {tally.at_work:,} more in work")
     table.add_row(
-        "compared", f"{tally.candidates:,} candidates, {tally.steps:,} steps, {tally.resolvents:,} resolvents"
+        "compared",
+        f"{count_of(tally.candidates, 'candidate')}, {count_of(tally.steps, 'step')},"
+        f" {count_of(tally.resolvents, 'resolvent')}",
     )
     rate = _rate(tally)
     table.add_row("speed", f"{rate:,.0f} problems a second" if rate else "not known yet")
@@ -102,7 +105,10 @@ def _add_failures(table: Table, tally: Tally, num_shown: int) -> None:
     if not tally.found:
         table.add_row("failures", "none" if tally.done else "none yet")
         return
-    table.add_row("failures", Text(f"{len(tally.found):,} kinds, in {tally.differing:,} problems", style="bold red"))
+    table.add_row(
+        "failures",
+        Text(f"{count_of(len(tally.found), 'kind')}, in {count_of(tally.differing, 'problem')}", style="bold red"),
+    )
     table.add_row("stages", _counted(tally.stages))
     table.add_row("classes", _counted(tally.classes))
     most = sorted(tally.found.items(), key=lambda item: -item[1])
@@ -117,7 +123,7 @@ def _phase(campaign: Campaign, tally: Tally) -> str:
         return "finishing blocks in progress; Ctrl-C again ends at once"
     what = _PHASES[tally.phase]
     if tally.phase == "start":
-        return what + (f" {campaign.jobs} processes" if campaign.jobs > 1 else "")
+        return what + (f" {count_of(campaign.jobs, 'process')}" if campaign.jobs > 1 else "")
     return what if tally.phase == "try" else f"{what}: {tally.done:,} of {tally.total:,}"
 
 

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Final, TypeGuard
 import typer
 
 from kgverify.api.inputs import make_run
-from kgverify.cli.progress import print_warning
+from kgverify.cli.progress import is_typed, print_warning
 from kgverify.comparison.exercise.minimum import MINIMUM, describe_minimum
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.program.limits import Limits
-from kgverify.runs.run import Run
+from kgverify.runs.run import MOST, Run
+
+MOST_JOBS: Final = 1024
 
 Graph = Annotated[
     str, typer.Option(help="An embedded graph's name, a name under $KGVERIFY_DATA, or a path.", show_default=True)
@@ -62,7 +64,7 @@ Slots = Annotated[int | None, typer.Option(help="Derivations that the compiled e
 Faults = Annotated[
     list[str] | None, typer.Option("--fault", help="Plant a fault in the compiled evaluator, e.g. fact-cap.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes in which kgverify's reference prover proves.")]
+Jobs = Annotated[int, typer.Option(min=1, max=MOST_JOBS, help="Processes in which kgverify's reference prover proves.")]
 Scheduler = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers prove for kgverify's reference prover."),
@@ -133,6 +135,9 @@ class RunOptions:
         """Return the arguments that `verify`, `record` and `make_run` have in common; loads the graph."""
         proofs = self.proofs
         loaded = self.source.load()
+        num = len(loaded.queries(self.source.split))
+        if num < self.queries <= MOST and is_typed("--queries"):
+            print_warning(f"--queries {self.queries}: the split {self.source.split} has {num:,}, and all are taken")
         return {
             "graph": loaded,
             "split": self.source.split,

@@ -26,6 +26,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from kgverify.cli.output import SafeConsole, restore_output
 from kgverify.errors import UserError
 
 _TITLED: Final = re.compile(r" *\w+(?: \w+)* {2,}(?=\S)")
@@ -41,7 +42,7 @@ PIPE_WIDTH: Final = 120
 
 def make_error_console() -> Console:
     """Return the console for warnings, errors and progress."""
-    return Console(stderr=True)
+    return SafeConsole(stderr=True)
 
 
 def print_text(console: Console, text: str, style: str | None = None) -> None:
@@ -61,8 +62,9 @@ def print_warning(text: str) -> None:
 
 def make_result_console(json_path: str | None) -> Console:
     """Return the console for the result as text: standard output, or standard error if JSON is written to that."""
-    console = Console(stderr=json_path == "-")
-    return console if console.is_terminal else Console(stderr=json_path == "-", width=PIPE_WIDTH)
+    restore_output()
+    console = SafeConsole(stderr=json_path == "-")
+    return console if console.is_terminal else SafeConsole(stderr=json_path == "-", width=PIPE_WIDTH)
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
@@ -159,6 +161,11 @@ def typed_command(*further: str) -> str:
     return shlex.join(["kgverify", *typed_words({"--save", "--json"}), *further])
 
 
+def is_typed(option: str) -> bool:
+    """Return whether an option was typed, and its value is not a default."""
+    return any(word.split("=")[0] == option for word in sys.argv[1:])
+
+
 def typed_words(dropped: Set[str]) -> list[str]:
     """Return the words of the command as it was typed, without some options and their values."""
     words: list[str] = []
@@ -187,6 +194,7 @@ def check_writable(path: str | None) -> None:
 def write_result(encoded: bytes, path: str, mode: str = "wb") -> None:
     """Write to a file, or to standard output for `-`. UserError for a path that cannot be written."""
     if path == "-":
+        restore_output()
         # As bytes: UTF-8 independently of the terminal's encoding.
         sys.stdout.flush()
         sys.stdout.buffer.write(encoded)

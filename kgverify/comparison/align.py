@@ -10,6 +10,7 @@ from kgverify.comparison.comparable import ComparablePair, Convert
 from kgverify.comparison.result import NO_CANDIDATE, Divergence, Level
 from kgverify.comparison.source import StepSource
 from kgverify.comparison.step_view import side_name
+from kgverify.errors import count_of
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import CandidateSet
 from kgverify.trace.model.digests import Words, candidate_keys, fold, words_of
@@ -225,7 +226,7 @@ def _group_atoms(candidates: CandidateSet) -> dict[tuple[int, int], set[tuple[in
 
 
 def _describe_draw(missing: set[tuple[int, ...]], extra: set[tuple[int, ...]], facts: set[tuple[int, ...]]) -> str:
-    text = f"{len(extra)} candidates drawn instead of {len(missing)} others"
+    text = f"{count_of(len(extra), 'candidate')} drawn instead of {count_of(len(missing), 'other')}"
     if {(predicate, second, first) for predicate, first, second in missing} == extra:
         return f"{text}: their arguments swapped"
     num_facts = len(extra & facts)

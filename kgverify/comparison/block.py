@@ -26,6 +26,7 @@ from kgverify.comparison.modulo.policy import DUPLICATES, NAMES, ORDER
 from kgverify.comparison.result import DIGEST, Benign, DifferenceClass, Divergence, Level, NearTie
 from kgverify.comparison.source import NUM_STEPS
 from kgverify.comparison.step_view import ResolventView, StepReader, StepView, outcome_name, side_name
+from kgverify.errors import count_of
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Columns, expand_rows, select_steps, starts_of
 from kgverify.trace.model.digests import compute_digests
@@ -326,7 +327,9 @@ class BlockComparer:
         expected, actual = self.pair.expected.columns.candidates, self.pair.actual.columns.candidates
         num = int(expected.num_steps[candidate]), int(actual.num_steps[candidate])
         if num[0] != num[1]:
-            difference = Difference(Stage.RECYCLE, "candidates.num_steps", f"{num[0]} steps", f"{num[1]} steps")
+            difference = Difference(
+                Stage.RECYCLE, "candidates.num_steps", count_of(num[0], "step"), count_of(num[1], "step")
+            )
             return self._divergence(candidate, min(num), difference, Level.OUTCOME, None)
         outcomes = outcome_name(int(expected.outcome[candidate])), outcome_name(int(actual.outcome[candidate]))
         if outcomes[0] != outcomes[1]:

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgverify.comparison.locate import canonical
+from kgverify.comparison.locate import canonical, count_differing
 from kgverify.comparison.result import DIGEST, NO_CANDIDATE, PROOF_CLASSES, Cause, DifferenceClass, Divergence
 from kgverify.comparison.step_view import StepReader, StepView
+from kgverify.errors import count_of
 from kgverify.program.atoms import Atom, Goal
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import Stage
@@ -126,8 +127,20 @@ def classify(divergence: Divergence, around: Surroundings) -> Finding:
     if stage is Stage.FINISH:
         return Finding(DifferenceClass.OUTCOME, "the same resolvent was chosen, with a different outcome", 1.0)
     if stage in (Stage.ADVANCE, Stage.RECYCLE, Stage.SELECT):
-        return _of_goal(around)
+        return _of_goal(around, stage)
     return Finding(DifferenceClass.UNCLASSIFIED, f"no rule for stage {stage.value}", 0.0)
+
+
+def describe_recorded(divergence: Divergence, around: Surroundings) -> str:
+    """Describe what two recorded steps themselves show of their difference, whatever stage made it."""
+    expected, actual = around.expected, around.actual
+    is_of_list = divergence.field.startswith("resolvents.") and divergence.field != "resolvents.score"
+    if expected is None or actual is None or not is_of_list:
+        return classify(divergence, around).evidence
+    missing, extra = count_differing(expected, actual)
+    if not missing and not extra:
+        return "the same resolvents in a different order, in the recorded step"
+    return f"{count_of(missing, 'resolvent')} missing, {extra:,} extra, in the recorded step"
 
 
 def _of_candidate(divergence: Divergence, draw: str) -> Finding:
@@ -168,16 +181,16 @@ def _of_matches(stage: Stage, around: Surroundings) -> Finding:
     selected = around.steps[0].goal[:1]
     is_repeated = any(atom.first < 0 and atom.first == atom.second for atom in selected)
     situation = "a repeated variable is selected" if is_repeated else ""
-    what = "rules" if stage is Stage.MATCH_RULES else "facts"
+    what = "rule" if stage is Stage.MATCH_RULES else "fact"
     if missing and extra:
-        return Finding(
-            DifferenceClass.SUBSTITUTED, f"{missing.total()} {what} missing, {extra.total()} extra", 0.7, situation
-        )
+        evidence = f"{count_of(missing.total(), what)} missing, {extra.total():,} extra"
+        return Finding(DifferenceClass.SUBSTITUTED, evidence, 0.7, situation)
     if missing:
-        return Finding(DifferenceClass.MISSING, f"{missing.total()} {what} missing, none extra", 1.0, situation)
+        evidence = f"{count_of(missing.total(), what)} missing, none extra"
+        return Finding(DifferenceClass.MISSING, evidence, 1.0, situation)
     if extra:
-        return Finding(DifferenceClass.EXTRA, f"{extra.total()} {what} extra, none missing", 1.0, situation)
-    return Finding(DifferenceClass.REORDERED, f"the same {what} in a different order", 1.0)
+        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), what)} extra, none missing", 1.0, situation)
+    return Finding(DifferenceClass.REORDERED, f"the same {what}s in a different order", 1.0)
 
 
 def _clauses(step: StepView, stage: Stage) -> Counter[int]:
@@ -208,15 +221,17 @@ def _of_resolvents(stage: Stage, around: Surroundings) -> Finding:
             num_left, num_right = len(left), len(right)
         if stage is Stage.PRUNE and num_left != num_right:
             kind = DifferenceClass.EXTRA if num_right > num_left else DifferenceClass.MISSING
-            return Finding(kind, f"{abs(num_left - num_right)} atoms {kind.value} after pruning", 0.95)
+            num = count_of(abs(num_left - num_right), "atom")
+            return Finding(kind, f"{num} {kind.value} after pruning", 0.95)
         return Finding(DifferenceClass.SUBSTITUTED, "the same clause gave different atoms", 0.95)
     if missing and not extra:
-        return Finding(DifferenceClass.MISSING, f"{missing.total()} resolvents missing", 0.95, situation)
+        return Finding(DifferenceClass.MISSING, f"{count_of(missing.total(), 'resolvent')} missing", 0.95, situation)
     if extra and not missing:
-        return Finding(DifferenceClass.EXTRA, f"{extra.total()} resolvents extra", 0.95, situation)
+        return Finding(DifferenceClass.EXTRA, f"{count_of(extra.total(), 'resolvent')} extra", 0.95, situation)
     if stage is Stage.CLOSE:
         return Finding(DifferenceClass.OUTCOME, "the goal is closed differently", 0.9, situation)
-    return Finding(DifferenceClass.SUBSTITUTED, f"{missing.total()} resolvents missing, {extra.total()} extra", 0.6)
+    evidence = f"{count_of(missing.total(), 'resolvent')} missing, {extra.total():,} extra"
+    return Finding(DifferenceClass.SUBSTITUTED, evidence, 0.6)
 
 
 def _of_limit(around: Surroundings) -> Finding:
@@ -285,11 +300,14 @@ def _of_choice(around: Surroundings) -> Finding:
     return Finding(DifferenceClass.NUMBER, f"the chosen resolvent scores {gap:.3g} below the highest", 0.8)
 
 
-def _of_goal(around: Surroundings) -> Finding:
+def _of_goal(around: Surroundings, stage: Stage) -> Finding:
     expected, actual = around.steps
     if expected.goal == actual.goal:
         if expected.depth != actual.depth:
             return Finding(DifferenceClass.STALE, f"depth {actual.depth}, expected {expected.depth}", 0.9)
+        if stage is Stage.ADVANCE:
+            evidence = "the step run alone gives the expected output: it depends on the state that steps before it left"
+            return Finding(DifferenceClass.FOREIGN, evidence, 0.8)
         return Finding(
             DifferenceClass.FOREIGN, "the step run alone gives the expected output: it depends on other slots", 0.8
         )
@@ -341,6 +359,7 @@ def group_causes(
                 num_candidates=size(members),
                 num_queries=len({divergences[i].query for i in members}),
                 num_divergences=len(members),
+                num_assumed=sum(divergences[i].is_assumed for i in members),
                 num_later=sum(divergences[i].later_steps for i in members),
                 first=members[0],
             )

@@ -49,6 +49,7 @@ from kgverify.comparison.source import (
 from kgverify.comparison.stage_difference import StageNamer
 from kgverify.comparison.step_view import StepView
 from kgverify.comparison.stored_columns import RowsOf, StoredColumns
+from kgverify.errors import count_of
 from kgverify.program.atoms import Goal
 from kgverify.trace.model.columns import Candidates, Columns
 from kgverify.trace.model.levels import has_goals
@@ -146,6 +147,7 @@ class Comparer:
         self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep
+        self.draws: dict[tuple[int, str], str] = {}
         self._explains = explains
         self._kept = kept
         self._progress = progress
@@ -187,7 +189,7 @@ class Comparer:
         self._num_steps = self._num_resolvents = 0
         self._has_other_bits = False
         self.findings: tuple[Finding, ...] = ()
-        self.draws: dict[tuple[int, str], str] = {}
+        self.draws = {}
         self.views: dict[tuple[int, int], tuple[StepView, StepView]] = {}
         self.benign = BenignCount()
         self.num_stored: Counter[str] = Counter()
@@ -219,8 +221,8 @@ class Comparer:
         ]
         if not coverage.candidates or not (coverage.steps or self._steps_notes):
             reasons.append(
-                f"nothing was compared: {coverage.candidates_expected} candidates expected,"
-                f" {coverage.candidates_actual} actual, {coverage.steps} steps in common"
+                f"nothing was compared: {count_of(coverage.candidates_expected, 'candidate')} expected,"
+                f" {coverage.candidates_actual} actual, {count_of(coverage.steps, 'step')} in common"
             )
         level = highest_level(found.levels) or (Level.BITS if self._has_other_bits else None)
         listed = found.listed()

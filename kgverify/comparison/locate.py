@@ -139,9 +139,7 @@ def _locate_in_resolvents(expected: StepView, actual: StepView, names: Names) ->
     if not only[0] and not only[1]:
         texts = [[names.resolvent(r) for r in step.resolvents] for step in (expected, actual)]
         return Difference(Stage.RESOLVE, "resolvents.order", shorten(texts[0]), shorten(texts[1]))
-    # FALSE only stands for an empty list of resolvents.
-    listed = [[r for r in side if r.kind != GoalKind.FALSE] for side in only]
-    only = listed if listed[0] or listed[1] else only
+    only = _without_placeholders(only)
     is_same = Counter(r.content for r in only[0]) == Counter(r.content for r in only[1])
     values = [shorten(names.resolvent(r) for r in side) or ["nothing more"] for side in only]
     field = "resolvents.origin" if is_same else "resolvents.atoms"
@@ -176,6 +174,19 @@ def list_missing(
         else:
             found.append(item)
     return found
+
+
+def count_differing(expected: StepView, actual: StepView) -> tuple[int, int]:
+    """Return the number of resolvents that the actual step lacks, and of those that it has beside the expected ones."""
+    left, right = expected.resolvents, actual.resolvents
+    missing, extra = _without_placeholders([list_missing(left, right, _identify), list_missing(right, left, _identify)])
+    return len(missing), len(extra)
+
+
+def _without_placeholders(sides: list[list[ResolventView]]) -> list[list[ResolventView]]:
+    """Return resolvents of both sides without FALSE, which stands for an empty list, unless nothing else differs."""
+    listed = [[r for r in side if r.kind != GoalKind.FALSE] for side in sides]
+    return listed if listed[0] or listed[1] else sides
 
 
 def _identify(resolvent: ResolventView) -> Hashable:

@@ -98,7 +98,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     step:        step of the derivation, from 0; -1 if the difference is not in a step
     stage:       a `Stage`
     is_replayed: whether the stage was found by replaying the step in both engines; else it was inferred from the traces
-    is_assumed:  whether it was neither replayed nor inferred, but assumed to be like others of the same field
+    is_assumed:  whether its stage and class were neither replayed nor inferred, but are those of others that differ alike
     later_steps: steps of the candidate after this one, which are its consequences
     kind:        the class of the difference, with the evidence for it and the confidence in it, 0 to 1
     cause:       index of the `Cause` it belongs to; -1 before causes were formed
@@ -129,6 +129,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     situation:     a property that the divergent steps share, e.g. "selected atom with a bound first argument"
     first:         index of its first divergence in the report
+    num_assumed:   the divergences of which neither the stage nor the class was replayed or inferred: see `is_assumed`
     num_later:     later differences that follow from these divergences
     condition:     a feature of these steps, or of their clauses, that no step which agrees has, in words; empty without one
     """
@@ -142,6 +143,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     num_later: int
     first: int
     condition: str = ""
+    num_assumed: int = 0
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from kgverify.engines.score_error import bound_score_errors
 from kgverify.errors import UserError
@@ -75,7 +75,8 @@ def make_two_tower(
 
 def write_policy(policy: Policy, path: Path) -> None:
     """Write the weights as safetensors."""
-    save_file({name: np.ascontiguousarray(t) for name, t in policy.weights.items()}, path)
+    # `save_file` gives the file to its owner alone.
+    path.write_bytes(save({name: np.ascontiguousarray(t) for name, t in policy.weights.items()}))
 
 
 def read_policy(path: Path) -> Policy:

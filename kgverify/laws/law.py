@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from kgverify.errors import InternalError, UserError
+from kgverify.errors import InternalError, UserError, count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.runs.delta_debugging import halve
-from kgverify.testing.checking.engine_makers import MakePipeline
+from kgverify.testing.checking.engine_makers import MakePipeline, pass_on
 from kgverify.testing.checking.failure import LAW, Failure, Signature
 from kgverify.testing.problems.merge import group_problems, merge
 from kgverify.testing.problems.problem import Problem
@@ -88,7 +88,7 @@ class Violation(Failure):
         lines += [f"   goal        {self.goal}"] if self.goal else []
         lines += [f"   field       {self.field}", f"   expected    {self.expected}", f"   actual      {self.actual}"]
         if len(self.group) > 1:
-            lines.append(f"   only in one run with {len(self.group) - 1} other problems")
+            lines.append(f"   only in one run with {count_of(len(self.group) - 1, 'other problem')}")
         return "\n".join([*lines, "problem:", *(f"   {line}" for line in str(self.problem).splitlines())])
 
 
@@ -138,7 +138,8 @@ def find_violations(
                     yield _describe(law, case, finding, member, indices)
         except InternalError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            pass_on(error)
             yield from _blame(law, error, make_pipeline, problems, indices)
 
 

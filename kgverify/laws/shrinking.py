@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kgverify.errors import count_of
 from kgverify.laws.catalogue import find_law
 from kgverify.laws.law import Law, Violation, find_violations
 from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline
@@ -74,7 +75,7 @@ def make_law_reproducer(
 ) -> Reproducer:
     """Return the reproducer of a violation. A note says if it needs other problems in its run: shrink it first."""
     others = len(violation.group) - 1
-    group = (f"only in one run with {others} other problems",) if others else ()
+    group = (f"only in one run with {count_of(others, 'other problem')}",) if others else ()
     return Reproducer(
         problem=violation.problem,
         signature=violation.signature,

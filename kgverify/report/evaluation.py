@@ -4,15 +4,16 @@ from typing import Final
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from kgverify.comparison.exercise.exercise import NOT_EXERCISED, Exercise
 from kgverify.comparison.exercise.minimum import explain_missing
 from kgverify.comparison.result import Verdict
+from kgverify.errors import count_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import Outcome
 from kgverify.report.exercise import describe_exercise
+from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.wording import METRICS, SIDES
 from kgverify.trace.model.header import EngineInfo
 
@@ -204,26 +205,24 @@ def _headline(report: EvaluationReport) -> Text:
     name = "EVALUATED" if report.is_sound else report.verdict.value
     verdict = (name, _STYLES[report.verdict])
     engine = report.engine
-    corruptions = "all" if report.num_corruptions < 0 else f"{report.num_corruptions:,}"
+    corruptions = "all corruptions" if report.num_corruptions < 0 else count_of(report.num_corruptions, "corruption")
     faults = f", faults {', '.join(engine.faults)}" if engine.faults else ""
     return Text.assemble(
         verdict,
-        f"   {report.num_candidates:,} candidates in {report.num_rankings:,} rankings\n",
-        f"  graph {report.graph or '?'}, {report.num_queries:,} queries of {report.split}, {corruptions} corruptions,"
+        f"   {count_of(report.num_candidates, 'candidate')} in {count_of(report.num_rankings, 'ranking')}\n",
+        f"  graph {report.graph or '?'}, {count_of(report.num_queries, 'query')} of {report.split}, {corruptions},"
         f" seed {report.seed}\n  {engine.name} ({engine.mode}, {engine.device}, {engine.precision}{faults}),"
         f" policy {report.policy}\n",
         *(f"  because {reason}\n" for reason in report.reasons if report.verdict is Verdict.INCONCLUSIVE),
     )
 
 
-def _metrics(report: EvaluationReport) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    for column in ("realistic ranks", *SIDES):
-        table.add_column(column, no_wrap=True)
+def _metrics(report: EvaluationReport) -> MetricsTable:
+    rows = {}
     for metric in METRICS:
         values = (report.metrics.get(f"{side}.realistic.{metric}") for side in SIDES)
-        table.add_row(metric, *("-" if value is None else f"{value:.4f}" for value in values))
-    return table
+        rows[metric] = ["-" if value is None else f"{value:.4f}" for value in values]
+    return MetricsTable("realistic ranks", rows)
 
 
 def _facts(report: EvaluationReport) -> Text:
@@ -235,7 +234,8 @@ def _facts(report: EvaluationReport) -> Text:
         lines["note"] = f"the planted {', '.join(report.engine.faults)} changed no result that was checked"
     if report.rank_only:
         lines["left out"] = (
-            f"{report.num_left_out:,} of {report.num_candidates:,} candidates, which are not provable and cannot affect a rank"
+            f"{report.num_left_out:,} of {count_of(report.num_candidates, 'candidate')}, which are not provable"
+            " and cannot affect a rank"
         )
     if report.smallest_gap is not None:
         lines["choices"] = (
@@ -254,8 +254,8 @@ def _counts(counts: dict[str, int]) -> str:
 def _speed(report: EvaluationReport) -> str:
     if report.candidates_per_second is None:
         return "every part was finished before"
-    processes = "" if report.num_processes == 1 else f" by {report.num_processes} processes"
-    parts = f"{report.num_parts - report.num_parts_resumed:,} of {report.num_parts:,} parts"
+    processes = "" if report.num_processes == 1 else f" by {count_of(report.num_processes, 'process')}"
+    parts = f"{report.num_parts - report.num_parts_resumed:,} of {count_of(report.num_parts, 'part')}"
     rest = f"; {report.num_parts_resumed:,} were finished before" if report.num_parts_resumed else ""
     return (
         f"{report.candidates_per_second:,.0f} candidates/s, {_microseconds(report.candidates_per_second)} µs each{processes}:"
@@ -279,14 +279,15 @@ def _check(check: SpotCheck | None, prover: str) -> dict[str, str]:
     }
     if model is not None:
         lines["least model"] = (
-            f"{model.num_atoms:,} atoms, {model.num_missing:,} missing and {model.num_unsupported:,} unsupported by the rules"
+            f"{count_of(model.num_atoms, 'atom')}, {model.num_missing:,} missing"
+            f" and {model.num_unsupported:,} unsupported by the rules"
             f"{'' if model.is_complete else '; too large to be checked completely'}"
         )
     lines["confidence"] = (
         f"a defect in 1 % of the rankings would have been seen with {_percent(rankings.strength.chance)},"
         f" in 1 % of the candidates with {_percent(check.strength.chance)};\n{'':<13} "
         f"with 99 %, one in {_percent(rankings.strength.share)} or {_percent(check.strength.share)};"
-        f" {check.num_alterations:,} values altered to test the check were found"
+        f" {count_of(check.num_alterations, 'value')} altered to test the check were found"
     )
     return lines
 

@@ -5,6 +5,7 @@ from typing import Final
 from kgverify.comparison.exercise.exercise import Exercise
 from kgverify.comparison.exercise.minimum import describe_minimum
 from kgverify.comparison.result import Verdict
+from kgverify.errors import count_of
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.report.wording import clip, make_visible
@@ -43,7 +44,10 @@ def describe_exercise(exercise: Exercise) -> str:
             return f"{what} unknown"
         return f"{num:,} {what}" if every is None else f"{num:,} of {every:,} {what}"
 
-    parts = [of(exercise.proved, None, "candidates proved"), of(exercise.rules, exercise.num_rules, "rules used")]
+    proved = (
+        "candidates proved unknown" if exercise.proved is None else f"{count_of(exercise.proved, 'candidate')} proved"
+    )
+    parts = [proved, of(exercise.rules, exercise.num_rules, "rules used")]
     if exercise.facts is not None:
         parts.append(of(exercise.facts, exercise.num_facts, "facts used"))
     parts.append(of(exercise.choices, exercise.counted or None, "steps with a choice"))

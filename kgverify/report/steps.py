@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kgverify.comparison.stage_difference import render_output
 from kgverify.comparison.step_view import Names, StepReader, StepView, outcome_name, side_name
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.trace.model.columns import Candidates
 from kgverify.trace.model.digests import compute_digests
 from kgverify.trace.model.levels import TraceLevel
@@ -65,7 +65,8 @@ class TraceView:
         num_steps = self.candidate(candidate)["num_steps"]
         if not 0 <= step < num_steps:
             raise UserError(
-                f"candidate {candidate} has {num_steps} steps, expected a step from 0 to {num_steps - 1}, found {step}",
+                f"candidate {candidate} has {count_of(num_steps, 'step')}, expected a step from 0 to {num_steps - 1},"
+                f" found {step}",
                 where=self.trace.source,
                 fix="choose a step that the candidate has",
             )
@@ -187,7 +188,7 @@ def render_trace(view: TraceView) -> RenderableType:
     lines = Text(f"{engine.name}", style="bold")
     lines.append(
         f"   {', '.join(filter(None, (engine.mode, engine.device, engine.precision, *engine.faults)))}\n"
-        f"  graph {header.run.graph or '?'}, {header.run.num_queries} queries of {header.run.split},"
+        f"  graph {header.run.graph or '?'}, {count_of(header.run.num_queries, 'query')} of {header.run.split},"
         f" policy {header.policy.name or '?'}\n"
         f"  {summary['num_candidates']:,} candidates, {summary['num_steps']:,} steps,"
         f" {summary['num_resolvents']:,} resolvents, root digest {summary['root_digest']}"

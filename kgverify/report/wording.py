@@ -5,7 +5,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgverify.comparison.modulo.policy import MEANINGS, describe_modulo
-from kgverify.comparison.result import DIGEST, NO_CANDIDATE, Benign, DifferenceClass, Divergence, RecognisedRule, Value
+from kgverify.comparison.result import (
+    DIGEST,
+    NO_CANDIDATE,
+    Benign,
+    Cause,
+    DifferenceClass,
+    Divergence,
+    RecognisedRule,
+    Value,
+)
+from kgverify.errors import count_of
 from kgverify.program.stages import Stage
 from kgverify.report.content import ReportContent
 from kgverify.trace.model.header import EngineInfo
@@ -90,15 +100,18 @@ def describe_values(divergence: Divergence) -> str:
 def describe_coverage(report: ReportContent) -> str:
     """Describe the coverage: `1,120 candidates, 2,314 steps, 6,812 resolvents, 21 fields compared`."""
     c = report.coverage
-    return (
-        f"{c.candidates:,} candidates, {c.steps:,} steps, {c.resolvents:,} resolvents, {len(c.fields)} fields compared"
-    )
+    counts = (c.candidates, "candidate"), (c.steps, "step"), (c.resolvents, "resolvent"), (len(c.fields), "field")
+    return f"{', '.join(count_of(*each) for each in counts)} compared"
 
 
 def describe_self_test(report: ReportContent) -> str:
     """Describe the self-test: `21 columns: 84 perturbations, all seen`; empty without one."""
     tested = report.self_test
-    return f"{tested.columns} columns: {tested.perturbations:,} perturbations, all seen" if tested is not None else ""
+    return (
+        f"{count_of(tested.columns, 'column')}: {count_of(tested.perturbations, 'perturbation')}, all seen"
+        if tested is not None
+        else ""
+    )
 
 
 def describe_modulo_of(report: ReportContent) -> str:
@@ -108,7 +121,7 @@ def describe_modulo_of(report: ReportContent) -> str:
 
 def describe_benign(benign: Benign) -> str:
     """Describe benign differences of a kind: `names of variables: 278 steps of 22 candidates`."""
-    return f"{MEANINGS[benign.kind]}: {benign.num_steps:,} steps of {benign.num_candidates:,} candidates"
+    return f"{MEANINGS[benign.kind]}: {count_of(benign.num_steps, 'step')} of {count_of(benign.num_candidates, 'candidate')}"
 
 
 def describe_run(report: ReportContent) -> str:
@@ -119,10 +132,10 @@ def describe_run(report: ReportContent) -> str:
     run = report.run
     parts = ["graph unknown"]
     if run.graph:
-        queries = "1 query" if run.num_queries == 1 else f"{run.num_queries} queries"
-        corruptions = "all" if run.num_corruptions < 0 else run.num_corruptions
+        queries = count_of(run.num_queries, "query")
+        corruptions = "all corruptions" if run.num_corruptions < 0 else count_of(run.num_corruptions, "corruption")
         parts = [f"graph {clip(run.graph)}", f"{queries} of {clip(run.split)}"]
-        parts += [f"{corruptions} corruptions a side", f"seed {run.seed}"]
+        parts += [f"{corruptions} a side", f"seed {run.seed}"]
     parts.append(f"policy {clip(report.policy.name, MOST_OF_NAME) or 'unknown'}")
     return ", ".join([*parts, "lockstep"] if report.lockstep else parts)
 
@@ -157,14 +170,14 @@ def describe_rules(report: ReportContent) -> tuple[str, ...]:
 def _describe_rule(rule: RecognisedRule) -> str:
     text = f"ranked {rule.rule}"
     if rule.num_unexplained:
-        text = f"ranked by an unknown rule; the closest, {rule.rule}, leaves {rule.num_unexplained:,} ranks unexplained"
+        text = f"ranked by an unknown rule; the closest, {rule.rule}, leaves {count_of(rule.num_unexplained, 'rank')} unexplained"
     parts = dict.fromkeys(part for each in rule.also for part in each.split("; ") if part not in rule.rule)
     if parts:
         text += f" (other rules explain the ranks as well: {' / '.join(parts)})"
     if not rule.is_recorded:
         text += ", computed, since the trace has no ranks"
     if rule.num_known_triples:
-        text += f"; not filtered: {rule.num_known_triples:,} known triples among the candidates"
+        text += f"; not filtered: {count_of(rule.num_known_triples, 'known triple')} among the candidates"
     return text
 
 
@@ -180,6 +193,15 @@ def cause_label(report: ReportContent, cause: int) -> str:
         return "rounding at near-ties"
     found = report.causes[cause]
     return f"{found.stage} ({', '.join(filter(None, (found.kind.value, clip(found.situation))))})"
+
+
+def describe_size(cause: Cause) -> str:
+    """Describe the size of a cause: `774 divergences of 380 candidates and 12 queries in all, 453 not replayed`."""
+    sizes = count_of(cause.num_candidates, "candidate"), count_of(cause.num_queries, "query")
+    text = f"{count_of(cause.num_divergences, 'divergence')} of {sizes[0]} and {sizes[1]} in all"
+    if cause.num_later:
+        text += f", {count_of(cause.num_later, 'later difference')}"
+    return f"{text}, {cause.num_assumed:,} not replayed" if cause.num_assumed else text
 
 
 def describe_location(divergence: Divergence) -> str:
@@ -241,7 +263,7 @@ def diff_command(report: ReportContent) -> str:
 def describe_finding(divergence: Divergence) -> str:
     """Describe the method by which the stage of a divergence was found."""
     if divergence.is_assumed:
-        return "assumed: others in the same field were replayed, and all have this stage"
+        return "assumed: others that differ alike in the recorded steps were replayed, and all have this stage"
     if divergence.is_replayed:
         return "found by replaying the step stage by stage"
     if divergence.field.startswith("stage."):

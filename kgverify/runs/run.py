@@ -28,6 +28,9 @@ from kgverify.version import __version__
 if TYPE_CHECKING:
     from kgverify.engines.compiled.state import Layout
 
+MOST: Final = (1 << 31) - 1
+"""The most queries, and corruptions of each, that a run may ask for."""
+
 _SHIPPED = resources.files("kgverify.engines.weights")
 
 Draw = Callable[[KnowledgeGraph, str, Sequence[int], int, int], CandidateSet]
@@ -58,6 +61,11 @@ class Run:
             raise UserError(
                 f"expected at least 1 query, found {self.num_queries}", where="--queries", fix="give 1 or more"
             )
+        for what, num in (("queries", self.num_queries), ("corruptions", self.num_corruptions)):
+            if num > MOST:
+                raise UserError(
+                    f"expected at most {MOST:,} {what}, found more", where=f"--{what}", fix="give a smaller number"
+                )
         if not 0 <= self.seed < 1 << 64:
             raise UserError(
                 f"expected a seed from 0 to {(1 << 64) - 1}, found {self.seed}", where="--seed", fix="give another seed"

@@ -7,9 +7,28 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+from kgverify.runs.interrupts import expect_no_interrupt
 
 _NUM_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Let processes that start before the context ends use one thread each."""
+    # A process reads these when it loads torch, before anything can be called there.
+    before = {name: os.environ.get(name) for name in _NUM_THREADS}
+    os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -18,26 +37,24 @@ def start_workers(jobs: int) -> Iterator[Executor]:
 
     A KeyboardInterrupt that leaves the context ends them at once.
     """
-    # A process reads these when it loads torch, before anything can be called there.
-    before = {name: os.environ.get(name) for name in _NUM_THREADS}
-    os.environ.update(dict.fromkeys(_NUM_THREADS, "1"))
-    try:
-        # A fork would lose torch's threads.
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with_parent) as executor:
-            _start_processes(executor, jobs)
-            try:
-                yield executor
-            except KeyboardInterrupt:
-                # Nobody needs their results, and the executor would wait for them.
-                _end_processes(executor)
-                raise
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    # A fork would lose torch's threads.
+    spawn = multiprocessing.get_context("spawn")
+    with single_threaded(), ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_begin) as executor:
+        _start_processes(executor, jobs)
+        try:
+            yield executor
+        except KeyboardInterrupt:
+            # Nobody needs their results, and the executor would wait for them.
+            _end_processes(executor)
+            raise
+
+
+def find_process(executor: Executor) -> BaseProcess:
+    """Return the process of an executor that has only one, and has started it."""
+    processes: Any = executor
+    (process,) = processes._processes.values()
+    found: BaseProcess = process
+    return found
 
 
 def _start_processes(executor: Executor, jobs: int) -> None:
@@ -60,8 +77,9 @@ def _end_processes(executor: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _end_with_parent() -> None:
-    """Exit when the parent is killed, instead of waiting for work forever."""
+def _begin() -> None:
+    """Exit when the parent is killed, instead of waiting for work forever; a KeyboardInterrupt is never a Ctrl-C here."""
+    expect_no_interrupt()
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_and_exit, args=(parent.sentinel,), daemon=True).start()

@@ -12,8 +12,9 @@ from kgverify.comparison.comparable import lockstep_columns
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.modulo.benign import BenignCount
 from kgverify.comparison.result import Comparison, Divergence, Verdict, highest_level
-from kgverify.engines.protocol import positions_of
-from kgverify.errors import UserError
+from kgverify.engines.protocol import Engine, ProbedEngine, positions_of
+from kgverify.errors import UserError, count_of
+from kgverify.program.stages import Stage
 from kgverify.runs.progress import Phase
 from kgverify.runs.run import Pipeline, Run, build_trace
 from kgverify.trace.model.columns import Columns, select_candidates, starts_of
@@ -71,6 +72,32 @@ def compare_in_lockstep(stepper: Comparer, free: Comparer) -> tuple[Comparison, 
     return msgspec.structs.replace(joined, verdict=Verdict.INCONCLUSIVE) if reasons else joined, free.views | views
 
 
+def describe_lockstep(divergences: Sequence[Divergence], engines: tuple[Engine, Engine]) -> tuple[str, ...]:
+    """Return notes on what lockstep leaves open: the loss, the candidates as a whole, and faults behind the first one."""
+    if not divergences:
+        return ()
+    notes = [
+        "lockstep splits no loss over the causes: metrics and ranks are those of the free run, in which each candidate"
+        " has one cause, its first divergence; repeat the comparison without lockstep to see the loss"
+    ]
+    is_free = [each for each in divergences if each.step < 0 or each.stage == Stage.RECYCLE]
+    if is_free:
+        notes.append(
+            f"{count_of(len(is_free), 'divergence')} cannot be attributed to a step taken from the expected goal: the"
+            " difference is between whole candidates or ranks, or between slots"
+        )
+    of_steps = sum(each.step >= 0 for each in divergences)
+    if of_steps and not all(isinstance(engine, ProbedEngine) for engine in engines):
+        notes.append("one fault is named for each step, the earliest: an engine does not show its stages")
+        return tuple(notes)
+    num_assumed = sum(each.is_assumed for each in divergences)
+    if num_assumed:
+        notes.append(
+            f"further faults behind the first one were not searched in {count_of(num_assumed, 'step')} not replayed"
+        )
+    return tuple(notes)
+
+
 def _add(comparison: Comparison, found: Sequence[Divergence], **changes: Any) -> Comparison:
     """Add divergences to a comparison."""
     return msgspec.structs.replace(
@@ -111,7 +138,7 @@ def follow_near_ties(
         stepped = actual.engine.step(positions)
     if len(stepped.candidates.query) != len(follows):
         raise UserError(
-            f"returned {len(stepped.candidates.query)} steps from {len(follows)} positions",
+            f"returned {count_of(len(stepped.candidates.query), 'step')} from {count_of(len(follows), 'position')}",
             where=f"engine {actual.engine.info.name}",
             fix="return one candidate with one step for each position, in the order given",
         )

@@ -3,19 +3,26 @@
 The earliest stage whose output differs is at fault.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from kgverify.comparison.classify import Finding, classify, find_surroundings, group_causes
+from kgverify.comparison.classify import (
+    Finding,
+    Surroundings,
+    classify,
+    describe_recorded,
+    find_surroundings,
+    group_causes,
+)
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.locate import is_close, locate_difference
 from kgverify.comparison.modulo.normalise import normalise_steps
 from kgverify.comparison.modulo.outputs import normalise_outputs
-from kgverify.comparison.result import Cause, DifferenceClass, Divergence
+from kgverify.comparison.result import NO_CANDIDATE, Cause, DifferenceClass, Divergence
 from kgverify.comparison.stage_difference import first_difference, name_stage, starts_wrong
 from kgverify.comparison.step_view import StepReader, StepView
 from kgverify.engines.adapters.stepwise import read_positions
@@ -29,16 +36,18 @@ from kgverify.engines.protocol import (
 )
 from kgverify.errors import InternalError
 from kgverify.program.atoms import Atom, Goal
+from kgverify.program.outcomes import Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
 from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
+from kgverify.verification.separate import Seen, separate
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
 ALL_REPLAYED: Final = 200
-"""The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
-the same stage; every tenth is replayed nevertheless."""
+"""The number of divergences replayed one by one. A further one gets the stage and the class of those that differ alike in the
+recorded steps, if these all have the same; every tenth is replayed nevertheless."""
 
 ASSUMED_CONFIDENCE: Final = 0.5
 """The most confidence in the class of a divergence that was not replayed."""
@@ -46,6 +55,7 @@ ASSUMED_CONFIDENCE: Final = 0.5
 ALL_ALONE: Final = 20
 """The number of derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly."""
 
+NOT_REPLAYED: Final = "the step was not replayed itself, its stage and class are those of others that differ alike"
 INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
 INFERRED_SHARE: Final = 0.7
 """The confidence left to a class whose stage was inferred."""
@@ -53,13 +63,15 @@ INFERRED_SHARE: Final = 0.7
 
 Views = dict[tuple[int, int], tuple[StepView, StepView]]
 
+_Signature = tuple[str, str, bool, bool, DifferenceClass, str]
+
 
 class Replayed(NamedTuple):
     """A divergence after its step was replayed.
 
     outputs: the two outputs of the stage at fault, if the replay shows them
     views:   the two steps that differ, if they are not those that were compared first
-    like:    the divergence whose result it shares, if it was not replayed itself
+    like:    a divergence whose stage and class it gets, if it was not replayed itself
     is_inferred: whether the stage was inferred from the result of the step, which the engine repeated
     """
 
@@ -105,6 +117,8 @@ def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Repla
             is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
             if like is not None:
                 is_sound &= number >= ALL_REPLAYED and found.field == divergence.field and outputs is None
+                is_sound &= (found.expected, found.actual) == (divergence.expected, divergence.actual)
+                is_sound &= found.evidence.endswith(NOT_REPLAYED)
                 is_sound &= found.is_assumed and not found.is_replayed and found.stage == like.divergence.stage
             elif found.is_replayed and found.field.startswith("stage."):
                 is_sound &= outputs is not None and found.field == f"stage.{found.stage}" and not found.is_assumed
@@ -152,29 +166,37 @@ class Explainer:
         stage is inferred from its step. In lockstep a step may yield several divergences: one for each stage at fault by
         itself, and one for the machinery if the step differs in another way in its batch.
         """
-        seen: dict[tuple[str, str, bool, bool], dict[str, Replayed]] = {}
+        seen: dict[_Signature, dict[tuple[str, DifferenceClass, str], Replayed]] = {}
         groups = []
         for i, divergence in enumerate(divergences):
-            has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
-            alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
+            if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE) or divergence.field == "candidates.atom":
+                groups.append([Replayed(divergence)])
+                continue
+            alike = seen.setdefault(self._sign(divergence), {})
             if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
-                ((stage, like),) = alike.items()
+                (((stage, _, _), like),) = alike.items()
                 if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
                     # Its class rests on its own resolvents.
                     groups.append([Replayed(divergence)])
                     continue
-                assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True)
+                evidence = f"{describe_recorded(divergence, self._surround(Replayed(divergence)))}; {NOT_REPLAYED}"
+                assumed = msgspec.structs.replace(divergence, stage=stage, is_assumed=True, evidence=evidence)
                 groups.append([Replayed(assumed, like=like)])
                 continue
             found = self._replay(divergence)
-            alike.setdefault(found[0].divergence.stage, found[0])
+            named = self.classify(found[0])
+            alike.setdefault((found[0].divergence.stage, named.kind, named.situation), found[0])
             groups.append(found)
         _check_evidence(divergences, groups)
         return [each for group in groups for each in group]
 
+    def _sign(self, divergence: Divergence) -> _Signature:
+        """Return what the recorded steps themselves show of a divergence: field, missing, extra, class, situation."""
+        has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
+        found = self.classify(Replayed(divergence))
+        return divergence.stage, divergence.field, has_missing, has_extra, found.kind, found.situation
+
     def _replay(self, divergence: Divergence) -> list[Replayed]:
-        if divergence.stage not in (*STEP_STAGES, Stage.RECYCLE):
-            return [Replayed(divergence)]
         if divergence.field.startswith("candidates."):
             return [Replayed(self._replay_candidate(divergence))]
         found = self._replay_step(divergence)
@@ -347,7 +369,7 @@ class Explainer:
 
     def _replay_candidate(self, divergence: Divergence) -> Divergence:
         """Repeat a whole derivation alone, if all of its steps agree but its result does not."""
-        if divergence.stage == Stage.RECYCLE or divergence.field == "candidates.atom":
+        if divergence.stage == Stage.RECYCLE:
             return divergence
         alone = np.array([divergence.candidate])
         expected = self._columns.candidates
@@ -362,15 +384,45 @@ class Explainer:
 
     def group(self, replayed: list[Replayed]) -> tuple[tuple[Divergence, ...], tuple[Cause, ...]]:
         """Return the divergences with their classes, and their causes."""
-        findings = tuple(self.classify(each) for each in replayed)
+        seen = [Seen(each.divergence, self.classify(each), self._surround(each)) for each in replayed]
+        kept = partial(self._find_kept, [each.divergence for each in replayed])
+        findings = separate(seen, self._comparer.program.origins, kept)
         return group_causes(tuple(each.divergence for each in replayed), findings)
+
+    def _find_kept(self, divergences: Sequence[Divergence], kind: Origin) -> list[int]:
+        """Return the clauses that made resolvents of steps that agree, with those of the divergences left out."""
+        num_steps = self._columns.candidates.num_steps
+        first_wrong = num_steps.astype(np.int64)
+        agrees = np.ones(len(self._columns.steps.depth), np.bool_)
+        for each in divergences:
+            if each.expected == NO_CANDIDATE or not 0 <= each.candidate < len(num_steps):
+                continue
+            if self._lockstep and each.step >= 0:
+                agrees[self._reader.first_step[each.candidate] + each.step] = False
+            else:
+                first_wrong[each.candidate] = min(first_wrong[each.candidate], max(0, each.step))
+        starts = np.array(self._reader.first_step[:-1], np.int64)
+        agrees &= np.arange(len(agrees)) - np.repeat(starts, num_steps) < np.repeat(first_wrong, num_steps)
+        resolvents = self._columns.resolvents
+        is_kept = np.repeat(agrees, self._columns.steps.num_resolvents) & (resolvents.origin_kind == kind)
+        kept: list[int] = np.unique(resolvents.origin[is_kept]).tolist()
+        return kept
 
     def classify(self, replayed: Replayed) -> Finding:
         """Return the class of one divergence."""
         if replayed.like is not None:
             found = self.classify(replayed.like)
-            evidence = f"assumed to be like {replayed.like.divergence.atom}: {found.evidence}"
-            return found._replace(evidence=evidence, confidence=min(found.confidence, ASSUMED_CONFIDENCE))
+            confidence = min(found.confidence, ASSUMED_CONFIDENCE)
+            return found._replace(evidence=replayed.divergence.evidence, confidence=confidence)
+        found = classify(replayed.divergence, self._surround(replayed))
+        if not replayed.is_inferred:
+            return found
+        return found._replace(
+            evidence=f"{found.evidence}; {INFERRED}", confidence=round(INFERRED_SHARE * found.confidence, 2)
+        )
+
+    def _surround(self, replayed: Replayed) -> Surroundings:
+        """Collect what the class of a divergence depends on."""
         divergence = replayed.divergence
         around = find_surroundings(
             divergence,
@@ -383,12 +435,7 @@ class Explainer:
         expected, actual = around.expected, around.actual
         is_wrong_goal = expected is not None and actual is not None and expected.goal != actual.goal
         goals = self._all_goals if is_wrong_goal else frozenset()
-        found = classify(divergence, around._replace(outputs=replayed.outputs, other_goals=goals))
-        if not replayed.is_inferred:
-            return found
-        return found._replace(
-            evidence=f"{found.evidence}; {INFERRED}", confidence=round(INFERRED_SHARE * found.confidence, 2)
-        )
+        return around._replace(outputs=replayed.outputs, other_goals=goals)
 
     @cached_property
     def _all_goals(self) -> frozenset[Goal]:

@@ -38,7 +38,7 @@ from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
 from kgverify.verification.evidence import judge_exercise
-from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
+from kgverify.verification.lockstep import compare_in_lockstep, describe_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
 from kgverify.verification.replay import Explainer, Replayed
@@ -112,7 +112,9 @@ def verify(
     if tests_itself:
         check_known_differences(_exercise_known)
     recorded, traces = traces, rank_alike(run, (expected, actual), traces)
-    lockstep = lockstep and all(has_steps(pipeline.engine.info) for pipeline in (expected, actual))
+    infos = expected.engine.info, actual.engine.info
+    hidden = tuple(dict.fromkeys(info.name for info in infos if lockstep and not has_steps(info)))
+    lockstep = lockstep and not hidden
     comparer = Comparer(*traces, score_error=score_error, modulo=modulo)
     stepper = lockstep_comparer(run, traces[0], actual, phase, score_error, modulo) if lockstep else None
     remembered = RememberingEngine(actual.engine)
@@ -158,7 +160,10 @@ def verify(
         check_attribution(attribution, traces[0], traces[1])
     metrics = _metrics(*traces)
     check_numbers(outcomes, metrics, codes, [trace.rankings for trace in traces])
-    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces)))
+    limits = describe_lockstep(divergences, (expected.engine, actual.engine)) if stepper is not None else ()
+    if hidden:
+        limits = (f"not compared in lockstep, but as each engine ran: {' and '.join(hidden)} does not show its steps",)
+    noted = msgspec.structs.replace(comparison, notes=(*comparison.notes, *describe_ranking(traces), *limits))
     report = build_report(
         _note_proofs(noted, outcomes),
         traces[0].header,

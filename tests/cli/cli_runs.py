@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kgverify.cli import main
+from kgverify.cli.app import run
 
 SMALL = ("--queries", "1", "--corruptions", "2")
 EAGER = ("--mode", "eager", "--device", "cpu", "--slots", "8")
@@ -29,7 +29,6 @@ class Command:
     def __call__(self, *arguments: object) -> Finished:
         self._monkeypatch.setattr(sys, "argv", ["kgverify", *map(str, arguments)])
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main()
+        code = run()
         printed = self._capsys.readouterr()
-        return Finished(caught.value.code or 0, printed.out, printed.err)
+        return Finished(code, printed.out, printed.err)

@@ -30,7 +30,7 @@ def test_what_was_drawn_instead_is_counted_and_facts_among_it_are_named():
     def drawn(atom: tuple[int, int, int]) -> Trace:
         return with_element(trace, "candidates.atom", ROW, lambda _: atom)
 
-    one = "1 candidates drawn instead of 1 others"
+    one = "1 candidate drawn instead of 1 other"
     plain = (predicate, first, first)
     assert plain not in facts
     assert redrawn(trace, drawn(plain)) == {group: one}

@@ -87,23 +87,25 @@ def test_stale_resolvents_are_counted_back_from_the_step():
     assert finding("resolve", step(B), step(A, B), earlier=(step(A, B),)).kind is not K.STALE
 
 
-@pytest.mark.parametrize(("stage", "what"), [("match_rules", "rules"), ("match_facts", "facts")])
+@pytest.mark.parametrize(("stage", "what"), [("match_rules", "rule"), ("match_facts", "fact")])
 def test_matches_are_counted(stage: str, what: str):
     assert finding(stage, step(A), step(A), ((1, 2, 3), (3,))) == Finding(
-        K.MISSING, f"2 {what} missing, none extra", 1.0
+        K.MISSING, f"2 {what}s missing, none extra", 1.0
     )
-    assert finding(stage, step(A), step(A), ((3,), (1, 1, 3))) == Finding(K.EXTRA, f"2 {what} extra, none missing", 1.0)
+    assert finding(stage, step(A), step(A), ((3,), (1, 1, 3))) == Finding(
+        K.EXTRA, f"2 {what}s extra, none missing", 1.0
+    )
     both = Finding(K.SUBSTITUTED, f"1 {what} missing, 2 extra", 0.7)
     assert finding(stage, step(A), step(A), ((1, 3), (4, 5, 3))) == both
     assert finding(stage, step(A), step(A), ((1, 2), (2, 1))) == Finding(
-        K.REORDERED, f"the same {what} in a different order", 1.0
+        K.REORDERED, f"the same {what}s in a different order", 1.0
     )
 
 
 def test_matches_without_a_replay_are_of_the_stage_s_own_clauses():
     expected, actual = step(RULE, A), step(A, B)
-    assert finding("match_rules", expected, actual) == Finding(K.MISSING, "1 rules missing, none extra", 1.0)
-    assert finding("match_facts", expected, actual) == Finding(K.EXTRA, "1 facts extra, none missing", 1.0)
+    assert finding("match_rules", expected, actual) == Finding(K.MISSING, "1 rule missing, none extra", 1.0)
+    assert finding("match_facts", expected, actual) == Finding(K.EXTRA, "1 fact extra, none missing", 1.0)
 
 
 def test_a_selected_atom_with_one_variable_twice_is_a_situation():
@@ -139,8 +141,8 @@ def test_resolvents_of_one_clause_that_differ():
     assert of("prune", ONE, THREE) == Finding(K.EXTRA, "2 atoms extra after pruning", 0.95)
     pad = -(2**31)
     padded = (*ONE, (pad, pad, pad))
-    assert of("prune", ONE, padded) == Finding(K.EXTRA, "1 atoms extra after pruning", 0.95)
-    assert of("prune", TWO, padded) == Finding(K.MISSING, "1 atoms missing after pruning", 0.95)
+    assert of("prune", ONE, padded) == Finding(K.EXTRA, "1 atom extra after pruning", 0.95)
+    assert of("prune", TWO, padded) == Finding(K.MISSING, "1 atom missing after pruning", 0.95)
     renamed = Finding(K.RENAMED, "the same clause gave the same atoms with different variables", 1.0)
     assert of("rename", ((0, -1, 4),), ((0, -3, 4),)) == renamed
     assert of("rename", ((0, -1, -1),), ((0, -1, -2),)) == other
@@ -162,17 +164,17 @@ def test_resolvents_of_other_clauses_are_counted():
     assert of("revisit", both, ((7, ONE),)) == Finding(K.SUBSTITUTED, "2 resolvents missing, 1 extra", 0.6)
     # Rule 5 is not fact 5.
     outputs = ((1, 5, ONE),), ((2, 5, TWO),)
-    assert finding("revisit", step(A), step(A), outputs).evidence == "1 resolvents missing, 1 extra"
+    assert finding("revisit", step(A), step(A), outputs).evidence == "1 resolvent missing, 1 extra"
 
 
 def test_resolvents_without_a_replay_are_read_off_the_steps():
-    assert finding("revisit", step(A, B), step(B)) == Finding(K.MISSING, "1 resolvents missing", 0.95)
+    assert finding("revisit", step(A, B), step(B)) == Finding(K.MISSING, "1 resolvent missing", 0.95)
     other = resolvent([(0, 8, 4)], 5)
     assert finding("resolve", step(A), step(other)) == Finding(
         K.SUBSTITUTED, "the same clause gave different atoms", 0.95
     )
     more = resolvent([(0, 3, 4), (0, 8, 8)], 5)
-    assert finding("prune", step(A), step(more)) == Finding(K.EXTRA, "1 atoms extra after pruning", 0.95)
+    assert finding("prune", step(A), step(more)) == Finding(K.EXTRA, "1 atom extra after pruning", 0.95)
 
 
 def test_a_goal_closed_differently_says_whether_a_proof_is_lost_or_false():
@@ -184,9 +186,9 @@ def test_a_goal_closed_differently_says_whether_a_proof_is_lost_or_false():
     assert finding("close", step(TRUE), step(A)) == Finding(K.OUTCOME, "the goal is closed differently", 0.9, lost)
     assert finding("close", step(A), step(TRUE)) == Finding(K.OUTCOME, "the goal is closed differently", 0.9, false)
     assert finding("close", step(A), step(FALSE)) == Finding(K.OUTCOME, "the goal is closed differently", 0.9, "")
-    assert finding("close", step(TRUE, A), step(A)) == Finding(K.MISSING, "1 resolvents missing", 0.95, lost)
-    assert finding("close", step(A), step(TRUE, A)) == Finding(K.EXTRA, "1 resolvents extra", 0.95, false)
-    assert finding("close", step(TRUE), step(TRUE, A)) == Finding(K.EXTRA, "1 resolvents extra", 0.95, "")
+    assert finding("close", step(TRUE, A), step(A)) == Finding(K.MISSING, "1 resolvent missing", 0.95, lost)
+    assert finding("close", step(A), step(TRUE, A)) == Finding(K.EXTRA, "1 resolvent extra", 0.95, false)
+    assert finding("close", step(TRUE), step(TRUE, A)) == Finding(K.EXTRA, "1 resolvent extra", 0.95, "")
     closed = ((1, 2, 7, ()),), ((0, 2, 5, ONE),)
     assert finding("close", step(A), step(A), closed) == Finding(K.OUTCOME, "the goal is closed differently", 0.9, lost)
     assert finding("close", step(A), step(A), closed[::-1]).situation == false

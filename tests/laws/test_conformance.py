@@ -1,5 +1,6 @@
 """The conformance suite: an engine of two methods is enough, and its mistakes are reported."""
 
+import os
 from itertools import islice
 
 import pytest
@@ -93,6 +94,20 @@ def test_policies_that_an_engine_does_not_know_are_skipped_and_nothing_checked_i
     report = check_engine(Nothing, problems=PROBLEMS)
     assert (report.num_problems, report.num_skipped, report.is_conforming) == (0, 24, False)
     assert "nothing was checked" in str(report)
+
+
+class Exits(TwoMethods):
+    """Ends the process, as if all were well."""
+
+    def prove(self, candidates):
+        os._exit(0)
+
+
+def test_an_engine_that_ends_the_process_does_not_end_the_test_run():
+    report = check_engine(Exits, problems=PROBLEMS[:1], laws=())
+    assert not report.is_conforming
+    assert str(report.failure.signature) == "crash SystemExit"
+    assert os._exit.__module__ == "posix" or os.name == "nt"
 
 
 def test_no_examples_are_the_users_mistake():

@@ -145,7 +145,7 @@ def test_steps_that_are_too_few_or_empty_are_the_authors_mistake():
         def take_step(self, query, visited):
             return Textbook(self.program, self.limits, self.policy).take_step(query, visited)._replace(resolvents=[])
 
-    for engine, message in ((TooFew, "expected 1 steps, found 0"), (Empty, "expected a resolvent or more")):
+    for engine, message in ((TooFew, "expected 1 step, found 0"), (Empty, "expected a resolvent or more")):
         report = check_engine(engine, problems=PROBLEMS[:8])
         assert message in str(report)
 
@@ -163,7 +163,7 @@ def test_a_function_is_an_engine_under_its_name():
     problem = Problem(facts=facts, unranked=(facts[0], NamedAtom("p", "b", "a")))
     found = str(check_engine(a_toy, problems=[problem], minimum={})).splitlines()
     assert found == [
-        "a_toy conforms: 1 problems, 42 laws",
+        "a_toy conforms: 1 problem, 42 laws",
         "exercised: 0 candidates proved, 0 of 0 rules used, 0 of 2 facts used, 0 of 2 steps with a choice",
     ]
 

@@ -2,12 +2,15 @@
 
 import io
 
+import pytest
 from report_runs import change, without_causes
 from rich.console import Console
 
 from kgverify.comparison.result import Attribution, Share
+from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.render.terminal import NextCommand, print_report
 from kgverify.report.report import Report
+from kgverify.report.wording import METRICS
 from kgverify.verification.verify import Verification
 
 NEXT = (NextCommand("kgverify show run", "step through it"),)
@@ -75,3 +78,16 @@ def test_control_characters_of_a_graph_do_not_reach_the_terminal(hostile: Verifi
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "\u241b[31m" in text
+
+
+@pytest.mark.parametrize("width", [20, 30, 45, 80, 120])
+def test_every_metric_is_shown_whole_at_any_width(width: int):
+    rows = {name: [f"1.{i}00{j} [red]-> 0.{i}00{j}[/red]" for j in range(3)] for i, name in enumerate(METRICS)}
+    text = io.StringIO()
+    Console(file=text, width=width).print(MetricsTable("", rows))
+    words = text.getvalue().split()
+    assert "…" not in text.getvalue()
+    for i in range(len(METRICS)):
+        for j in range(3):
+            assert f"1.{i}00{j}" in words
+            assert f"0.{i}00{j}" in words

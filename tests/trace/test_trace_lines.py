@@ -181,7 +181,7 @@ def test_the_command_imports_and_reads_standard_input(tmp_path, monkeypatch, cap
             main()
         assert (caught.value.code or 0) == code
     printed = capsys.readouterr()
-    assert "a.h5: 1 candidates, 1 steps; unknown: candidates.is_limited" in printed.out
+    assert "a.h5: 1 candidate, 1 step; unknown: candidates.is_limited" in printed.out
     assert "already exists" in printed.err
     assert "cannot be read" in printed.err
     np.testing.assert_array_equal(read_trace(tmp_path / "a.h5").columns.steps.goal_atoms, [[0, 0, 1]])

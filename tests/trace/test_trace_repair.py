@@ -255,13 +255,13 @@ def test_a_missing_and_a_doubled_part_are_named(tmp_path):
 def test_a_missing_and_a_doubled_candidate_are_named(tmp_path, file):
     for name, rows in (("a", range(30)), ("b", range(29, 60)), ("c", range(31, 60))):
         record(tmp_path / name, rows, rankings=None, shard_steps=10**6)
-    with pytest.raises(PartsError, match="1 candidates occur more than once: query") as caught:
+    with pytest.raises(PartsError, match="found 1 candidate more than once: query") as caught:
         unite([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     query, atom = COLUMNS.candidates.query[29], COLUMNS.candidates.atom[29].tolist()
     (name,) = caught.value.doubled
     assert name.startswith(f"query {query}, ")
     assert ", ".join(map(str, atom)) in name
-    with pytest.raises(PartsError, match="1 candidates are missing") as caught:
+    with pytest.raises(PartsError, match="1 missing candidate") as caught:
         unite([tmp_path / "a", tmp_path / "c"], tmp_path / "out", like=file)
     assert caught.value.missing[0].startswith(f"query {COLUMNS.candidates.query[30]}, ")
     assert unite([tmp_path / "a", tmp_path / "c"], tmp_path / "out").num_candidates == 59

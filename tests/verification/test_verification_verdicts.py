@@ -167,7 +167,7 @@ def test_too_few_steps_are_an_error_of_the_engine():
         def step(self, positions):
             return select_candidates(super().step(positions), np.arange(1))
 
-    with pytest.raises(UserError, match=r"engine foreign: returned 1 steps from \d+ positions"):
+    with pytest.raises(UserError, match=r"engine foreign: returned 1 step from \d+ positions"):
         against_foreign(run, Short(run, 1e-3), score_error=1e-3)
     report = against_foreign(run, Short(run, 1e-3), lockstep=True, score_error=1e-3).report
     assert report.verdict is Verdict.DIVERGE

@@ -40,7 +40,9 @@ from kgverify.ranking.corrupt import count_candidates
 from kgverify.report.evaluation import encode_evaluation, print_evaluation
 from kgverify.report.render.terminal import describe_execution
 from kgverify.runs.fan_out import reference_beside
+from kgverify.runs.interrupts import note_interrupt
 from kgverify.runs.progress import silent_phase
+from kgverify.runs.run import MOST
 from kgverify.testing.checking.engine_makers import COMPILED, REFERENCE
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -98,7 +100,7 @@ def evaluate(
         # Wait until the leader has checked the options: it alone reports errors.
         group.broadcast(b"")
     with nullcontext() if leads else redirect_stderr(StringIO()):
-        run = RunOptions(source, sys.maxsize if queries is None else queries, corruptions, proofs).build()
+        run = RunOptions(source, MOST if queries is None else queries, corruptions, proofs).build()
     num_candidates = count_candidates(run.graph, run.split, run.queries, run.num_corruptions).sum()
     num_checked = choose_num_checked(int(num_candidates)) if check is None else check
     is_plain = reference == REFERENCE
@@ -175,6 +177,7 @@ def stop_between_parts(group: ProcessGroup) -> Iterator[Callable[[], bool]]:
     pressed: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        note_interrupt()
         if pressed and time.monotonic() - pressed[0] > (_SAME_PRESS if group.size > 1 else 0):
             raise KeyboardInterrupt
         if not pressed and group.index == 0:

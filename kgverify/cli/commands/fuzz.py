@@ -23,7 +23,7 @@ from kgverify.cli.progress import (
 )
 from kgverify.comparison.exercise.minimum import parse_minimum
 from kgverify.comparison.result import Verdict
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.report.exercise import describe_exercise
 from kgverify.testing.campaigns.campaign import Campaign, run_campaign
 from kgverify.testing.campaigns.known_divergences import KnownStatus, read_known
@@ -58,7 +58,8 @@ def fuzz(
     device: Annotated[str, typer.Option(help="Device of the compiled evaluator: cpu or cuda.")] = "cpu",
     lockstep: Annotated[bool, typer.Option("--lockstep", help="Also take every step from the expected goal.")] = False,
     seed: Annotated[int, typer.Option(help="The seed of the problems.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="The number of processes.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(min=1, max=options.MOST_JOBS, help="The number of processes.")] = os.cpu_count()
+    or 1,
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder of reproducers, which are replayed first.")
     ] = Path("fuzz-corpus"),
@@ -171,18 +172,18 @@ def _lines(result: CampaignResult) -> Iterator[str]:
         if result.is_passed
         else "INCONCLUSIVE"
         if result.verdict is Verdict.INCONCLUSIVE
-        else _count(len(new), "NEW DIVERGENCE")
+        else count_of(len(new), "NEW DIVERGENCE")
         if new
         else "KNOWN DIVERGENCES TO REVIEW"
     )
     so_far = " SO FAR" if result.is_interrupted else ""
-    yield f"{first}{so_far}   {_count(result.num_problems, 'problem')}{resumed}"
+    yield f"{first}{so_far}   {count_of(result.num_problems, 'problem')}{resumed}"
     yield f"   engine      {result.engine}" + (", in lockstep as well" if result.lockstep else "")
     if result.reference != REFERENCE:
         yield f"   reference   {result.reference}"
     yield (
-        f"   compared    {_count(result.num_candidates, 'candidate')}, {_count(result.num_steps, 'step')},"
-        f" {_count(result.num_resolvents, 'resolvent')} of seed {result.seed}"
+        f"   compared    {count_of(result.num_candidates, 'candidate')}, {count_of(result.num_steps, 'step')},"
+        f" {count_of(result.num_resolvents, 'resolvent')} of seed {result.seed}"
     )
     for reason in result.reasons if result.verdict is Verdict.INCONCLUSIVE else ():
         yield f"   because     {reason}"
@@ -191,19 +192,19 @@ def _lines(result: CampaignResult) -> Iterator[str]:
     for note in result.notes:
         yield f"   note        {note}"
     if result.num_skipped:
-        yield f"   skipped     {_count(result.num_skipped, 'problem')} whose policy the engine does not know"
+        yield f"   skipped     {count_of(result.num_skipped, 'problem')} whose policy the engine does not know"
     if result.num_left:
-        yield f"   not run     {_count(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
+        yield f"   not run     {count_of(result.num_left, 'problem')} in blocks that a hang or the end of the process ended"
     yield f"   time        {result.seconds:.1f} s, {result.problems_per_second:,.0f} problems a second"
     yield from _coverage(result)
     if result.num_differing:
         unconfirmed = result.num_differing - result.num_confirmed
-        yield f"   differ      {_count(result.num_differing, 'problem')}" + (
+        yield f"   differ      {count_of(result.num_differing, 'problem')}" + (
             f"; {unconfirmed:,} of them only in the run of their block, not confirmed one by one" if unconfirmed else ""
         )
     if result.replays:
         still = sum(1 for each in result.replays if each.found)
-        yield f"   replayed    {_count(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
+        yield f"   replayed    {count_of(len(result.replays), 'reproducer')} of the corpus: {still} diverge"
         for replayed in result.replays:
             if replayed.found != replayed.signature:
                 now = f"now {replayed.found}" if replayed.found else "no longer"
@@ -216,9 +217,9 @@ def _lines(result: CampaignResult) -> Iterator[str]:
             yield f"GONE      {entry.signature}   {entry.issue}: {entry.reason}"
             yield "   fix: it no longer occurs: take it out of the file"
     if known:
-        yield f"   known       {_count(len(known), 'divergence')}"
+        yield f"   known       {count_of(len(known), 'divergence')}"
         for each in known:
-            yield f"                 {each.signature}   in {_count(each.num_problems, 'problem')}"
+            yield f"                 {each.signature}   in {count_of(each.num_problems, 'problem')}"
     for each in new[:MOST_LISTED]:
         yield ""
         yield from _divergence_lines(each)
@@ -230,7 +231,7 @@ def _coverage(result: CampaignResult) -> Iterator[str]:
     if not result.num_measured:
         return
     met = len(result.features) - len(result.missing)
-    yield f"   features    {met} of {len(result.features)}, counted in {_count(result.num_measured, 'problem')}"
+    yield f"   features    {met} of {len(result.features)}, counted in {count_of(result.num_measured, 'problem')}"
     if result.missing:
         yield f"                 never: {', '.join(result.missing)}"
     for title, counts in (("stages", result.stages), ("classes", result.classes)):
@@ -239,7 +240,7 @@ def _coverage(result: CampaignResult) -> Iterator[str]:
 
 
 def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
-    where = f"in {_count(found.num_problems, 'problem')}, first in problem {found.first}"
+    where = f"in {count_of(found.num_problems, 'problem')}, first in problem {found.first}"
     yield f"{found.signature}   {where if found.num_problems else 'in the corpus'}"
     if not found.file:
         yield "   shows only where several problems share a run; try those of its block again with --fresh"
@@ -251,7 +252,3 @@ def _divergence_lines(found: FoundDivergence) -> Iterator[str]:
         yield f"   both sides agree with one change: {found.neighbour}"
     state = "" if found.is_shrunk else "   (not shrunk yet)"
     yield f"   kgverify replay {found.file}{state}"
-
-
-def _count(num: int, one: str) -> str:
-    return f"{num:,} {one if num == 1 else one + ('S' if one.isupper() else 's')}"

@@ -22,8 +22,9 @@ from kgverify.cli.progress import (
     typed_command,
     write_json,
 )
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.report.render.terminal import describe_execution
+from kgverify.runs.interrupts import note_interrupt
 from kgverify.trace.files.output_path import count_safe, partial_of
 from kgverify.verification.record import SHARD_STEPS
 
@@ -100,7 +101,7 @@ def record(
     resumed = f", {recording.num_resumed:,} of them from before" if recording.num_resumed else ""
     print_text(
         make_result_console(json_path),
-        f"{recording.path}: {recording.num_candidates:,} candidates{resumed}, {recording.num_steps:,} steps",
+        f"{recording.path}: {count_of(recording.num_candidates, 'candidate')}{resumed}, {count_of(recording.num_steps, 'step')}",
     )
     data = {
         "path": str(recording.path),
@@ -118,7 +119,7 @@ def _explain_interruption(output: Path, *, resume: bool) -> None:
         print_note(f"nothing was recorded yet; {output} is unchanged")
         return
     num_candidates, num_steps = count_safe(partial)
-    print_note(f"{num_candidates:,} candidates with {num_steps:,} steps are safe in {partial}")
+    print_note(f"{count_of(num_candidates, 'candidate')} with {num_steps:,} steps are safe in {partial}")
     print_note(f"resume with: {typed_command(*([] if resume else ['--resume']))}")
 
 
@@ -145,6 +146,7 @@ def ending_on_signals() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
+        note_interrupt()
         raise Ended(number)
 
     before = [(each, signal.getsignal(each)) for each in _SIGNALS]

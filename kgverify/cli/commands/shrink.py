@@ -7,6 +7,7 @@ import typer
 
 from kgverify.api.shrink import shrink as shrink_run
 from kgverify.cli.progress import check_writable, make_error_console, make_result_console, print_text
+from kgverify.errors import count_of
 from kgverify.testing.problems.problem import Problem
 from kgverify.testing.reproducers.pytest_file import write_test
 from kgverify.testing.reproducers.text_format import SUFFIX
@@ -38,8 +39,8 @@ def shrink(
     reference: Annotated[
         str | None, typer.Option(metavar="ENGINE", help="Replaces the engine that the run's engine was compared with.")
     ] = None,
-    calls: Annotated[int, typer.Option(help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
-    seconds: Annotated[float, typer.Option(help="Maximum seconds.")] = MAX_SECONDS,
+    calls: Annotated[int, typer.Option(min=0, help="Maximum runs of the engine.")] = MAX_RUN_CALLS,
+    seconds: Annotated[float, typer.Option(min=0, help="Maximum seconds.")] = MAX_SECONDS,
 ) -> None:
     """Shrink a divergence of a saved run to a minimal problem that diverges in the same way."""
     output = output or folder / f"divergence-{divergence}{SUFFIX}"
@@ -69,5 +70,5 @@ def shrink(
 def _show_progress(name: str, problem: Problem, calls: int) -> None:
     console = make_error_console()
     if console.is_terminal:
-        size = f"{len(problem.facts):,} facts, {len(problem.rules):,} rules"
-        console.print(f"  {name.replace('_', ' '):<18} {size}   {calls} runs", style="dim", highlight=False)
+        size = f"{count_of(len(problem.facts), 'fact')}, {count_of(len(problem.rules), 'rule')}"
+        console.print(f"  {name.replace('_', ' '):<18} {size}   {count_of(calls, 'run')}", style="dim", highlight=False)

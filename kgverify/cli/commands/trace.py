@@ -15,7 +15,7 @@ from kgverify.cli.progress import (
     print_text,
     write_json,
 )
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.report.export import export_steps, parse_selection
 from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.maintain.check import WHOLE, CheckReport, check_trace
@@ -67,7 +67,7 @@ def convert(
     per_step = f", {done.num_bytes_written / done.num_steps:.1f} bytes a step" if done.num_steps else ""
     print_text(
         make_result_console(None),
-        f"{target}: {done.num_candidates:,} candidates, {done.num_steps:,} steps,"
+        f"{target}: {count_of(done.num_candidates, 'candidate')}, {count_of(done.num_steps, 'step')},"
         f" {done.num_bytes_written:,} bytes of {done.num_bytes_read:,}{per_step}",
     )
     if done.dropped:
@@ -95,7 +95,7 @@ def import_(
     unknown = f"; unknown: {', '.join(done.unknown)}" if done.unknown else ""
     print_text(
         make_result_console(None),
-        f"{output}: {done.num_candidates:,} candidates, {done.num_steps:,} steps{unknown}",
+        f"{output}: {count_of(done.num_candidates, 'candidate')}, {count_of(done.num_steps, 'step')}{unknown}",
     )
 
 
@@ -116,7 +116,7 @@ def export(
     if rebuild and trace.header.level == TraceLevel.COMPACT:
         trace = rebuild_goals(trace)
     num_steps = export_steps(trace, rows, to)
-    print_text(make_result_console(None), f"{to}: {len(rows):,} candidates, {num_steps:,} steps")
+    print_text(make_result_console(None), f"{to}: {count_of(len(rows), 'candidate')}, {count_of(num_steps, 'step')}")
 
 
 @app.command()
@@ -166,7 +166,8 @@ def join(
         raise UserError("already exists", where=str(output), fix="choose another path, or overwrite it with --force")
     check_writable(json_path)
     manifest = unite(paths, output, like=like, drop_rankings=drop_rankings)
-    line = f"{output}: {manifest.num_candidates:,} candidates, {manifest.num_steps:,} steps, root {manifest.root}"
+    counts = f"{count_of(manifest.num_candidates, 'candidate')}, {count_of(manifest.num_steps, 'step')}"
+    line = f"{output}: {counts}, root {manifest.root}"
     print_lines(make_result_console(json_path), [line])
     write_json(manifest, json_path, indent=None)
 
@@ -203,5 +204,5 @@ def _render_repair(report: RepairReport) -> list[str]:
 
 
 def _count(num_candidates: int, num_steps: int | None) -> str:
-    steps = "" if num_steps is None else f", {num_steps:,} steps"
-    return f"{num_candidates:,} candidates{steps}"
+    steps = "" if num_steps is None else f", {count_of(num_steps, 'step')}"
+    return f"{count_of(num_candidates, 'candidate')}{steps}"

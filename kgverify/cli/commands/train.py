@@ -3,7 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,8 +11,11 @@ from kgverify.cli import options
 from kgverify.cli.options import DEFAULT_LIMITS, GraphOptions
 from kgverify.cli.progress import check_writable, make_result_console, print_text, show_phase, write_json
 from kgverify.engines.policy import Policy, write_policy
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
+
+MOST_WIDTH: Final = 1 << 16
+MOST_BLOCKS: Final = 1024
 
 
 def train(
@@ -26,9 +29,9 @@ def train(
         int, typer.Option(min=1, help="Number of rounds; each hides some facts and proves without them.")
     ] = 64,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over all decisions.")] = 10,
-    embedding: Annotated[int, typer.Option(min=1, help="Width of the embeddings.")] = 32,
-    hidden: Annotated[int, typer.Option(min=2, help="Width of the network.")] = 64,
-    blocks: Annotated[int, typer.Option(min=0, help="Residual blocks.")] = 2,
+    embedding: Annotated[int, typer.Option(min=1, max=MOST_WIDTH, help="Width of the embeddings.")] = 32,
+    hidden: Annotated[int, typer.Option(min=2, max=MOST_WIDTH, help="Width of the network.")] = 64,
+    blocks: Annotated[int, typer.Option(min=0, max=MOST_BLOCKS, help="Residual blocks.")] = 2,
     max_depth: options.MaxDepth = DEFAULT_LIMITS.max_depth,
     max_atoms: options.MaxAtoms = DEFAULT_LIMITS.max_atoms,
     max_resolvents: options.MaxResolvents = DEFAULT_LIMITS.max_resolvents,
@@ -54,8 +57,8 @@ def train(
     _replace(trained.policy, output)
     print_text(
         make_result_console(json_path),
-        f"{output}: {trained.num_decisions:,} decisions of {trained.num_proved:,} proofs"
-        f" ({trained.num_queries:,} queries), loss {trained.loss:.3f} nats",
+        f"{output}: {count_of(trained.num_decisions, 'decision')} of {count_of(trained.num_proved, 'proof')}"
+        f" ({count_of(trained.num_queries, 'query')}), loss {trained.loss:.3f} nats",
     )
     data = {
         "path": str(output),

@@ -22,6 +22,7 @@ from kgverify.comparison.inference.origins import (
 )
 from kgverify.comparison.result import DifferenceClass
 from kgverify.comparison.step_view import ResolventView, StepView
+from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.resolution import Atoms, number_variables
 from kgverify.program.stages import Stage
@@ -118,7 +119,7 @@ class _Explainer:
         if has_proof[0] == has_proof[1]:
             return None
         num = len(self._sides[1 if has_proof[0] else 0])
-        other = f"{num} other resolvents" if num else "no resolvents"
+        other = count_of(num, "other resolvent") if num else "no resolvents"
         if has_proof[0]:
             why, confidence = self._explain_proof(CERTAIN, GUESSED)
             vote = _Vote(Stage.CLOSE, DifferenceClass.PROOF_LOST, confidence)
@@ -126,7 +127,7 @@ class _Explainer:
         left = [r for r in self._all[1] if r.kind == GoalKind.TRUE and r.atoms]
         why, confidence = self._explain_proof(OPEN, CERTAIN)
         if left:
-            why = f"{len(left[0].atoms)} atoms are left beside TRUE; {why}"
+            why = f"atoms left beside TRUE: {len(left[0].atoms)}; {why}"
         vote = _Vote(Stage.CLOSE, DifferenceClass.FALSE_PROOF, confidence)
         return self._found(vote, f"TRUE stands where {other} are expected; {why}")
 
@@ -198,7 +199,8 @@ class _Explainer:
             kind = (
                 DifferenceClass.MISSING if ends[0][GoalKind.FALSE] > ends[1][GoalKind.FALSE] else DifferenceClass.EXTRA
             )
-            evidence = f"FALSE is {kind.value}: {len(self._all[0])} resolvents expected, {len(self._all[1])} actual"
+            counted = count_of(len(self._all[0]), "resolvent")
+            evidence = f"FALSE is {kind.value}: {counted} expected, {len(self._all[1]):,} actual"
             return self._found(_Vote(Stage.CLOSE, kind, CERTAIN), evidence)
         is_alone = [ends[i].total() in (0, len(side)) and ends[i].total() <= 1 for i, side in enumerate(self._all)]
         if is_alone[0] == is_alone[1]:
@@ -228,7 +230,9 @@ class _Explainer:
             what = f"the {'rules' if is_rules else 'facts'} are tried in another order"
         if self._contents[0] == self._contents[1][::-1]:
             what += ", the list is reversed"
-        evidence = f"the same {len(self._contents[0])} resolvents in a different order: {what}; origins inferred"
+        evidence = (
+            f"the same {count_of(len(self._contents[0]), 'resolvent')} in a different order: {what}; origins inferred"
+        )
         return self._found(_Vote(stage, DifferenceClass.REORDERED, confidence), evidence)
 
     def _origin_of(self, content: Content) -> tuple[int, bool]:
@@ -306,7 +310,7 @@ class _Explainer:
             if not i and self._find_atom_limit() is not None:
                 continue
             if not own or (len(own) <= len(found) and self._is_full(i)):
-                evidence = f"{len(found)} resolvents with the atoms of goals visited before {what}"
+                evidence = f"{count_of(len(found), 'resolvent')} with the atoms of goals visited before {what}"
                 return self._found(_Vote(Stage.REVISIT, kind, CLEAR), evidence)
         return None
 
@@ -364,12 +368,15 @@ class _Explainer:
         if not is_start or not shorter:
             return None
         if shorter in side.resolvents:
-            return f"the list of {longer} resolvents is cut at {shorter}", CLEAR if shorter != side.most else LIKELY
+            return (
+                f"the list of {count_of(longer, 'resolvent')} is cut at {shorter}",
+                CLEAR if shorter != side.most else LIKELY,
+            )
         # One less than a limit allows: clauses beyond it would have filled the place of a single lost match.
         if longer in other.resolvents and longer - shorter == 1:
             confidence = LIKELY if num_made > longer else OPEN
             return (
-                f"{shorter} resolvents are kept instead of {longer}, of the {num_made} that the clauses make",
+                f"the resolvents kept are {shorter} instead of {longer}, of the {num_made} that the clauses make",
                 confidence,
             )
         return None
@@ -383,7 +390,10 @@ class _Explainer:
                 continue
             fewest = min(len(r.atoms) for r in found)
             if 0 < limits.longest < fewest and {limits.longest, fewest} & limits.atoms:
-                text = f"{len(found)} resolvents of {fewest} atoms or more are dropped, and none has more than {limits.longest}"
+                dropped = count_of(len(found), "resolvent")
+                text = (
+                    f"{dropped} of {count_of(fewest, 'atom')} or more dropped, and none has more than {limits.longest}"
+                )
                 return text, OPEN
         return None
 
@@ -418,22 +428,24 @@ class _Explainer:
         decisive = [vote for vote in votes if vote.stage is stage]
         kinds = Counter(vote.kind for vote in decisive)
         kind = kinds.most_common(1)[0][0]
-        what = {Stage.MATCH_RULES: "rules", Stage.MATCH_FACTS: "facts"}.get(stage, "resolvents")
+        what = {Stage.MATCH_RULES: "rule", Stage.MATCH_FACTS: "fact"}.get(stage, "resolvent")
         missing, extra = kinds[DifferenceClass.MISSING], kinds[DifferenceClass.EXTRA]
         if missing and extra:
             kind = DifferenceClass.SUBSTITUTED
         if kind in (DifferenceClass.MISSING, DifferenceClass.EXTRA, DifferenceClass.SUBSTITUTED) and missing + extra:
-            evidence = f"{missing or 'no'} {what} missing, {extra or 'none'} extra"
+            evidence = f"{count_of(missing, what) if missing else f'no {what}s'} missing, {extra or 'none'} extra"
             if stage is Stage.PRUNE:
-                evidence = f"{len(decisive)} resolvents have other atoms {kind.value}"
+                evidence = f"other atoms are {kind.value} in {count_of(len(decisive), 'resolvent')}"
         else:
             evidence = f"{len(decisive)} of {len(self._contents[1])} resolvents are {kind.value}"
+        if self._extra and self._is_lost_before_limit():
+            evidence += f", {len(self._extra):,} let in by the limit in their place"
         reasons = Counter(vote.why for vote in decisive if vote.why)
         if reasons:
             evidence += f": {reasons.most_common(1)[0][0]}"
         rest = len(votes) - len(decisive)
         if rest:
-            evidence += f"; {rest} more differ in later stages"
+            evidence += f"; in later stages {rest} more"
         evidence += "; origins inferred" if self._origins is not None else "; no program to infer origins from"
         return self._found(_Vote(stage, kind, min(vote.confidence for vote in decisive)), evidence)
 

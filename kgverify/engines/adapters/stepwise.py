@@ -9,7 +9,7 @@ import numpy as np
 
 from kgverify.engines.policy import Policy
 from kgverify.engines.protocol import Positions, Progress, no_progress
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
 from kgverify.program.outcomes import ENDS, GoalKind, Origin, Outcome
 from kgverify.program.program import Program
@@ -135,7 +135,7 @@ class StepwiseEngine:
         taken = self.take_steps(queries, visited)
         if len(taken) != len(queries):
             raise UserError(
-                f"expected {len(queries)} steps, found {len(taken)}",
+                f"expected {count_of(len(queries), 'step')}, found {len(taken)}",
                 where=f"{type(self).__name__}.take_steps",
                 fix="give one for each query, in the same order",
             )

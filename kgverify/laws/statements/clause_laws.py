@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import StepView
+from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import GoalKind, Origin, Outcome
@@ -153,7 +154,7 @@ def _complete_step(case: Case) -> Iterator[Finding]:
             counts = len(left) - len(short), len(short) - len(kept)
         if found != wanted:
             missing = next((each for each in left if (each.origin_kind, each.origin) in {*wanted} - {*found}), None)
-            expected = _describe(case, missing) if missing else f"{len(wanted)} resolvents"
+            expected = _describe(case, missing) if missing else count_of(len(wanted), "resolvent")
             yield case.of_step(
                 row, Stage.CLOSE if proof else _stage(missing), "resolvents", expected, "no such resolvent"
             )

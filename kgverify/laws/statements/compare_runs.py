@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.step_view import Names, StepView, outcome_name
+from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding, read_steps
 from kgverify.program.stages import Stage
 from kgverify.trace.model.columns import Candidates, Columns, starts_of
@@ -33,7 +34,7 @@ def differing(
         return
     num = len(expected.candidates.query), len(actual.candidates.query)
     if num[0] != num[1]:
-        yield Finding(-1, -1, Stage.RECYCLE, "candidates", f"{num[0]} candidates", f"{num[1]} candidates")
+        yield Finding(-1, -1, Stage.RECYCLE, "candidates", count_of(num[0], "candidate"), count_of(num[1], "candidate"))
         return
     left, right = _group_steps(expected), _group_steps(actual)
     for row in range(num[0]):
@@ -84,7 +85,7 @@ def _first_difference(
         return -1, "candidate", names.atom(tuple(a.atom[row].tolist())), names.atom(tuple(b.atom[row].tolist()))
     for number, (one, other) in enumerate(zip_longest(*steps)):
         if one is None or other is None:
-            return number, "steps", f"{len(steps[0])} steps", f"{len(steps[1])} steps"
+            return number, "steps", count_of(len(steps[0]), "step"), count_of(len(steps[1]), "step")
         found = difference_of_steps(one, other, error, names)
         if found is not None:
             # After a near-tie the derivations may differ.

@@ -6,6 +6,7 @@ from itertools import zip_longest
 import numpy as np
 
 from kgverify.comparison.step_view import outcome_name
+from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.laws.statements.compare_runs import LOG_PROBABILITY_ERROR
@@ -118,7 +119,9 @@ def _terminal_alone(case: Case) -> Iterator[Finding]:
     for each in np.flatnonzero(is_terminal & (steps.num_resolvents[step_of] != 1)):
         name = GoalKind(int(resolvents.kind[each])).name
         count = steps.num_resolvents[step_of[each]]
-        yield case.of_step(step_of[each], Stage.CLOSE, "kind", f"{name} alone", f"{name} among {count} resolvents")
+        yield case.of_step(
+            step_of[each], Stage.CLOSE, "kind", f"{name} alone", f"{name} among {count_of(count, 'resolvent')}"
+        )
     lacks_origin = resolvents.origin_kind == Origin.NONE
     for each in np.flatnonzero(lacks_origin != np.isin(resolvents.kind, (GoalKind.FALSE, GoalKind.STOP))):
         kind, origin = (

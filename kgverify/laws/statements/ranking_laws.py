@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kgverify.errors import count_of
 from kgverify.laws.case import Case, Finding
 from kgverify.laws.law import law
 from kgverify.program.outcomes import Outcome, Side
@@ -58,7 +59,7 @@ def _filtered_draw(case: Case) -> Iterator[Finding]:
             elif [*dict.fromkeys(drawn)] != sorted(drawn):
                 yield finding("each corruption once, in the order of ids", ", ".join(map(case.atom_name, drawn)))
             elif len(drawn) != wanted:
-                yield finding(f"{wanted} corruptions", len(drawn))
+                yield finding(count_of(wanted, "corruption"), len(drawn))
 
 
 @law(

@@ -5,6 +5,7 @@ from math import sqrt
 from typing import Final, NamedTuple
 
 from kgverify.comparison.result import Divergence
+from kgverify.errors import count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.wording import cause_label, stage_order
 
@@ -67,7 +68,7 @@ def build_waterfall(report: ReportContent) -> tuple[Bar, ...]:
     ]
     rest = shares[MOST_BARS:]
     if rest:
-        steps.append((f"{len(rest):,} further causes", sum(share.share for share in rest), None))
+        steps.append((count_of(len(rest), "further cause"), sum(share.share for share in rest), None))
     levels = [attribution.expected]
     for _, value, _ in steps:
         levels.append(levels[-1] - value)

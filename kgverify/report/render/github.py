@@ -23,6 +23,7 @@ from kgverify.report.wording import (
     describe_modulo_of,
     describe_rules,
     describe_run,
+    describe_size,
     describe_values,
     make_visible,
     metric_rows,
@@ -112,8 +113,7 @@ def render_annotations(report: ReportContent) -> str:
         lines.append(annotate("warning", "kgverify: INCONCLUSIVE", "\n".join(map(clip, report.reasons))))
     for i, cause in enumerate(report.causes[:MOST_ERRORS]):
         first = report.divergences[cause.first]
-        size = f"{cause.num_candidates:,} candidates of {cause.num_queries:,} queries, {cause.num_later:,} later steps"
-        text = f"{size}\nfirst: {describe_divergence(first)}\n{describe_values(first)}"
+        text = f"this cause: {describe_size(cause)}\nthe first: {describe_divergence(first)}\n{describe_values(first)}"
         lines.append(annotate("error", f"kgverify: {cause_label(report, i)}", text))
     if not report.causes:
         for each in report.divergences[:MOST_ERRORS]:

@@ -70,6 +70,7 @@ _FILTERS: Final[tuple[Callable[..., Any], ...]] = (
     describe_benign,
     describe_coverage,
     describe_engine,
+    describe_kind,
     describe_location,
     describe_loss,
     describe_modulo_of,

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 from kgverify.comparison.result import Divergence, Verdict
 from kgverify.comparison.step_view import Names, side_name
+from kgverify.errors import count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.exercise import exercise_lines
 from kgverify.report.wording import (
@@ -72,7 +73,7 @@ def render_junit(report: ReportContent, expected: Trace) -> bytes:
             first, *more = found[group]
             text = describe_divergence(first)
             failure = ElementTree.SubElement(case, "failure", type=first.stage, message=make_visible(text))
-            further = f"\nand {len(more):,} further divergences of this query and side" if more else ""
+            further = f"\nand {count_of(len(more), 'further divergence')} of this query and side" if more else ""
             failure.text = make_visible(f"{text}\n{describe_values(first)}{further}")
         elif is_inconclusive:
             ElementTree.SubElement(case, "skipped", message="inconclusive: no divergence found, nothing proved")

@@ -12,9 +12,11 @@ from rich.text import Text
 from kgverify.comparison.result import Attribution, Divergence, Value, Verdict
 from kgverify.comparison.step_view import Names, StepReader
 from kgverify.engines.protocol import CompilerCaches
+from kgverify.errors import count_of
 from kgverify.report.content import ReportContent
 from kgverify.report.derivations import NUM_BEFORE, StepBefore, describe_step
 from kgverify.report.exercise import exercise_lines
+from kgverify.report.render.metrics_table import MetricsTable
 from kgverify.report.wording import (
     METRICS,
     OF_TRACES,
@@ -30,6 +32,7 @@ from kgverify.report.wording import (
     describe_rules,
     describe_run,
     describe_self_test,
+    describe_size,
     make_visible,
     value_lines,
 )
@@ -128,7 +131,7 @@ def _coverage_line(report: ReportContent) -> str:
     c = report.coverage
     parts = [describe_coverage(report)]
     if c.candidates != max(c.candidates_expected, c.candidates_actual):
-        parts.append(f"{c.candidates_expected:,} candidates expected, {c.candidates_actual:,} actual")
+        parts.append(f"{count_of(c.candidates_expected, 'candidate')} expected, {c.candidates_actual:,} actual")
     if c.not_compared:
         parts.append(f"not compared: {', '.join(c.not_compared)}")
     twice = [role for role in ("expected", "actual") if getattr(report.determinism, role)]
@@ -188,7 +191,8 @@ def _consequences(report: ReportContent, first: Divergence) -> list[str]:
         return lines
     cause = report.causes[first.cause]
     share = next((s for s in report.attribution.shares if s.cause == first.cause), None) if report.attribution else None
-    parts = [f"{cause.num_divergences:,} divergences have this cause"] if cause.num_divergences > 1 else []
+    assumed = f", {cause.num_assumed:,} of them not replayed" if cause.num_assumed else ""
+    parts = [f"{cause.num_divergences:,} divergences have this cause{assumed}"] if cause.num_divergences > 1 else []
     if share is not None and report.attribution is not None:
         lost = report.attribution.expected - report.attribution.actual
         parts.append(f"{'it' if parts else 'its cause'} explains {share.share:.4f} of the {lost:.4f} MRR lost")
@@ -220,6 +224,8 @@ def _render_causes(report: ReportContent) -> RenderableType:
     if len(report.causes) > MOST_CAUSES:
         lines.append(Text(f"... and {len(report.causes) - MOST_CAUSES} more; --json has them all", style="dim"))
     for i, cause in enumerate(report.causes[:MOST_CAUSES]):
+        if cause.num_assumed:
+            lines.append(Text(f"#{i + 1}: {describe_size(cause)}", style="dim"))
         if cause.condition:
             lines.append(Text(f"#{i + 1}: {make_visible(cause.condition)}"))
     if report.attribution:
@@ -248,7 +254,7 @@ def _render_near_ties(report: ReportContent) -> RenderableType:
     first = report.near_ties[0]
     lines = Text(f"\n{len(report.near_ties):,} near-ties", style="bold")
     lines.append(
-        f"   choices that differ inside the error bound; {report.coverage.steps_after_near_ties:,} steps after them"
+        f"   choices that differ inside the error bound; {count_of(report.coverage.steps_after_near_ties, 'step')} after them"
         f" compared from the expected choice\n  first: candidate {first.candidate} {first.atom}, step {first.step},"
         f" gap {first.gap:.3g} <= {first.bound:.3g}",
         style="default",
@@ -280,14 +286,11 @@ def _first_lines(value: Value) -> list[str]:
 
 def _render_metrics(report: ReportContent) -> RenderableType:
     title = Text("\nmetrics, realistic ranks: expected, and actual where it differs", style="bold")
-    table = Table(box=None, padding=(0, 3, 0, 0))
-    for column in ("", *SIDES):
-        table.add_column(column, no_wrap=True)
+    rows = {}
     for metric in METRICS:
         keys = [f"{side}.realistic.{metric}" for side in SIDES]
-        cells = (_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys)
-        table.add_row(metric, *cells)
-    return Group(title, table)
+        rows[metric] = [_compared(report.metrics.expected.get(key), report.metrics.actual.get(key)) for key in keys]
+    return Group(title, MetricsTable("", rows))
 
 
 def _compared(expected: float | None, actual: float | None) -> str:
@@ -317,5 +320,6 @@ def _render_equality(report: ReportContent) -> RenderableType:
     num_equal = len(by_rule.pop("equal", ()))
     special = [f"{', '.join(fields)} {rule}" for rule, fields in by_rule.items()]
     return Text(
-        f"\nequal means: {num_equal} fields bit for bit" + "".join(f"; {text}" for text in special), style="dim"
+        f"\nequal means: {count_of(num_equal, 'field')} bit for bit" + "".join(f"; {text}" for text in special),
+        style="dim",
     )

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kgverify.errors import count_of
 from kgverify.report.derivations import Derivation, Line, Pair, StepBefore
 from kgverify.report.stepper.stage_walk import Mark, StageLine
 from kgverify.report.stepper.stepper import MOVES, Stepper
@@ -166,7 +167,7 @@ def _summaries(line: StageLine) -> tuple[Text, Text]:
 
 def _summary(items: Sequence[str]) -> str:
     if len(items) != 1:
-        return f"{len(items)} items" if items else ""
+        return count_of(len(items), "item") if items else ""
     return items[0] if len(items[0]) <= SUMMARY_CHARACTERS else f"{items[0][: SUMMARY_CHARACTERS - 1]}…"
 
 

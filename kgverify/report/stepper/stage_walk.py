@@ -6,7 +6,7 @@ one. A replay has shown that the stages before it agree. Differences of stages a
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from kgverify.comparison.locate import canonical, is_close
 from kgverify.comparison.result import Divergence
 from kgverify.comparison.stage_difference import is_same_output, render_output
 from kgverify.comparison.step_view import Names, StepView, outcome_name
+from kgverify.errors import count_of
 from kgverify.program.outcomes import GoalKind, Origin
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.report.derivations import SidesReader
@@ -70,8 +71,14 @@ class _Read(NamedTuple):
     lines: tuple[str, ...]
 
 
-def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Divergence | None) -> tuple[StageLine, ...]:
-    """Return the stages of a step, its input first. divergence: the one found at this step, if any."""
+def walk_stages(
+    reader: SidesReader, candidate: int, step: int, divergence: Divergence | None, others: Sequence[Divergence] = ()
+) -> tuple[StageLine, ...]:
+    """Return the stages of a step, its input first.
+
+    divergence: the one found at this step, if any
+    others:     further divergences of the step, in lockstep: of other stages at fault
+    """
     expected, actual, is_same_way = reader.read(candidate, step)
     if expected is None or actual is None:
         return tuple(_of_divergence(divergence)) if divergence else ()
@@ -84,16 +91,24 @@ def walk_stages(reader: SidesReader, candidate: int, step: int, divergence: Dive
     )
     # Other steps of the actual engine say nothing about the step that diverged.
     has_actual = is_same_way or divergence is None
-    return tuple(_walk(sides, divergence, is_same_way, has_actual, reader.score_tolerance))
+    return tuple(_walk(sides, divergence, others, is_same_way, has_actual, reader.score_tolerance))
 
 
 def _walk(
-    sides: tuple[_Side, _Side], divergence: Divergence | None, is_same_way: bool, has_actual: bool, tolerance: float
+    sides: tuple[_Side, _Side],
+    divergence: Divergence | None,
+    others: Sequence[Divergence],
+    is_same_way: bool,
+    has_actual: bool,
+    tolerance: float,
 ) -> Iterator[StageLine]:
     culprit = _index_of_culprit(divergence, sides[0].step.goal == sides[1].step.goal)
     was_replayed = divergence is not None and divergence.is_replayed
     is_of_step = culprit <= len(STEP_STAGES)
     has_differed = not is_same_way or not is_of_step
+    also_wrong = {each.stage: each for each in others}
+    # A replay has shown that the stages before the first one at fault agree.
+    first = min([culprit, *(STEP_STAGES.index(Stage(s)) + 1 for s in also_wrong if s in STEP_STAGES)])
     for index, stage in enumerate((INPUT, *STEP_STAGES)):
         note, is_same, reads = _read(stage, sides, tolerance)
         if not has_actual:
@@ -108,7 +123,12 @@ def _walk(
             yield from _of_divergence(divergence, stage)
             has_differed = True
             continue
-        if was_replayed and is_of_step and stage != INPUT and index < culprit:
+        if stage in also_wrong:
+            (line,) = _of_divergence(also_wrong[stage])
+            yield line._replace(is_culprit=False, note=f"at fault as well, a divergence of its own; {line.note}")
+            has_differed = True
+            continue
+        if was_replayed and is_of_step and stage != INPUT and index < first:
             note = "both outputs were equal when the step was replayed"
         elif stage in sides[0].outputs and stage in sides[1].outputs:
             if not is_same:
@@ -208,7 +228,9 @@ def _infer(stage: str, side: _Side) -> _Read | None:
 def _describe_closing(step: StepView) -> str:
     kinds = {r.kind for r in step.resolvents}
     if GoalKind.TRUE in kinds:
-        return "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {len(step.resolvents)} resolvents"
+        return (
+            "TRUE alone" if len(step.resolvents) == 1 else f"TRUE among {count_of(len(step.resolvents), 'resolvent')}"
+        )
     if kinds == {GoalKind.FALSE} and not (step.dropped_atoms or step.dropped_resolvents):
         return "FALSE: no resolvent is left"
     return "nothing to close"

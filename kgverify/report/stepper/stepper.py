@@ -1,5 +1,6 @@
 """The stepper through the divergences of a saved run: its position, and the moves."""
 
+from collections import defaultdict
 from typing import Any, Final, NamedTuple
 
 from kgverify.comparison.result import NO_CANDIDATE, Divergence
@@ -53,7 +54,10 @@ class Stepper:
         self.reader = DerivationReader(
             expected, actual, report.divergences, lockstep=report.lockstep, stepped=stepped, modulo=report.modulo
         )
-        self._at = {(each.candidate, each.step): each for each in reversed(report.divergences) if each.step >= 0}
+        self._of_step: dict[tuple[int, int], list[Divergence]] = defaultdict(list)
+        for each in report.divergences:
+            if each.step >= 0:
+                self._of_step[each.candidate, each.step].append(each)
         self.position = Position(0, report.divergences[0].step)
 
     @property
@@ -79,9 +83,11 @@ class Stepper:
         if self.position.step < 0 or not max(self.num_steps):
             return ()
         # In lockstep other steps of the candidate may be divergences of their own.
-        found = self._at.get((self.divergence.candidate, self.position.step))
-        own = self.divergence if self.position.step == self.divergence.step else found
-        return walk_stages(self.reader.sides, self.divergence.candidate, self.position.step, own)
+        found = self._of_step.get((self.divergence.candidate, self.position.step), [])
+        own = self.divergence if self.position.step == self.divergence.step else next(iter(found), None)
+        at = self.divergence.candidate, self.position.step
+        others = [each for each in self._of_step.get(at, ()) if each is not own]
+        return walk_stages(self.reader.sides, *at, own, others)
 
     def go_to(self, number: int) -> None:
         """Go to a divergence; numbers begin at 1. UserError for an unknown number."""

@@ -4,7 +4,6 @@ A block is a fixed stretch of a seed's sequence of problems, which one process t
 on nothing else, so that a campaign's result is the same for any number of processes.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,8 +37,8 @@ from kgverify.testing.campaigns.result import (
     Tally,
     Watch,
 )
-from kgverify.testing.campaigns.separate_workers import SeparateWorkers
-from kgverify.testing.campaigns.tasks import Group, check_made, give, replay_text, shrink_text, try_block
+from kgverify.testing.campaigns.separate_workers import MOST_KILLS, SeparateWorkers, describe_end, weigh_end
+from kgverify.testing.campaigns.tasks import Group, check_made, give, read_log, replay_text, shrink_text, try_block
 from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, Sides
 from kgverify.testing.checking.failure import DEATH, Signature
 from kgverify.testing.problems.features import ALL_FEATURES
@@ -52,6 +51,9 @@ MOST_EXAMPLES: Final = 2000
 
 BLOCK_SIZE: Final = 2048
 """Problems of a block. A large run costs less for each, especially where a run is compiled."""
+
+MOST_LOST: Final = 30
+"""Processes that may be killed one after the other before any of them has proved anything."""
 
 T = TypeVar("T")
 
@@ -103,24 +105,18 @@ def run_campaign(campaign: Campaign, *, watch: Watch = lambda tally: None, today
     A KeyboardInterrupt lets blocks in progress finish, and the result is marked as interrupted; a second one is raised.
     UserError for an engine that cannot be made, a folder that cannot be used, or a process that died.
     """
-    for side, make in zip(campaign.sides, campaign.sides.find_makers(), strict=True):
+    options = "--engine", "--reference"
+    for side, make, option in zip(campaign.sides, campaign.sides.find_makers(), options, strict=True):
         if side.is_own:
             # Any other engine might end this process.
-            check_made(make)
+            check_made(make, option)
     run = _Run(campaign, watch)
     watch(Tally("start"))
-    try:
-        with _Here() if campaign.jobs == 1 else SeparateWorkers(campaign.jobs) as executor:
-            run.replay_corpus(executor)
-            run.try_blocks(executor)
-            run.keep_found()
-            run.shrink_found(executor)
-    except BrokenProcessPool:
-        raise UserError(
-            "a process died",
-            where=str(campaign.sides),
-            fix="run again with --jobs 1 to see it die; finished work is kept",
-        ) from None
+    with _Here() if campaign.jobs == 1 else SeparateWorkers(campaign.jobs) as executor:
+        run.replay_corpus(executor)
+        run.try_blocks(executor)
+        run.keep_found()
+        run.shrink_found(executor)
     return run.summarise(today or date.today())
 
 
@@ -170,6 +166,8 @@ class _Run:
         tally = Tally("try", total=campaign.most_examples or 0, resumed=self.num_resumed)
         counted = reduce(Tally.add, blocks.values(), tally)
 
+        num_lost = 0
+
         def find_tasks() -> Iterator[tuple[int, Callable[..., Block], tuple[object, ...]]]:
             for number, num in _blocks_to_do(blocks, BLOCK_SIZE, campaign.most_examples):
                 if campaign.seconds is not None and time.monotonic() - started >= campaign.seconds:
@@ -180,20 +178,29 @@ class _Run:
         def find_task(number: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
             settings = campaign.sides, campaign.seed, number, BLOCK_SIZE, size_of[number], campaign.lockstep
             log = None if campaign.jobs == 1 else logs / f"{number}.json"
-            return try_block, (*settings, tuple(deaths.get(number, ())), log)
+            deadly = tuple(group for group, weight in deaths.get(number, {}).items() if weight >= MOST_KILLS)
+            return try_block, (*settings, deadly, log)
 
-        def retry(number: int) -> tuple[Callable[..., Block], tuple[object, ...]] | None:
-            """Return the task of a block whose process ended, unless it ended twice for the same reason."""
-            log = logs / f"{number}.json"
-            group = tuple(json.loads(log.read_text(encoding="utf-8"))) if log.exists() else ()
-            if group in deaths.setdefault(number, []):
-                return None
-            deaths[number].append(group)
-            log.unlink(missing_ok=True)
+        def retry(number: int, exit_code: int) -> tuple[Callable[..., Block], tuple[object, ...]]:
+            """Return the task of a block whose process ended: the same, without groups that certainly end it."""
+            nonlocal num_lost
+            group = read_log(logs / f"{number}.json")
+            weight = weigh_end(exit_code)
+            if group:
+                num_lost = 0
+                deaths.setdefault(number, Counter())[group] += weight
+            elif group is not None and weight >= MOST_KILLS:
+                raise self._died(exit_code, "while the engine was made")
+            else:
+                num_lost += 1
+                if num_lost == MOST_LOST:
+                    raise self._died(exit_code, "before it proved anything, as others did")
             return find_task(number)
 
         def take(number: int, block: Block) -> None:
-            nonlocal counted
+            nonlocal counted, num_lost
+            num_lost = 0
+            deaths.pop(number, None)
             is_partial = number in blocks
             blocks[number] = block
             self._log.add(block)
@@ -206,7 +213,7 @@ class _Run:
             self._watch(counted._replace(seconds=self.seconds, at_work=num, is_ending=self.is_interrupted))
 
         size_of: dict[int, int] = {}
-        deaths: dict[int, list[Group]] = {}
+        deaths: dict[int, Counter[Group]] = {}
         with TemporaryDirectory(prefix="kgverify-fuzz-") as folder:
             logs = Path(folder)
             self._work(executor, find_tasks(), take, report, retry)
@@ -251,7 +258,7 @@ class _Run:
     ) -> None:
         """Do all the tasks of a phase, and hand over the number and the result of each as it ends.
 
-        after_death: the result of a task whose process ended twice
+        after_death: the result of a task that ends its process
         """
         if not tasks:
             return
@@ -262,10 +269,9 @@ class _Run:
             seconds = time.monotonic() - started
             self._watch(Tally(phase, len(begun - running), len(tasks), seconds, is_ending=self.is_interrupted))
 
-        def retry(number: int) -> tuple[Callable[..., T], tuple[object, ...]]:
-            # The first time it may only have waited for a process that another task ended.
-            ended[number] += 1
-            return tasks[number] if ended[number] == 1 else (give, (after_death,))
+        def retry(number: int, exit_code: int) -> tuple[Callable[..., T], tuple[object, ...]]:
+            ended[number] += weigh_end(exit_code)
+            return tasks[number] if ended[number] < MOST_KILLS else (give, (after_death,))
 
         ended: Counter[int] = Counter()
         self._work(executor, ((number, *task) for number, task in enumerate(tasks)), take, report, retry)
@@ -276,21 +282,19 @@ class _Run:
         tasks: Iterator[tuple[int, Callable[..., T], tuple[object, ...]]],
         take: Callable[[int, T], None],
         report: Callable[[Iterable[int]], None],
-        retry: Callable[[int], tuple[Callable[..., T], tuple[object, ...]] | None] = lambda number: None,
+        retry: Callable[[int, int], tuple[Callable[..., T], tuple[object, ...]]],
     ) -> None:
         """Do numbered tasks, hand over each result, and report which numbers are being worked on.
 
-        retry: returns what to do instead of a task whose process ended; BrokenProcessPool is raised for None
+        retry: returns what to do instead of a task whose process ended, with its exit code
 
         A KeyboardInterrupt cancels those not begun; a second one is raised.
         """
         running: dict[Future[T], int] = {}
-        # One more than there are processes, so that none of them waits.
-        most = self.campaign.jobs + (self.campaign.jobs > 1)
         report(())
         while True:
             try:
-                while not self.is_interrupted and len(running) < most and (task := next(tasks, None)):
+                while not self.is_interrupted and len(running) < self.campaign.jobs and (task := next(tasks, None)):
                     number, function, arguments = task
                     report([*running.values(), number])
                     running[executor.submit(function, *arguments)] = number
@@ -299,12 +303,11 @@ class _Run:
                 finished, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in sorted(finished, key=running.__getitem__):
                     number = running.pop(future)
-                    if not isinstance(future.exception(), BrokenProcessPool):
-                        take(number, future.result())
-                    elif instead := retry(number):
-                        running[executor.submit(instead[0], *instead[1])] = number
+                    if isinstance(executor, SeparateWorkers) and isinstance(future.exception(), BrokenProcessPool):
+                        function, arguments = retry(number, executor.replace(future))
+                        running[executor.submit(function, *arguments)] = number
                     else:
-                        raise BrokenProcessPool
+                        take(number, future.result())
                 report(running.values())
             except KeyboardInterrupt:
                 if self.is_interrupted:
@@ -313,6 +316,13 @@ class _Run:
                 running = {future: number for future, number in running.items() if not future.cancel()}
                 report(running.values())
         report(())
+
+    def _died(self, exit_code: int, when: str) -> UserError:
+        return UserError(
+            f"a process died {when} ({describe_end(exit_code)})",
+            where=str(self.campaign.sides),
+            fix="run again with --jobs 1 to see it die; finished work is kept",
+        )
 
     def summarise(self, today: date) -> CampaignResult:
         """Return the result: of all blocks, and of the corpus, as replayed at first and as it is now."""

@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 PATIENCE: Final = 12
 """Confirmed problems in a row without a new signature after which the rest of a block is not confirmed."""
+MOST_DEAD: Final = 3
+"""Problems that each end a process after which the rest of a block is not run: each takes several processes to find."""
 MEASURED_EVERY: Final = 64
 """Features are counted in the first block and in every 64th: counting takes as long as comparing."""
 
@@ -80,11 +82,14 @@ def try_block(
 ) -> Block:
     """Try the first problems of a block, and confirm those that differ until nothing new is seen.
 
-    deaths: problems whose common run ended a process before; they are run in halves, and one alone is a failure
-    log:    a file that names the problems of the run in progress; with it, this process may end itself
+    deaths: problems whose common run ends a process; they are run in halves, and one alone is a failure
+    log:    a file that names the problems of the run in progress, none while an engine is made (see `read_log`); with it,
+            this process may end itself
 
     UserError for a third party's engine that cannot be made.
     """
+    if log is not None:
+        log.write_text("[]", encoding="utf-8")
     engine = sides.engine
     make, reference = sides.find_makers()
     first = number * size
@@ -122,9 +127,11 @@ def try_block(
     exercise = NOT_EXERCISED
     with nullcontext() if log is None else in_replaceable_process():
         for group in _halve(groups, deaths):
-            if tuple(group) in deaths:
-                dead = group
+            if len(dead) == MOST_DEAD:
                 break
+            if tuple(group) in deaths:
+                dead += group
+                continue
             if log is not None:
                 log.write_text(json.dumps(group), encoding="utf-8")
             is_alone = group[0] in alone
@@ -148,7 +155,7 @@ def try_block(
                 break
             if (suspect.number,) in deaths:
                 dead.append(suspect.number)
-                break
+                continue
             if log is not None:
                 log.write_text(json.dumps([suspect.number]), encoding="utf-8")
             failure = confirm(suspect, make, lockstep=lockstep)
@@ -162,7 +169,14 @@ def try_block(
         signature = Signature("", "", DEATH)
         failure = Failure(index=i, problem=problem, group=(problem,), signature=signature, message="the process ended")
         _add_sighting(sightings, failure, first, seed, sides, lockstep)
-    num_tried = len({i for batch in batches for i in batch.indices} | {*dead})
+    run = {i for batch in batches for i in batch.indices}
+    only_together = _find_smallest([each for each in deaths if {*each} <= run - {*dead}])
+    for deadly in only_together:
+        # Its halves were checked, and only their common run ends a process.
+        signature = Signature("", "", DEATH)
+        sighting = sightings.setdefault(signature, Sighting(signature=signature, index=first + deadly[0]))
+        sighting.count += 1
+    num_tried = len(run | {*dead})
     block = Block(
         number=number,
         num_problems=num_problems,
@@ -171,7 +185,7 @@ def try_block(
         num_candidates=sum(len(batch.columns.candidates.query) for batch in batches),
         num_steps=sum(len(batch.columns.steps.depth) for batch in batches),
         num_resolvents=sum(len(batch.columns.resolvents.kind) for batch in batches),
-        num_differing=len({*dead} | {suspect.number for suspect in suspects}),
+        num_differing=len({*dead} | {suspect.number for suspect in suspects} | {each[0] for each in only_together}),
         num_confirmed=num_confirmed + len(dead),
         sightings=list(sightings.values()),
         exercise=exercise,
@@ -190,6 +204,25 @@ def _end_with_open_query(group: list[int], problems: Sequence[Problem], number: 
     last = [i for i, each in zip(group, is_open, strict=True) if each] or group
     chosen = last[number % len(last)]
     return [*(i for i in group if i != chosen), chosen]
+
+
+def read_log(log: Path) -> Group | None:
+    """Return the problems of the run in which a process ended; none if it was making an engine, None before it began."""
+    try:
+        return tuple(json.loads(log.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+    finally:
+        log.unlink(missing_ok=True)
+
+
+def _find_smallest(groups: Iterable[Group]) -> list[Group]:
+    """Return the groups in which no other one is contained."""
+    smallest: list[Group] = []
+    for group in sorted(groups, key=len):
+        if not any({*other} <= {*group} for other in smallest):
+            smallest.append(group)
+    return smallest
 
 
 def _halve(groups: Iterable[list[int]], deaths: Collection[Group]) -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from kgverify.comparison.rankings import compare_rankings
 from kgverify.comparison.result import Comparison, Divergence, Verdict
 from kgverify.comparison.source import has_steps
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
-from kgverify.errors import UserError
+from kgverify.errors import MissingDependency, UserError
 from kgverify.ranking.corrupt import ALL
 from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace, rank_alike, reference_pipeline
@@ -281,7 +281,7 @@ def _find_suspicious(batch: Batch, make_pipeline: MakePipeline, lockstep: bool) 
         raise batch.crash
     try:
         return _compare(batch, guarded, lockstep, is_quick=len(batch.indices) == 1)
-    except EngineCrash:
+    except (EngineCrash, MissingDependency):
         raise
     except UserError as error:
         # The result of the engine is inconsistent.
@@ -353,6 +353,8 @@ def _judge_group(
             report = _verify(merged, _make_expected(merged), guarded, lockstep=False).report
     except EngineCrash as crash:
         return failure(signature=Signature("", "", crash.kind, crash.situation), message=str(crash))
+    except MissingDependency:
+        raise
     except UserError as error:
         # The result of one engine is inconsistent.
         return failure(signature=Signature("", "", CRASH, type(error).__name__), message=str(error))

@@ -4,21 +4,24 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from kgverify.engines.policy import SHORTEST
 from kgverify.engines.protocol import Engine, Positions, Progress, no_progress
-from kgverify.errors import UserError, describe_error, suggest
+from kgverify.errors import UserError, describe_error, find_missing_dependency, suggest
 from kgverify.faults.catalogue import find_faults
 from kgverify.faults.fault import Fault
 from kgverify.program.limits import Limits
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
+from kgverify.runs.interrupts import is_interrupt
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.problems.merge import make_reference, merge
 from kgverify.testing.problems.problem import PolicySpec, Problem, Sizes
@@ -161,10 +164,13 @@ def load_factory(name: str, where: str) -> Any:
             fix=suggest(name, (COMPILED, REFERENCE)) or _VALUES,
         )
     try:
-        module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
+        with refuse_exit():
+            module = _import_file(Path(module_name), where) if is_file else _import_module(module_name)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise UserError(
                 f"cannot import {module_name!r}: {error}",
@@ -185,6 +191,23 @@ def load_factory(name: str, where: str) -> Any:
                 f"{module_name!r} has no {path!r}", where=where, fix=suggest(part, known) or f"name {SIGNATURE}"
             )
     return found
+
+
+@contextmanager
+def refuse_exit() -> Iterator[None]:
+    """Let `os._exit` raise SystemExit in this process until the context ends: a test run would end without a failure."""
+    end, own = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != own:
+            end(status)
+        raise SystemExit(status)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = end
 
 
 def _import_module(name: str) -> Any:
@@ -300,12 +323,20 @@ def find_supported(make_pipeline: MakePipeline, problems: Sequence[Problem]) -> 
             make_once(make_pipeline, problem)
         except NotImplementedError:
             is_supported[settings] = False
-        except UserError:
-            is_supported[settings] = problem.policy.name == SHORTEST.name
-        except (Exception, SystemExit):
-            # A crash, which the problems show.
-            continue
+        except BaseException as error:
+            pass_on(error)
+            # Any other error is a crash, which the problems show.
+            if isinstance(error, UserError):
+                is_supported[settings] = problem.policy.name == SHORTEST.name
     return [i for i, problem in enumerate(problems) if is_supported[problem.policy, problem.limits]]
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an exception that is not the engine's own: a Ctrl-C, or that a package cannot be imported."""
+    if is_interrupt(error):
+        raise error
+    if missing := find_missing_dependency(error):
+        raise missing from error
 
 
 def make_once(make_pipeline: MakePipeline, problem: Problem) -> EngineInfo:

@@ -1,5 +1,6 @@
 """Distinguish the exceptions of the engine under test from those of kgverify."""
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -8,10 +9,11 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from kgverify.engines.protocol import Engine, Positions, ProbedEngine, Progress, StageOutputs, no_progress
-from kgverify.errors import InternalError, UserError, first_line
+from kgverify.errors import InternalError, UserError, find_missing_dependency, first_line
 from kgverify.ranking.corrupt import draw_candidates
 from kgverify.ranking.rank import rank_candidates
 from kgverify.runs.delta_debugging import halve
+from kgverify.runs.interrupts import is_interrupt
 from kgverify.runs.run import Pipeline, Run
 from kgverify.testing.checking.engine_makers import (
     SIGNATURE,
@@ -58,6 +60,8 @@ def guard(make_pipeline: MakePipeline, role: str = "") -> MakePipeline:
     """
 
     def refuse(part: str, message: str, error: BaseException) -> Exception:
+        if missing := find_missing_dependency(error, role):
+            return missing
         situation = TypeError.__name__ if isinstance(error, _WrongResult) else type(error).__name__
         return EngineCrash(message, f"{situation} of {role}" if role else situation)
 
@@ -85,6 +89,8 @@ def explain(make_pipeline: MakePipeline, where: str, *, allows_unsupported: bool
         if isinstance(error, UserError):
             located = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
             return UserError(error.message, where=located, fix=error.fix or SIGNATURES[part])
+        if missing := find_missing_dependency(error, where):
+            return missing
         if isinstance(error, NotImplementedError):
             if allows_unsupported:
                 return error
@@ -232,12 +238,19 @@ def _guarded(part: str, refuse: Refuse, function: Callable[P, T], kind: type[T])
 
 
 def _call(part: str, refuse: Refuse, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    own = os.getpid()
     try:
         return function(*arguments, **named)
     except EngineCrash:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise refuse(part, str(error), error) from error
+    finally:
+        if os.getpid() != own:
+            # The engine has forked, and the work must not be done twice.
+            os._exit(1)
 
 
 def _checked(part: str, refuse: Refuse, result: Any, kind: type[T]) -> T:

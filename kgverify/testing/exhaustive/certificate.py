@@ -18,7 +18,7 @@ import msgspec
 from kgverify.comparison.compare import Comparer
 from kgverify.comparison.result import Verdict
 from kgverify.engines.reference.garbage_collection import without_garbage_collection
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.program.limits import Limits
 from kgverify.runs.delta_debugging import halve
 from kgverify.runs.ledger import FIX, Ledger
@@ -26,7 +26,7 @@ from kgverify.runs.progress import silent_phase
 from kgverify.runs.run import Pipeline, build_trace
 from kgverify.runs.workers import start_workers
 from kgverify.testing.checking.check import check_problems
-from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides
+from kgverify.testing.checking.engine_makers import EAGER, PLAIN, EngineSpec, MakePipeline, Sides, pass_on
 from kgverify.testing.exhaustive.scope import Count, Scope, ScopedProgram, enumerate_programs
 from kgverify.testing.problems.merge import Merged, make_reference, merge
 from kgverify.testing.problems.problem import Problem, Sizes
@@ -113,7 +113,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         rate = self.compared.problems / self.seconds if self.seconds else 0.0
         lines = [
             f"scope {self.scope}: {self.description}",
-            f"{self.compared.programs:,} programs, {self.compared.problems:,} problems compared"
+            f"{count_of(self.compared.programs, 'program')}, {count_of(self.compared.problems, 'problem')} compared"
             f" (Burnside: {self.expected.programs:,} and {self.expected.problems:,})"
             f" in {self.seconds:,.0f} s, {rate:,.0f} a second",
             self.statement,
@@ -217,7 +217,7 @@ def _blocks_to_do(scope: Scope, size: int, done: dict[int, Block], where: str) -
         if number not in num_programs:
             yield number, number * size, programs
         elif num_programs[number] != len(programs):
-            message = f"block {number} has {num_programs[number]} programs, not {len(programs)}"
+            message = f"block {number} has {count_of(num_programs[number], 'program')}, not {len(programs)}"
             raise UserError(message, where=where, fix=FIX)
 
 
@@ -302,14 +302,16 @@ def _find_differing(merged: Merged, limits: Limits, make: MakePipeline) -> list[
     try:
         reference = merged.reference(run, _sizes(num)).engine
         expected = build_trace(run, reference, reference.prove(candidates), None)
-    except (Exception, SystemExit):
+    except BaseException as error:
+        pass_on(error)
         if merged.reference is make_reference:
             raise
         return None
     try:
         pipeline = make(run, _sizes(num))
         actual = build_trace(run, pipeline.engine, pipeline.engine.prove(candidates), None)
-    except (Exception, SystemExit):
+    except BaseException as error:
+        pass_on(error)
         # The exception is reported for the program that causes it.
         return None
     comparer = Comparer(expected, actual)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.testing.checking.engine_makers import COMPILED, EAGER, PLAIN, EngineSpec
 from kgverify.testing.checking.failure import Failure, Signature
 from kgverify.testing.problems.problem import Problem
@@ -63,7 +63,7 @@ def make_reproducer(
     """Return the reproducer of a failure. UserError for one that needs other problems in its run: shrink it first."""
     if not failure.is_alone:
         raise UserError(
-            f"fails only in one run with {len(failure.group) - 1} other problems",
+            f"fails only in one run with {count_of(len(failure.group) - 1, 'other problem')}",
             where="reproducer",
             fix="shrink the failure first",
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.graphs.graph import KnowledgeGraph
 from kgverify.graphs.load import load_graph
 from kgverify.report.report import Report
@@ -64,9 +64,9 @@ class ShrunkRun:
         report, problem, graph = self.report, self.shrunk.problem, self.graph
         notes = (
             f"from {report.command}" if report.command else f"from a run on {report.run.graph}",
-            f"{len(graph.train):,} facts and {len(graph.rules):,} rules cut to {len(self.sliced.facts):,} and"
+            f"{count_of(len(graph.train), 'fact')} and {count_of(len(graph.rules), 'rule')} cut to {len(self.sliced.facts):,} and"
             f" {len(self.sliced.rules):,} by the proof slice, then to {len(problem.facts):,} and"
-            f" {len(problem.rules):,}; {self.shrunk.calls} runs of the engine",
+            f" {len(problem.rules):,}; {count_of(self.shrunk.calls, 'run')} of the engine",
         )
         return make_reproducer(
             self.shrunk.failure,
@@ -100,7 +100,7 @@ class ShrunkRun:
             f"   ({self.removed:.1%} of the facts removed)",
             f"   minimum    {_count(minimum.facts, 'fact')}, {_count(minimum.rules, 'rule')},"
             f" {_count((*minimum.queries, *minimum.unranked), 'query', 'queries')}"
-            f"   in {shrunk.calls} runs, {shrunk.seconds:.1f} s"
+            f"   in {count_of(shrunk.calls, 'run')}, {shrunk.seconds:.1f} s"
             + ("" if shrunk.is_finished else ", the smallest found before --calls or --seconds ran out"),
             "",
         ]
@@ -262,7 +262,7 @@ def _find_slice(verification: Verification, graph: KnowledgeGraph, number: int, 
         if oracle.smallest is not None:
             return oracle.smallest
     raise NoSlice(
-        f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {oracle.calls} runs",
+        f"no part of the graph was found that diverges in the same way ({oracle.signature}) in {count_of(oracle.calls, 'run')}",
         where=f"divergence {number}",
         fix="choose another divergence of the same cause, or allow more --seconds"
         + ("" if is_plain else "; it may take the weights of the run's policy, which a problem cannot have"),

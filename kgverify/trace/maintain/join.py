@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kgverify.errors import UserError
+from kgverify.errors import UserError, count_of
 from kgverify.trace.files.disk import make_folder
 from kgverify.trace.files.manifest import (
     Manifest,
@@ -201,7 +201,7 @@ def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expect
     if doubled := find_duplicates(there):
         names = [name_candidate(there, first) for first, _ in doubled]
         raise PartsError(
-            f"{len(doubled):,} candidates occur more than once: {_shorten(names)}",
+            f"found {count_of(len(doubled), 'candidate')} more than once: {_shorten(names)}",
             where=", ".join(map(str, dict.fromkeys(path.parent for path in paths))),
             fix="give every writer its own candidates",
             doubled=names,
@@ -213,8 +213,8 @@ def _check_candidates(parts: Sequence[Candidates], paths: Sequence[Path], expect
     extra = [name_candidate(there, int(row)) for row in np.flatnonzero(~np.isin(found, wanted))]
     if missing or extra:
         messages = [
-            f"{len(names):,} candidates are {what}: {_shorten(names)}"
-            for names, what in ((missing, "missing"), (extra, "unexpected"))
+            f"{count_of(len(names), what)}: {_shorten(names)}"
+            for names, what in ((missing, "missing candidate"), (extra, "unexpected candidate"))
             if names
         ]
         raise PartsError(

@@ -1,0 +1,26 @@
+"""The import of the command line, which needs packages that may be missing or broken."""
+
+import sys
+import traceback
+from collections.abc import Callable
+
+
+def import_command_line() -> Callable[[], int]:
+    """Return the function that runs a command, or one that returns an exit code if a package cannot be imported."""
+    try:
+        from kgverify.cli.app import run
+    except Exception as error:
+        code = _explain(error)
+        return lambda: code
+    return run
+
+
+def _explain(error: Exception) -> int:
+    from kgverify.errors import find_missing_dependency
+
+    missing = find_missing_dependency(error)
+    if missing is None:
+        traceback.print_exception(error)
+        return 70
+    print(f"error: {missing}", file=sys.stderr)
+    return 2

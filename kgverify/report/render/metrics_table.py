@@ -1,0 +1,43 @@
+"""The table of metrics in a terminal, as a list where it is too narrow for the table."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+
+from kgverify.report.wording import SIDES
+
+_WIDE: Final = 1000
+
+
+class MetricsTable:
+    """A row for each metric and a column for each of `SIDES`; every value is shown whole, whatever the width.
+
+    title: the title of the column of metrics
+    rows:  the metric to its values, as markup, in the order of `SIDES`
+    """
+
+    def __init__(self, title: str, rows: Mapping[str, Sequence[str]]) -> None:
+        self._title, self._rows = title, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table, or the list."""
+        table = Table(box=None, padding=(0, 3, 0, 0))
+        for column in (self._title, *SIDES):
+            table.add_column(column, no_wrap=True)
+        for metric, values in self._rows.items():
+            table.add_row(metric, *values)
+        # On a console that is wide enough for anything.
+        if Measurement.get(console, options.update_width(_WIDE), table).maximum <= options.max_width:
+            yield table
+            return
+        listed = Table.grid(padding=(0, 2))
+        listed.add_column(overflow="fold")
+        listed.add_column(overflow="fold")
+        for i, side in enumerate(SIDES):
+            listed.add_row(f"[bold]{side}[/bold]", "")
+            for metric, values in self._rows.items():
+                listed.add_row(f"  {metric}", values[i])
+        yield listed

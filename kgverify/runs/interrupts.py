@@ -1,0 +1,64 @@
+"""Ctrl-C, told apart from a KeyboardInterrupt that an engine raises."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+SAME_PRESS: Final = 0.2
+"""Seconds in which a second SIGINT counts as the first: `kill` to a group of processes may deliver it twice."""
+
+_pressed: float | None = None
+"""The time of the last Ctrl-C."""
+_is_watched: bool = False
+"""True where every Ctrl-C is noted, so that another KeyboardInterrupt is an engine's."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception is a Ctrl-C; where nobody watches, every KeyboardInterrupt counts as one."""
+    return isinstance(error, KeyboardInterrupt) and (not _is_watched or _pressed is not None)
+
+
+def is_pressed() -> bool:
+    """Return whether Ctrl-C was pressed since the watch began."""
+    return _pressed is not None
+
+
+def note_interrupt() -> None:
+    """Note a Ctrl-C, or another signal that raises KeyboardInterrupt, in a handler other than that of the watch."""
+    global _pressed
+    _pressed = time.monotonic()
+
+
+def expect_no_interrupt() -> None:
+    """Take every KeyboardInterrupt for an engine's, in a process that ignores Ctrl-C."""
+    global _is_watched
+    _is_watched = True
+
+
+@contextmanager
+def watch_interrupts() -> Iterator[None]:
+    """Note every Ctrl-C until the context ends; in the main thread, and unless it is ignored or handled otherwise."""
+    global _is_watched, _pressed
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = _is_watched, _pressed
+    _is_watched, _pressed = True, None
+    signal.signal(signal.SIGINT, _raise_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _is_watched, _pressed = before
+
+
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
+    last = _pressed
+    note_interrupt()
+    if last is None or time.monotonic() - last > SAME_PRESS:
+        raise KeyboardInterrupt

@@ -1,0 +1,197 @@
+"""Each divergence states its own evidence, in every rendering; two faults of one stage are two causes."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from own_evidence import check_evidence, probe_both
+from run_engines import countries_run
+
+from kgverify.comparison.classify import Finding, Surroundings
+from kgverify.comparison.result import DifferenceClass, Divergence, Level
+from kgverify.faults.catalogue import FAULTS
+from kgverify.faults.plant import compiled_pipeline_with_faults
+from kgverify.graphs.load import load_graph
+from kgverify.program.limits import Limits
+from kgverify.program.stages import Stage
+from kgverify.report.render.github import render_annotations
+from kgverify.report.render.html import build_page
+from kgverify.report.render.junit import render_junit
+from kgverify.report.render.terminal import report_text
+from kgverify.report.stepper.stepper import Stepper
+from kgverify.report.wording import describe_divergence, describe_kind
+from kgverify.runs.run import Run, reference_pipeline
+from kgverify.verification import replay
+from kgverify.verification.separate import Seen, separate
+from kgverify.verification.verify import Verification, compare_recorded, verify
+
+STATED = re.compile(r"(\w+)(?: at step (\d+))? of .+? \(candidate (\d+), query \d+, \w+ side\): ([^\n]*)")
+
+
+def run_with(run: Run, faults: tuple[str, ...], *, lockstep: bool) -> tuple[Verification, Any]:
+    pipelines = (
+        reference_pipeline(run),
+        compiled_pipeline_with_faults(run, faults, mode="eager", device="cpu", slots=16),
+    )
+    found = verify(run, *pipelines, check_determinism=False, lockstep=lockstep, tests_itself=False)
+    return found, probe_both((pipelines[0].engine, pipelines[1].engine), found.expected.columns)
+
+
+def not_own(found: Verification, probe: Any) -> list[tuple[int, str]]:
+    """The divergences whose evidence is not their own, in the report and in its renderings."""
+    report = found.report
+    wrong = list(check_evidence(report.divergences, found.expected, found.actual, found.stepped, probe))
+    known = {describe_divergence(each) for each in report.divergences}
+    texts = render_annotations(report).replace("%0A", "\n").replace("%25", "%")
+    wrong += [(-1, line) for line in map("".join, _statements(texts)) if line not in known]
+    page = build_page(report, found.expected, found.actual, found.stepped)
+    for row, cause in zip(page.rows, report.causes, strict=False):
+        own = report.divergences[cause.first]
+        if row.detail is not None and (row.first is not own or not row.detail.found.startswith(describe_kind(own))):
+            wrong.append((cause.first, f"the page states {row.detail.found}"))
+    return wrong
+
+
+def _statements(text: str) -> Iterator[str]:
+    return (match[0] for match in STATED.finditer(text))
+
+
+@pytest.fixture
+def replays_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "ALL_REPLAYED", 6)
+
+
+@pytest.mark.usefixtures("replays_few")
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_each_divergence_states_its_own_evidence_where_most_are_not_replayed(lockstep: bool):
+    run = Run(load_graph("countries"), num_queries=2, num_corruptions=10)
+    found, probe = run_with(run, ("fact-cap",), lockstep=lockstep)
+    assumed = [each for each in found.report.divergences if each.is_assumed]
+    assert len(assumed) > 5
+    assert len({each.evidence for each in assumed}) > 2
+    assert all(each.confidence <= 0.5 and "not replayed itself" in each.evidence for each in assumed)
+    assert not_own(found, probe) == []
+    (cause,) = found.report.causes
+    assert cause.num_assumed == len(assumed)
+    assert f"{len(assumed)} not replayed" in report_text(found.report)
+    assert f"{len(assumed)} not replayed" in render_annotations(found.report)
+    xml = render_junit(found.report, found.expected).decode()
+    firsts = {(each.query, each.side): each for each in reversed(found.report.divergences)}
+    assert all(describe_kind(each) in xml for each in firsts.values())
+    assert any("splits no loss" in note for note in found.report.notes) is lockstep
+
+
+def test_borrowed_evidence_is_noticed():
+    found, probe = run_with(countries_run(), ("fact-cap",), lockstep=False)
+    first, *others = found.report.divergences
+    other = next(each for each in others if each.evidence != first.evidence)
+
+    lent = msgspec.structs.replace(other, evidence=first.evidence)
+    traces = found.expected, found.actual, None
+    assert [number for number, _ in check_evidence([first, lent], *traces, probe)] == [1]
+    assert list(check_evidence([first, other], *traces, probe)) == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("order", [("fact-cap", "last-fact-lost"), ("last-fact-lost", "fact-cap")])
+def test_two_faults_that_lose_facts_are_two_causes_in_lockstep(order: tuple[str, str]):
+    run = Run(load_graph("countries"), num_queries=1, num_corruptions=3)
+    found, probe = run_with(run, order, lockstep=True)
+    assert [(cause.stage, cause.kind.value) for cause in found.report.causes] == [("match_facts", "missing")] * 2
+    assert {cause.situation for cause in found.report.causes} == {
+        "position 50 in the predicate, or a later one",
+        "the last one that matches",
+    }
+    assert not_own(found, probe) == []
+    for name in order:
+        alone, _ = run_with(run, (name,), lockstep=True)
+        assert [(cause.stage, cause.situation) for cause in alone.report.causes] == [("match_facts", "")]
+
+
+def test_the_stepper_shows_the_other_fault_of_a_step_and_calls_equal_only_what_the_replay_gave_equal():
+    run = Run(load_graph("countries"), Limits(max_depth=4), num_queries=1, num_corruptions=2)
+    found, probe = run_with(run, ("last-fact-lost", "nan-score"), lockstep=True)
+    divergences = found.report.divergences
+    stepper = Stepper(found.report, found.expected, found.actual, found.stepped)
+    num_double = 0
+    for number, each in enumerate(divergences, 1):
+        if each.step < 0:
+            continue
+        stepper.go_to(number)
+        lines = {line.stage: line for line in stepper.stages()}
+        expected, actual = probe(each.candidate, each.step)
+        for stage, line in lines.items():
+            if "equal when the step was replayed" in line.note:
+                assert expected[Stage(stage)] == actual[Stage(stage)], (number, stage)
+        others = [d for d in divergences if (d.candidate, d.step) == (each.candidate, each.step) and d is not each]
+        for other in others:
+            num_double += 1
+            assert "a divergence of its own" in lines[other.stage].note
+            assert not lines[other.stage].is_culprit
+    assert num_double
+
+
+TIGHT = Limits(max_depth=5, max_atoms=3, max_resolvents=4)
+
+
+@pytest.mark.sample(1, deep=24)
+@pytest.mark.usefixtures("replays_few")
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_no_evidence_is_borrowed_whatever_the_fault(name: str, lockstep: bool):
+    run = Run(load_graph("random:4"), TIGHT, num_queries=6, num_corruptions=3)
+    found, probe = run_with(run, (name,), lockstep=lockstep)
+    assert not_own(found, probe) == []
+
+
+@pytest.mark.deep
+def test_single_faults_of_the_stages_that_are_separated_stay_one_cause():
+    stages = (Stage.MATCH_RULES, Stage.MATCH_FACTS, Stage.LIMIT, Stage.FINISH)
+    for graph in ("random:4", "random:7"):
+        run = Run(load_graph(graph), TIGHT, num_queries=6, num_corruptions=3)
+        for fault in FAULTS.values():
+            if fault.stage in stages:
+                causes = run_with(run, (fault.name,), lockstep=True)[0].report.causes
+                of_stage = [cause for cause in causes if cause.stage == fault.stage and "proof" not in cause.situation]
+                assert len(of_stage) <= 1, fault.name
+
+
+def test_two_rules_that_together_explain_every_loss_are_two_situations():
+    class Positions:
+        def position_of(self, clause: tuple[int, int]) -> int:
+            return clause[1]
+
+    def situations(*steps: tuple[int, list[int]], kept: tuple[int, ...] = ()) -> list[str]:
+        finding = Finding(DifferenceClass.MISSING, "", 1.0)
+        template = Divergence(
+            candidate=0, atom="", query=0, side="", step=0, stage="match_facts", field="", level=Level.CHOICE,
+            expected="", actual="",
+        )  # fmt: skip
+        nothing = Surroundings(None, None, None, (), frozenset(), 0.0)
+        seen = [
+            Seen(template, finding, nothing._replace(outputs=(tuple(range(first, first + num)), tuple(actual))))
+            for first, (num, actual) in ((0, each) for each in steps)
+        ]
+        return [each.situation for each in separate(seen, Positions(), lambda kind: kept)]  # type: ignore[arg-type]
+
+    cap, last = "position 4 in the predicate, or a later one", "the last one that matches"
+    capped = [(6, [0, 1, 2, 3]), (5, [0, 1, 2, 3]), (7, [0, 1, 2, 3])]
+    lasts = [(3, [0, 1]), (2, [0]), (4, [0, 1, 2])]
+    assert situations(*capped, *lasts) == [cap] * 3 + [last] * 3
+    # A step that loses by both rules belongs to the first.
+    assert situations(*capped, *lasts, (8, [0, 1, 2]), kept=(3,)) == [cap] * 3 + [last] * 3 + [cap]
+    assert situations(*capped, capped[0]) == situations(*lasts, lasts[0]) == [""] * 4
+    # What two rules do not explain exactly is not separated.
+    assert situations(*capped, *lasts, (6, [0, 3, 5])) == [""] * 7
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["rule-cap", "last-fact-lost", "any-atom-proves", "nan-score", "max-atoms-off-by-one"])
+def test_recorded_divergences_state_their_own_evidence(name: str):
+    run = Run(load_graph("random:4"), TIGHT, num_queries=6, num_corruptions=3)
+    found, _ = run_with(run, (name,), lockstep=False)
+    expected, actual = found.expected, found.actual
+    recorded = compare_recorded(expected, actual).report
+    assert list(check_evidence(recorded.divergences, expected, actual, None, None)) == []
