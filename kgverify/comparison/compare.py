@@ -110,7 +110,8 @@ class Comparer:
 
     UserError for a trace that is damaged or refused. A missing or doubled shard makes the verdict INCONCLUSIVE.
 
-    sources:    both traces as they are read
+    opened:     both traces as they were given
+    sources:    both traces as they are read, without steps if one side does not show its steps
     program:    infers the clauses of resolvents where a trace does not show them
 
     After `compare`:
@@ -140,7 +141,8 @@ class Comparer:
         progress: Progress = lambda num_bytes: None,
         sizes: Sizes | None = None,
     ) -> None:
-        self.sources = drop_unknown_steps((open_source(expected), open_source(actual)))
+        self.opened = open_source(expected), open_source(actual)
+        self.sources = drop_unknown_steps(self.opened)
         self._steps_notes = describe_unknown_steps(self.sources)
         self.modulo, self._modulo_notes = resolve_modulo(modulo, *(source.header for source in self.sources))
         self.lockstep = lockstep
@@ -178,6 +180,11 @@ class Comparer:
         candidates = self.sources[side].shell(has_candidates=True).columns.candidates
         convert = self._numbering.converter(side)
         return candidates if convert is None else candidates._replace(atom=convert(candidates.atom))
+
+    @property
+    def programs(self) -> tuple[Trace, Trace]:
+        """Both traces without candidates and steps, or the whole ones in memory: names, facts and rules in common ids."""
+        return self._pair.full
 
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""

@@ -17,6 +17,7 @@ from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
+from kgverify.comparison.recorded_evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
@@ -255,6 +256,7 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
     check_consistency(comparison, causes, [comparer.comparison], has_engines=False)
     if tests_itself:
         check_sample(comparer)
+        comparison = withhold_agreement(comparison, comparer)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)
