@@ -200,7 +200,7 @@ def work(jobs: list[Job], index: int, folder: Path, connection: Any) -> None:
     connection.send(None)
 
 
-def run_jobs(jobs: list[Job], folder: Path) -> Iterator[tuple[Job, str]]:
+def run_jobs(jobs: list[Any], folder: Path, work: Callable[..., None] = work) -> Iterator[tuple[Any, str]]:
     """The result of each job; a child that dies is replaced, and its job counted as a crash or a hang."""
     index = 0
     while index < len(jobs):

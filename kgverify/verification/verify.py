@@ -17,7 +17,7 @@ from kgverify.comparison.compare import KEPT, Comparer
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
-from kgverify.comparison.recorded_evidence import withhold_agreement
+from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name

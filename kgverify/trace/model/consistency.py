@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.program.outcomes import GoalKind, Outcome, Side
-from kgverify.trace.model.columns import CandidateSet, Candidates, Columns, Rankings, expand_rows, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, expand_rows, starts_of
 from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber
 from kgverify.trace.model.header import Header
 from kgverify.trace.model.levels import has_goals
@@ -204,7 +204,10 @@ class _Block:
             is_at_limit = steps.depth.astype(np.int64) + 1 >= limits.max_depth
             is_limit = steps.outcome == Outcome.DEPTH_LIMIT
             is_other = (is_limit & ~is_at_limit) | (is_at_limit & (steps.outcome == Outcome.OPEN))
-            yield f"steps end with DEPTH_LIMIT, or do not, against their depth and max_depth {limits.max_depth}", is_other
+            yield (
+                f"steps end with DEPTH_LIMIT, or do not, against their depth and max_depth {limits.max_depth}",
+                is_other,
+            )
         if self._knows("steps.num_resolvents"):
             yield from self._judge_resolvents()
 

@@ -131,7 +131,9 @@ def check_numbers(header: Header) -> None:
     numbers |= {f"policy.score_errors.{name}": value for name, value in header.policy.score_errors.items()}
     for name, value in numbers.items():
         if not 0 <= value < inf:
-            raise UserError(f"{name} is {value}, expected a finite number from 0 on", where=name, fix="write it in nats")
+            raise UserError(
+                f"{name} is {value}, expected a finite number from 0 on", where=name, fix="write it in nats"
+            )
 
 
 def expected_versions() -> str:

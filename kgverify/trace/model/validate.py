@@ -1,7 +1,8 @@
 """Checks of the values of a trace's columns, before they are written and after they are read."""
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,12 +87,10 @@ def check_columns(columns: Columns, where: str, *, num_rules: int | None = None,
         ("resolvents/num_atoms", resolvents.num_atoms, "atoms", len(resolvents.atoms)),
     ):
         check_counts(counts, num_rows, below, f"{where}:{path}")
-    _check_code(f"{where}:candidates/side", candidates.side, Side)
-    _check_code(f"{where}:candidates/outcome", candidates.outcome, Outcome)
+    for path in _CODES:
+        group, name = path.split("/")
+        check_codes(path, getattr(getattr(columns, group), name), where)
     _check_range(f"{where}:candidates/is_limited", candidates.is_limited, 0, 1, "a flag")
-    _check_code(f"{where}:steps/outcome", steps.outcome, Outcome)
-    _check_code(f"{where}:resolvents/kind", resolvents.kind, GoalKind)
-    _check_code(f"{where}:resolvents/origin_kind", resolvents.origin_kind, Origin)
     if len(stages.told) or len(stages.stage):
         check_stage_items(stages, len(steps.depth), where, num_rules=num_rules, num_facts=num_facts)
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
@@ -108,6 +107,23 @@ def check_columns(columns: Columns, where: str, *, num_rules: int | None = None,
                 where=f"{where}:resolvents/origin",
                 fix="write the clause's index in the program that the header names",
             )
+
+
+_CODES: Final[Mapping[str, type[IntEnum]]] = {
+    "candidates/side": Side,
+    "candidates/outcome": Outcome,
+    "steps/outcome": Outcome,
+    "resolvents/kind": GoalKind,
+    "resolvents/origin_kind": Origin,
+}
+
+
+def check_codes(path: str, values: NDArray[Any], where: str) -> None:
+    """Raise a UserError unless every value of a column of codes, of one byte each, is one; other columns have none."""
+    codes = _CODES.get(path)
+    # As unsigned bytes, negative ones lie above all codes.
+    if codes is not None and values.size and int(values.view(np.uint8).max()) >= len(codes):
+        _check_code(f"{where}:{path}", values, codes)
 
 
 def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:

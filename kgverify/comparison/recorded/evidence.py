@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equal_columns import has_same_bytes
 from kgverify.comparison.modulo.outputs import normalise_outputs
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, Range, StepSource, has_steps
 from kgverify.comparison.stage_difference import first_difference
-from kgverify.comparison.equal_columns import has_same_bytes
 from kgverify.trace.files.manifest import MANIFEST
 from kgverify.trace.model.columns import Candidates, CandidateSet, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
@@ -29,6 +29,9 @@ from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.read.trace_file import TraceFile
 
 ROLES: Final = ("expected", "actual")
+
+SAMPLED: Final = "checked in the"
+"""The beginning of a note about a trace of which only a sample was checked."""
 
 _WINDOWS: Final = 16
 """The places at which a trace is sampled that is too large to be verified as a whole, spread over its candidates."""
@@ -99,9 +102,9 @@ def _judge_programs(comparer: Comparer) -> list[str]:
         facts = [set(map(tuple, trace.facts.tolist())) for trace in (expected, actual) if trace.facts is not None]
         if others := len(facts[0] ^ facts[1]):
             reasons.append(f"the programs differ: {others:,} facts are those of one trace alone")
-    if expected.rules is not None and actual.rules is not None and comparer.has_same_numbering:
-        if expected.rules != actual.rules:
-            reasons.append("the programs differ: the rules that the traces hold are not the same")
+    has_rules = expected.rules is not None and actual.rules is not None
+    if has_rules and comparer.has_same_numbering and expected.rules != actual.rules:
+        reasons.append("the programs differ: the rules that the traces hold are not the same")
     return reasons
 
 
@@ -122,7 +125,7 @@ def _check_sources(comparer: Comparer) -> tuple[list[str], list[str]]:
                 num += end - begin
             found = _check_ends(source, found)
             notes.append(
-                f"checked in the {role} trace: the ends of all candidates, and every value, digest and step of {num:,}"
+                f"{SAMPLED} {role} trace: the ends of all candidates, and every value, digest and step of {num:,}"
                 f" candidates at {_WINDOWS} places"
             )
         texts = found.describe()
@@ -152,7 +155,9 @@ def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
         if "steps.outcome" in source.fields:
             ends = np.cumsum(candidates.num_steps, dtype=np.int64)
             # A candidate without steps gets a value that is not looked at.
-            ended = file.take("steps/outcome", np.maximum(ends - 1, 0)) if file.num_steps else np.zeros(len(ends), np.int8)
+            ended = (
+                file.take("steps/outcome", np.maximum(ends - 1, 0)) if file.num_steps else np.zeros(len(ends), np.int8)
+            )
         found.add_ends(candidates, ended, source.fields, first)
         first += file.num_candidates
         file.release()
@@ -181,13 +186,13 @@ def _judge_score_errors(comparer: Comparer) -> list[str]:
             explained = explain_bound(policy, engine.precision, _largest_score(comparer.sources[0]))
         if min(bound, engine.score_error) > explained:
             reasons.append(
-                f"the expected trace's header names {bound:.3g} nats as the bound on score errors, and no arithmetic of precision"
-                f" {engine.precision} explains more than {explained:.3g} for scores of this size"
+                f"the expected trace's header names {bound:.3g} nats as the bound on score errors, and no arithmetic of"
+                f" precision {engine.precision} explains more than {explained:.3g} for scores of this size"
             )
         elif engine.score_error > bound:
             reasons.append(
-                f"the {role} engine declares a score error of {engine.score_error:.3g} nats, which its arithmetic does not explain:"
-                f" the judge's bound for precision {engine.precision} is {bound:.3g}"
+                f"the {role} engine declares a score error of {engine.score_error:.3g} nats, which its arithmetic does not"
+                f" explain: the judge's bound for precision {engine.precision} is {bound:.3g}"
             )
     return reasons
 
