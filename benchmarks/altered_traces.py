@@ -494,7 +494,7 @@ def _decode_candidates(arrays: Arrays, spell: Callable[[np.ndarray], list[tuple[
         if name == "steps/goal_atoms":
             give(name, values, arrays["steps/num_atoms"])
         elif group in ("steps", "digests") or name == "stages/told":
-            # Digests follow from columns, and stand for them where there are none.
+            # Digests follow from columns, and stand for the columns that a level leaves out.
             if group != "digests" or "steps/goal_atoms" not in arrays:
                 give(name, values)
         elif name == "resolvents/atoms":
@@ -617,16 +617,16 @@ def main() -> int:
         (folder / "work").mkdir()
         sources = make_sources(folder / "sound")
         jobs = [Job(sources[seed % len(sources)], seed) for seed in range(options.first, options.first + options.num)]
-        for job, told in run_jobs(jobs, folder / "work", work):
-            result = told.partition(":")[0]
+        for job, answer in run_jobs(jobs, folder / "work", work):
+            result = answer.partition(":")[0]
             is_bad = result in ("semantic AGREE", "bug", "crash", "hang")
             if result == "not made":
-                print(f"{told}: {job.source.name}, seed {job.seed}", file=sys.stderr)
+                print(f"{answer}: {job.source.name}, seed {job.seed}", file=sys.stderr)
             kind, _, verdict = result.rpartition(" ")
             counts.setdefault(kind, Counter())[verdict] += 1
             if is_bad:
                 num_bad += 1
-                print(f"{told}: {job.source.name}, seed {job.seed}", file=sys.stderr)
+                print(f"{answer}: {job.source.name}, seed {job.seed}", file=sys.stderr)
                 if options.keep:
                     options.keep.mkdir(exist_ok=True)
                     path, _ = alter(job, folder / "work")

@@ -84,7 +84,7 @@ CONTRADICTIONS = {
     "DEPTH_LIMIT, or do not": lambda t: with_header(t, limits=type(t.header.limits)(max_depth=19)),
     "more than max_atoms 1": lambda t: with_header(t, limits=type(t.header.limits)(max_atoms=1)),
     "more than max_resolvents 2": lambda t: with_header(t, limits=type(t.header.limits)(max_resolvents=2)),
-    "none of their resolvents": lambda t: with_element(t, "steps.choice", 2, lambda _: 900),
+    "not one of their resolvents": lambda t: with_element(t, "steps.choice", 2, lambda _: 900),
     "the resolvent they chose does not give": lambda t: with_element(
         t, "steps.outcome", int(last_steps(t)[0]), lambda value: 3 - value
     ),

@@ -173,7 +173,7 @@ def _judge_rankings(sources: tuple[StepSource, StepSource]) -> list[str]:
 
 
 def _judge_score_errors(comparer: Comparer) -> list[str]:
-    """Return why the tolerance of scores is none that the arithmetic explains, unless the user accepts one."""
+    """Return why the arithmetic does not explain the tolerance of scores, unless the user accepts one."""
     if comparer.score_error is not None or "resolvents.score" in comparer.not_compared:
         return []
     policy = comparer.sources[0].header.policy

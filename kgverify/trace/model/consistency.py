@@ -227,7 +227,7 @@ class _Block:
         if not self._knows("steps.choice"):
             return
         choice, has_choice = steps.choice, self._has_choice
-        yield "steps have a choice that is none of their resolvents", ~has_choice & (choice != -1)
+        yield "steps have a choice that is not one of their resolvents", ~has_choice & (choice != -1)
         row = np.where(has_choice, self._starts[:-1] + choice, 0)
         kind = resolvents.kind[row] if len(resolvents.kind) else np.zeros(num_steps, np.uint8)
         if self._knows("steps.outcome"):
