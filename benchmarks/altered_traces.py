@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -39,9 +40,11 @@ from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.schema import decode_columns
 from kgverify.trace.write.encode import Clauses
 from kgverify.trace.write.writer import Storage, TraceWriter
-from kgverify.verification.verify import compare_recorded
+from kgverify.verification import verify
 
 Arrays = dict[str, np.ndarray]
+
+PLANT: Any = verify.plant_in_recorded
 
 OPTIONAL = (
     "candidates/outcome",
@@ -544,7 +547,7 @@ def _is_same(name: str, left: Any, right: Any) -> bool:
 
 
 def judge(job: Job, sound: dict[str, Any], folder: Path) -> str:
-    """Return the result of comparing an altered trace with the unaltered one, both ways and verified or not."""
+    """Return the result of comparing an altered trace with the unaltered one, either way, verified as a whole or not."""
     try:
         path, ways = alter(job, folder)
     except Exception as error:
@@ -554,17 +557,17 @@ def judge(job: Job, sound: dict[str, Any], folder: Path) -> str:
         kind = "semantic" if semantic else "not semantic"
     except Exception:
         kind = "undecodable"
-    found = []
-    for pair in ((job.source, path), (path, job.source)):
-        content = [None, False][job.seed % 2]
-        try:
-            found.append(compare_recorded(*pair, verifies_content=content).report.verdict.value)
-        except UserError:
-            found.append("refused")
-        except Exception as error:
-            return f"bug: {type(error).__name__}: {error}; {kind}: {ways}"
-    result = "AGREE" if "AGREE" in found else found[0]
-    return f"{kind} {result}: {ways} {found}"
+    is_turned, is_verified, tests_itself = job.seed % 2, job.seed // 2 % 2, not job.seed % 8
+    # The planted changes of the self-test take most of the time, and decide nothing about other changes.
+    verify.plant_in_recorded = PLANT if tests_itself else lambda *_: None
+    try:
+        pair = (path, job.source) if is_turned else (job.source, path)
+        verdict = verify.compare_recorded(*pair, verifies_content=bool(is_verified)).report.verdict.value
+    except UserError:
+        verdict = "refused"
+    except Exception as error:
+        return f"bug: {type(error).__name__}: {error}; {kind}: {ways}"
+    return f"{kind} {verdict}: {ways}"
 
 
 def work(jobs: list[Job], index: int, folder: Path, connection: Any) -> None:
@@ -607,10 +610,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num", type=int, default=5_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--keep", type=Path, help="a folder for the traces that were not judged as they should")
     options = parser.parse_args()
     counts: dict[str, Counter[str]] = {}
-    num_bad = 0
+    num = num_bad = 0
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "sound").mkdir()
@@ -618,7 +623,7 @@ def main() -> int:
         sources = make_sources(folder / "sound")
         jobs = [Job(sources[seed % len(sources)], seed) for seed in range(options.first, options.first + options.num)]
         for job, answer in run_jobs(jobs, folder / "work", work):
-            result = answer.partition(":")[0]
+            result, num = answer.partition(":")[0], num + 1
             is_bad = result in ("semantic AGREE", "bug", "crash", "hang")
             if result == "not made":
                 print(f"{answer}: {job.source.name}, seed {job.seed}", file=sys.stderr)
@@ -631,8 +636,11 @@ def main() -> int:
                     options.keep.mkdir(exist_ok=True)
                     path, _ = alter(job, folder / "work")
                     (shutil.copytree if path.is_dir() else shutil.copy)(path, options.keep / f"{job.seed}-{path.name}")
+            if time.monotonic() - begin > options.seconds:
+                print(f"stopped after seed {job.seed}")
+                break
     verdicts = sorted({verdict for each in counts.values() for verdict in each})
-    print(f"| {options.num:,} altered traces | {' | '.join(verdicts)} |\n|---|{'---|' * len(verdicts)}")
+    print(f"| {num:,} altered traces | {' | '.join(verdicts)} |\n|---|{'---|' * len(verdicts)}")
     for kind, each in sorted(counts.items()):
         print(f"| {kind} | {' | '.join(str(each[verdict]) for verdict in verdicts)} |")
     print(f"\nAGREE over a semantic change, bugs, crashes and hangs: {num_bad}")

@@ -4,7 +4,6 @@ A trace is a file of anybody's. What it declares about itself is checked against
 alike agree. Each reason makes AGREE INCONCLUSIVE; a divergence stays one.
 """
 
-import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,11 +18,11 @@ from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, Range, StepSource, has_steps
 from kgverify.comparison.stage_difference import first_difference
 from kgverify.trace.files.manifest import MANIFEST
-from kgverify.trace.model.columns import Candidates, CandidateSet, starts_of
+from kgverify.trace.model.columns import Candidates, CandidateSet, are_equal, starts_of
 from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
 from kgverify.trace.model.digests import Words
 from kgverify.trace.model.levels import TraceLevel
-from kgverify.trace.model.schema import STAGES, file_checksum
+from kgverify.trace.model.schema import STAGES
 from kgverify.trace.model.score_error import bound_score_error, explain_bound
 from kgverify.trace.model.stage_items import StageReader
 from kgverify.trace.read.trace_file import TraceFile
@@ -90,8 +89,8 @@ def _is_copy(left: TraceFile, right: TraceFile) -> bool:
         manifests = [trace.path / MANIFEST for trace in (left, right)]
         return all(each.is_file() for each in manifests) and manifests[0].read_bytes() == manifests[1].read_bytes()
     sums = [{name: stored.checksum for name, stored in trace.files[0].stored.items()} for trace in (left, right)]
-    sizes = [os.path.getsize(trace.path) for trace in (left, right)]
-    return sizes[0] == sizes[1] and file_checksum(sums[0]) == file_checksum(sums[1])
+    sizes = [trace.path.stat().st_size for trace in (left, right)]
+    return sizes[0] == sizes[1] and sums[0] == sums[1]
 
 
 def _judge_programs(comparer: Comparer) -> list[str]:
@@ -258,8 +257,7 @@ def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
         if not len(rows):
             continue
         traces = comparer.load_pairs(rows)
-        left, right = (trace.columns.stages for trace in traces)
-        if all(has_same_bytes(a, b) for a, b in zip(left, right, strict=True)):
+        if are_equal(*(trace.columns.stages for trace in traces), equal_nan=True):
             continue
         readers = [StageReader(trace.columns) for trace in traces]
         starts = starts_of(traces[0].columns.candidates.num_steps)
