@@ -577,7 +577,9 @@ def work(jobs: list[Job], index: int, folder: Path, connection: Any) -> None:
         source = jobs[i].source
         if source not in sound:
             sound[source] = decode(source)
-        signal.alarm(int(SECONDS))
+            # The known comparisons, once in a process, are no part of the time of a trace.
+            verify.compare_recorded(source, source)
+        signal.alarm(int(3 * SECONDS))
         result = judge(jobs[i], sound[source], folder)
         signal.alarm(0)
         connection.send((i, result))

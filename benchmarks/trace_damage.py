@@ -217,6 +217,9 @@ def run_jobs(jobs: list[Any], folder: Path, work: Callable[..., None] = work) ->
             child.join()
             yield jobs[index], "hang" if child.exitcode == -signal.SIGALRM else f"crash: exit code {child.exitcode}"
             index += 1
+        finally:
+            child.terminate()
+            child.join()
 
 
 def try_constructs(folder: Path) -> tuple[Counter[str], dict[str, float], float]:
