@@ -46,12 +46,13 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison
     UserError for a trace that is too large to be verified as a whole and whose sample is damaged.
     """
     contradictions, notes = _check_sources(comparer)
-    if comparison.verdict is not Verdict.AGREE:
+    if comparison.verdict is Verdict.DIVERGE:
         return msgspec.structs.replace(comparison, notes=(*comparison.notes, *contradictions, *notes))
-    stages, stage_notes = _judge_stages(comparer)
+    # Only derivations that agree have the same steps on both sides.
+    stages, stage_notes = _judge_stages(comparer) if comparison.verdict is Verdict.AGREE else ([], [])
     repeated, repeated_notes = _judge_repeated(comparer)
     reasons = (
-        *_find_same_recording(comparer.opened),
+        *_find_same_recording(comparer.recorded),
         *_judge_programs(comparer),
         *contradictions,
         *_judge_rankings(comparer.sources),
@@ -67,8 +68,8 @@ def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison
     )
 
 
-def _find_same_recording(opened: tuple[StepSource, StepSource]) -> list[str]:
-    left, right = (source.trace for source in opened)
+def _find_same_recording(recorded: tuple[StepSource, StepSource]) -> list[str]:
+    left, right = (source.trace for source in recorded)
     same = "the same recording twice: "
     if left is right:
         return [f"{same}a trace was compared with itself"]
@@ -244,7 +245,7 @@ def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
 
 def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
     """Compare the recorded outputs of stages of steps that agree; note where only one trace has them."""
-    is_deep = [source.header.level == TraceLevel.DEEP and has_steps(source.header.engine) for source in comparer.opened]
+    is_deep = [source.header.level == TraceLevel.DEEP and has_steps(source.header.engine) for source in comparer.recorded]
     if not all(is_deep):
         lacking = ROLES[is_deep.index(False)]
         text = f"the outputs of the stages were not compared: the {lacking} trace has none"

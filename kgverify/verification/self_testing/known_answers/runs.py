@@ -234,7 +234,7 @@ def check_traces_of_runs(judge: JudgeRecorded) -> None:
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known runs."""
     for name, run, expected, actual, options in known_runs():
-        found = verify(run, expected, actual, check_determinism=False, tests_itself=False, **options)
+        found = verify(run, expected, actual, check_determinism=False, minimum={}, tests_itself=False, **options)
         yield name, answer_of(found.report)
 
 
