@@ -629,7 +629,7 @@ def main() -> int:
             is_bad = result in ("semantic AGREE", "bug", "crash", "hang")
             if result == "not made":
                 print(f"{answer}: {job.source.name}, seed {job.seed}", file=sys.stderr)
-            kind, _, verdict = result.rpartition(" ")
+            kind, _, verdict = ("not made", "", "") if result == "not made" else result.rpartition(" ")
             counts.setdefault(kind, Counter())[verdict] += 1
             if is_bad:
                 num_bad += 1
