@@ -245,7 +245,9 @@ def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
 
 def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
     """Compare the recorded outputs of stages of steps that agree; note where only one trace has them."""
-    is_deep = [source.header.level == TraceLevel.DEEP and has_steps(source.header.engine) for source in comparer.recorded]
+    is_deep = [
+        source.header.level == TraceLevel.DEEP and has_steps(source.header.engine) for source in comparer.recorded
+    ]
     if not all(is_deep):
         lacking = ROLES[is_deep.index(False)]
         text = f"the outputs of the stages were not compared: the {lacking} trace has none"
