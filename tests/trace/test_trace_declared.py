@@ -50,7 +50,7 @@ def test_a_hash_of_another_program_is_refused(tmp_path: Path):
     other = FACTS.copy()
     other[3, 1] += 1
     for facts, rules in ((other, RULES), (FACTS, RULES[:2])):
-        with pytest.raises(UserError, match="expected .* from the names, facts and rules"):
+        with pytest.raises(UserError, match=r"expected .* from the names, facts and rules"):
             write_file(tmp_path / "wrong", HEADER, SYMBOLS, COLUMNS, facts=facts, rules=rules)
     write_file(tmp_path / "right", HEADER, SYMBOLS, COLUMNS, facts=FACTS, rules=RULES)
     arrays = DataFile(tmp_path / "right").load_arrays() | {"program/facts": other}
