@@ -32,7 +32,7 @@ ROLES: Final = ("expected", "actual")
 SAMPLED: Final = "checked in the"
 """The beginning of a note about a trace of which only a sample was checked."""
 
-_WINDOWS: Final = 16
+_WINDOWS: Final = 4
 """The places at which a trace is sampled that is too large to be verified as a whole, spread over its candidates."""
 
 _WINDOW_STEPS: Final = 256
