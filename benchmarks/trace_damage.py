@@ -200,7 +200,7 @@ def work(jobs: list[Job], index: int, folder: Path, connection: Any) -> None:
     connection.send(None)
 
 
-def run_jobs(jobs: list[Job], folder: Path) -> Iterator[tuple[Job, str]]:
+def run_jobs(jobs: list[Any], folder: Path, work: Callable[..., None] = work) -> Iterator[tuple[Any, str]]:
     """The result of each job; a child that dies is replaced, and its job counted as a crash or a hang."""
     index = 0
     while index < len(jobs):
@@ -217,6 +217,9 @@ def run_jobs(jobs: list[Job], folder: Path) -> Iterator[tuple[Job, str]]:
             child.join()
             yield jobs[index], "hang" if child.exitcode == -signal.SIGALRM else f"crash: exit code {child.exitcode}"
             index += 1
+        finally:
+            child.terminate()
+            child.join()
 
 
 def try_constructs(folder: Path) -> tuple[Counter[str], dict[str, float], float]:

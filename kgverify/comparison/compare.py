@@ -183,6 +183,11 @@ class Comparer:
         convert = self._numbering.converter(side)
         return candidates if convert is None else candidates._replace(atom=convert(candidates.atom))
 
+    @property
+    def programs(self) -> tuple[Trace, Trace]:
+        """Both traces without candidates and steps, or the whole ones in memory: names, facts and rules in common ids."""
+        return self._pair.full
+
     def compare(self) -> Comparison:
         """Return the verdict with everything it rests on: identities are compared first, then bytes, then steps."""
         self._found = _Found(self._kept)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kgverify.comparison.equal_columns import has_equal_scores, has_equal_sums, has_same_bytes
 from kgverify.comparison.source import FileSource, Range, check_counts
 from kgverify.trace.model.columns import COUNTS
+from kgverify.trace.model.validate import check_codes
 from kgverify.trace.read.data_file import DataFile
 from kgverify.trace.read.trace_file import TraceFile
 
@@ -152,6 +153,8 @@ class StoredColumns:
             self.num_compared[name] += len(x)
             if checksums is not None:
                 checksums.add(a, b, x, y, is_same)
+                for (file, row), values in ((a, x),) if is_same else ((a, x), (b, y)):
+                    check_codes(name, values, f"{file.path}, from row {row} on")
             # NaN equals nothing, not even the same bytes.
             if not is_same or x.dtype.kind == "f":
                 is_same = agrees is not None and agrees(x, y, begin)

@@ -19,6 +19,7 @@ from kgverify.comparison.exercise.minimum import MINIMUM, NO_MINIMUM, Minimum
 from kgverify.comparison.goals import Rebuilds
 from kgverify.comparison.modulo.policy import DUPLICATES
 from kgverify.comparison.rankings import NO_ROWS, compare_rankings
+from kgverify.comparison.recorded.evidence import withhold_agreement
 from kgverify.comparison.result import Comparison, Verdict
 from kgverify.comparison.source import FileSource, MemorySource, StepSource, has_steps
 from kgverify.comparison.step_view import outcome_name
@@ -286,6 +287,7 @@ def _judge_recorded(
     comparison, exercised = judge_exercise(comparison, comparer.recorded, outcomes, minimum)
     if tests_itself:
         check_sample(comparer)
+        comparison = withhold_agreement(comparison, comparer)
     if comparison.verdict is Verdict.AGREE and tests_itself:
         self_test = plant_in_recorded(comparer, partial(_compare_recorded_rankings, score_error=score_error))
         comparison = msgspec.structs.replace(comparison, self_test=self_test)

@@ -29,6 +29,13 @@ def test_damaged_traces_are_refused_or_read_as_they_were():
 
 
 @pytest.mark.deep
+def test_a_trace_altered_on_purpose_does_not_agree():
+    output = run("altered_traces.py", "--num", "24")
+    assert output.startswith("| 24 altered traces |")
+    assert output.splitlines()[-1] == "AGREE over a semantic change, bugs, crashes and hangs: 0"
+
+
+@pytest.mark.deep
 @pytest.mark.skipif("KGVERIFY_DATA" not in os.environ, reason="reads family from KGVERIFY_DATA")
 def test_the_sizes_are_measured():
     output = run("trace_sizes.py", "--steps", "2000", "--queries", "1", "--repeats", "1")

@@ -12,7 +12,9 @@ from kgverify.comparison.compare import compare
 from kgverify.comparison.result import Verdict
 from kgverify.comparison.step_view import StepReader
 from kgverify.errors import UserError
+from kgverify.program.atoms import Atom
 from kgverify.program.limits import DeclaredLimits
+from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.lines.import_lines import import_lines
 from kgverify.trace.model.schema import OPTIONAL_COLUMNS
 from kgverify.trace.read.trace_file import read_trace
@@ -52,13 +54,16 @@ def test_goals_and_successors_are_enough(tmp_path):
 
 
 def test_every_field_is_stored(tmp_path):
+    rule = Rule(Atom(1, -1, -2), (Atom(0, -2, -1),))
+    symbols, facts = Symbols(("p", "q"), ("a", "b")), np.array([[0, 0, 1]], np.int32)
+    sha256 = Program(symbols, facts, (rule,), (), (), ()).sha256
     header = {
         "trace": 1,
         "engine": {"name": "mine", "variables": "canonical"},
         "limits": {"max_depth": 3},
         "policy": {"name": "best", "sha256": "ab"},
         "run": {"graph": "toy", "num_queries": 1},
-        "program_sha256": "cd",
+        "program_sha256": sha256,
         "predicates": ["p", "q"],
         "constants": ["a", "b"],
         "facts": [["p", "a", "b"]],
@@ -88,7 +93,7 @@ def test_every_field_is_stored(tmp_path):
     c = trace.columns.candidates
     assert (c.query[0], c.side[0], c.outcome[0], c.is_limited[0], c.log_probability[0]) == (7, 1, 2, 1, -0.5)
     assert trace.header.limits == DeclaredLimits(max_depth=3)
-    assert (trace.header.policy.name, trace.header.run.graph, trace.header.program_sha256) == ("best", "toy", "cd")
+    assert (trace.header.policy.name, trace.header.run.graph, trace.header.program_sha256) == ("best", "toy", sha256)
     assert trace.header.clauses.rules == ("q(X0, X1) <- p(X1, X0)",)
     assert trace.facts.tolist() == [[0, 0, 1]]
 

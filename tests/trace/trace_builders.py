@@ -8,7 +8,7 @@ import numpy as np
 
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
-from kgverify.program.program import Rule, Symbols
+from kgverify.program.program import Program, Rule, Symbols
 from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Candidates, Columns, Rankings, Resolvents, StageItems, Steps, no_stage_items
 from kgverify.trace.model.header import ClauseTexts, EngineInfo, Header, InputFile, PolicyInfo, RunInfo
@@ -20,17 +20,17 @@ from kgverify.trace.write.writer import Durability, Storage, TraceWriter, write_
 NUM_PREDICATES, NUM_CONSTANTS, NUM_FACTS, NUM_RULES = 5, 40, 12, 3
 
 SYMBOLS = Symbols(("locatedIn", "grenzt_an_ü", "p2", "p3", ""), tuple(f"entität {i}" for i in range(NUM_CONSTANTS)))
+FACTS = np.array([[i % NUM_PREDICATES, i, i + 1] for i in range(NUM_FACTS)], np.int32)
+RULES = tuple(Rule(Atom(i, -1, -2), (Atom(i + 1, -1, -3), Atom(i + 2, -3, -2))[: 1 + i]) for i in range(NUM_RULES))
 HEADER = Header(
     engine=EngineInfo("synthetic", mode="eager", layout={"slots": 7}, versions={"numpy": "2"}),
     limits=Limits(max_depth=9),
     policy=PolicyInfo("shortest"),
-    program_sha256="ab" * 32,
+    program_sha256=Program(SYMBOLS, FACTS, RULES, (), (), ()).sha256,
     run=RunInfo(graph="toy", num_queries=3),
     inputs=(InputFile("train.txt", "cd" * 32),),
     clauses=ClauseTexts(rules=("r0", "r1", "r2"), rule_sources=("rules.txt:1",) * 3, facts_file="train.txt"),
 )
-FACTS = np.array([[i % NUM_PREDICATES, i, i + 1] for i in range(NUM_FACTS)], np.int32)
-RULES = tuple(Rule(Atom(i, -1, -2), (Atom(i + 1, -1, -3), Atom(i + 2, -3, -2))[: 1 + i]) for i in range(NUM_RULES))
 FACT_LINES = np.arange(1, NUM_FACTS + 1, dtype=np.int32)
 RANKINGS = Rankings(
     np.array([0, 0, 1], np.int32),

@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "comparison"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from comparison_traces import with_header_error
+from comparison_traces import with_header, with_header_error
 from run_engines import FlakyEngine, ForeignEngine, TieBreakingEngine, countries_run, foreign_pipeline
 from stream_pairs import CHANGES, base_trace, rename_constants, shuffle, store
 
@@ -96,15 +96,15 @@ def agreeing() -> Iterator[tuple[str, Any]]:
         ]
         yield level, compare_recorded(stored[0], stored[1]).report
         yield f"{level} in memory", compare_recorded(stored[0], trace).report
-    error = with_header_error(trace, 1e-4)
-    paths = [store(error, folder / f"error-{i}") for i in range(2)]
+    error = with_header(with_header_error(trace, 1e-4), policy={"name": "theirs"}, engine={"precision": "bf16"})
+    paths = [store(with_header(error, engine={"mode": str(i)}), folder / f"error-{i}") for i in range(2)]
     yield "error", compare_recorded(*paths).report
     shuffled = store(shuffle(trace, random), folder / "shuffled")
     yield "shuffled", compare_recorded(folder / "steps-0", shuffled).report
     renamed = store(rename_constants(trace, random), folder / "renamed")
     yield "renamed", compare_recorded(folder / "steps-0", renamed).report
-    deep = store(trace, folder / "deep", level="deep")
-    yield "deep", compare_recorded(deep, deep).report
+    deep = [store(with_header(trace, engine={"mode": str(i)}), folder / f"deep-{i}", level="deep") for i in range(2)]
+    yield "deep", compare_recorded(*deep).report
 
 
 def diverging() -> Iterator[tuple[str, Any]]:

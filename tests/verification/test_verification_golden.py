@@ -82,7 +82,7 @@ def test_there_is_a_golden_trace_of_every_version_and_level():
 @of_every_trace
 def test_a_golden_trace_agrees_with_the_first_one(entry: dict):
     report = compare_recorded(TRACES / ENTRIES[0]["file"], TRACES / entry["file"]).report
-    assert report.verdict is Verdict.AGREE
+    assert report.verdict is (Verdict.INCONCLUSIVE if entry is ENTRIES[0] else Verdict.AGREE)
     assert report.coverage.candidates == 22
 
 

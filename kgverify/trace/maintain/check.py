@@ -11,6 +11,7 @@ from kgverify.trace.files.journal import journal_name, list_journals, read_journ
 from kgverify.trace.files.manifest import MANIFEST, Manifest, Shard, check_shard, read_manifest
 from kgverify.trace.hdf5.reading import Problems, load_arrays, locate_arrays
 from kgverify.trace.model.columns import Candidates, join_candidates
+from kgverify.trace.model.consistency import Contradictions, describe_rankings
 from kgverify.trace.model.digest_vectors import check_vectors
 from kgverify.trace.model.digests import candidate_keys
 from kgverify.trace.read.data_file import DataFile, open_journal_file, open_shard
@@ -79,6 +80,7 @@ def _check_file(path: Path) -> CheckReport:
     num_candidates = num_steps = 0
     root = ""
     state = DAMAGED
+    notes: list[str] = []
     if not problems:
         try:
             trace = read_trace(path)
@@ -89,7 +91,14 @@ def _check_file(path: Path) -> CheckReport:
             parts.append(PartState("structure and digests", "", num_candidates, num_steps))
             root = f"{trace.root:016x}"
             state = WHOLE if trace.is_complete else UNFINISHED
-    return CheckReport(str(path), state, tuple(parts), num_candidates, num_steps, root)
+            found = Contradictions()
+            found.add(trace.columns, trace.header, trace.fields)
+            texts = found.describe()
+            if trace.rankings is not None:
+                texts += describe_rankings(trace.rankings, trace.columns.candidates)
+            notes = _note_duplicates(trace.columns.candidates)
+            notes += [f"it contradicts itself: {text}" for text in texts]
+    return CheckReport(str(path), state, tuple(parts), num_candidates, num_steps, root, tuple(notes))
 
 
 def _check_folder(folder: Path) -> CheckReport:
@@ -102,6 +111,7 @@ def _check_folder(folder: Path) -> CheckReport:
         return CheckReport(str(folder), DAMAGED, (PartState(MANIFEST, _describe(error, folder)),), 0, 0, "")
     parts: list[PartState] = []
     traces: list[tuple[Candidates, int]] = []
+    contradictions = Contradictions()
     first: DataFile | None = None
 
     def add(file: DataFile, shard: Shard | None, *, is_last: bool) -> None:
@@ -113,6 +123,7 @@ def _check_folder(folder: Path) -> CheckReport:
         if shard is not None:
             check_root(trace.root, shard, file.path)
         candidates, steps, *_ = trace.columns
+        contradictions.add(trace.columns, trace.header, trace.fields, sum(len(each.query) for each, _ in traces))
         parts.append(PartState(file.path.name, "", len(candidates.query), len(steps.depth)))
         traces.append((candidates, trace.root))
 
@@ -138,9 +149,8 @@ def _check_folder(folder: Path) -> CheckReport:
             parts.append(PartState(name, _describe(error, folder)))
     is_damaged = any(part.problem for part in parts)
     candidates = join_candidates([each for each, _ in traces])
-    notes += [
-        f"recorded more than once: {name_candidate(candidates, first)}" for first, _ in find_duplicates(candidates)[:10]
-    ]
+    notes += _note_duplicates(candidates)
+    notes += [f"it contradicts itself: {text}" for text in contradictions.describe()]
     is_whole = manifest.is_complete and not folder.name.endswith(".partial")
     return CheckReport(
         str(folder),
@@ -151,6 +161,12 @@ def _check_folder(folder: Path) -> CheckReport:
         "" if is_damaged else f"{sum(root for _, root in traces) % (1 << 64):016x}",
         tuple(notes),
     )
+
+
+def _note_duplicates(candidates: Candidates) -> list[str]:
+    return [
+        f"recorded more than once: {name_candidate(candidates, first)}" for first, _ in find_duplicates(candidates)[:10]
+    ]
 
 
 def _note_tear(path: Path) -> list[str]:

@@ -1,9 +1,11 @@
 """The header of a trace: the engine, the program, the policy, the limits and the run."""
 
+from math import inf
 from typing import Final
 
 import msgspec
 
+from kgverify.errors import UserError
 from kgverify.program.limits import DeclaredLimits, Limits
 
 SCHEMA_VERSION: Final = 3
@@ -118,8 +120,20 @@ def decode_header(content: bytes) -> Header:
             # A limit that these versions left out had its default.
             raw["limits"] = msgspec.to_builtins(Limits()) | limits
     header = msgspec.convert(raw, Header)
+    check_numbers(header)
     known = header.limits
     return header if known.unknown else msgspec.structs.replace(header, limits=Limits(**msgspec.structs.asdict(known)))
+
+
+def check_numbers(header: Header) -> None:
+    """Raise a UserError for an error or a tolerance of scores that is negative, infinite or not a number."""
+    numbers = {"engine.score_error": header.engine.score_error, "run.rank_tolerance": header.run.rank_tolerance}
+    numbers |= {f"policy.score_errors.{name}": value for name, value in header.policy.score_errors.items()}
+    for name, value in numbers.items():
+        if not 0 <= value < inf:
+            raise UserError(
+                f"{name} is {value}, expected a finite number from 0 on", where=name, fix="write it in nats"
+            )
 
 
 def expected_versions() -> str:

@@ -23,6 +23,14 @@ ROUNDINGS_UNKNOWN: Final = 512
 """The roundings of a number of the size of 1 nat that are accepted where no bound was computed from a policy's weights."""
 
 
+MOST_SUMS: Final = 1 << 20
+MOST_ROUNDINGS: Final = 1 << 14
+"""The roundings of the largest score, of sums and of their factors, that the error of a sound network may collect.
+
+Networks of up to 1,024 neurons and 8 blocks, with ill-conditioned weights, have bounds of 2^17 and 2^12.
+"""
+
+
 class ScoreTolerance(NamedTuple):
     """The largest difference between two scores that count as equal, and notes about errors that an engine declared.
 
@@ -48,6 +56,18 @@ def bound_score_error(policy: PolicyInfo, precision: str) -> float:
         return 0.0
     name = name_precision(precision)
     return max(0.0, policy.score_errors.get(name, max(LEAST, ROUNDINGS_UNKNOWN * UNIT_ROUNDOFF[name])))
+
+
+def explain_bound(policy: PolicyInfo, precision: str, size: float) -> float:
+    """Return the largest bound on score errors that a header may name: a file can declare any.
+
+    size: the largest score that was recorded, in nats
+    """
+    if policy.name == "shortest":
+        return 0.0
+    unit = UNIT_ROUNDOFF[name_precision(precision)]
+    sums = min(unit, UNIT_ROUNDOFF["float32"])
+    return max(LEAST, (MOST_SUMS * sums + MOST_ROUNDINGS * unit) * max(1.0, size))
 
 
 def accept_score_error(engine: EngineInfo, policy: PolicyInfo) -> float:

@@ -1,18 +1,19 @@
 """Checks of the values of a trace's columns, before they are written and after they are read."""
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.outcomes import GoalKind, Origin, Outcome, Side
-from kgverify.program.program import Symbols
+from kgverify.program.program import Program, Symbols
 from kgverify.trace.model.columns import FIELD_OF, Columns, Field, Rankings
 from kgverify.trace.model.levels import TraceLevel
 from kgverify.trace.model.offsets import ADD_UP, check_counts
-from kgverify.trace.model.schema import SEQUENCE, Arrays
+from kgverify.trace.model.schema import SEQUENCE, Arrays, decode_rules
 from kgverify.trace.model.stage_items import check_stage_items
 
 _LINE = 256
@@ -86,12 +87,10 @@ def check_columns(columns: Columns, where: str, *, num_rules: int | None = None,
         ("resolvents/num_atoms", resolvents.num_atoms, "atoms", len(resolvents.atoms)),
     ):
         check_counts(counts, num_rows, below, f"{where}:{path}")
-    _check_code(f"{where}:candidates/side", candidates.side, Side)
-    _check_code(f"{where}:candidates/outcome", candidates.outcome, Outcome)
+    for path in _CODES:
+        group, name = path.split("/")
+        check_codes(path, getattr(getattr(columns, group), name), where)
     _check_range(f"{where}:candidates/is_limited", candidates.is_limited, 0, 1, "a flag")
-    _check_code(f"{where}:steps/outcome", steps.outcome, Outcome)
-    _check_code(f"{where}:resolvents/kind", resolvents.kind, GoalKind)
-    _check_code(f"{where}:resolvents/origin_kind", resolvents.origin_kind, Origin)
     if len(stages.told) or len(stages.stage):
         check_stage_items(stages, len(steps.depth), where, num_rules=num_rules, num_facts=num_facts)
     for kind, most in ((Origin.RULE, num_rules), (Origin.FACT, num_facts)):
@@ -110,6 +109,23 @@ def check_columns(columns: Columns, where: str, *, num_rules: int | None = None,
             )
 
 
+_CODES: Final[Mapping[str, type[IntEnum]]] = {
+    "candidates/side": Side,
+    "candidates/outcome": Outcome,
+    "steps/outcome": Outcome,
+    "resolvents/kind": GoalKind,
+    "resolvents/origin_kind": Origin,
+}
+
+
+def check_codes(path: str, values: NDArray[Any], where: str) -> None:
+    """Raise a UserError unless every value of a column of codes, of one byte each, is one; other columns have none."""
+    codes = _CODES.get(path)
+    # As unsigned bytes, negative ones lie above all codes.
+    if codes is not None and values.size and int(values.view(np.uint8).max()) >= len(codes):
+        _check_code(f"{where}:{path}", values, codes)
+
+
 def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
     """Raise a UserError unless every atom is one of known names, without holes, as the laws of steps presume."""
     for path, atoms in (
@@ -121,7 +137,7 @@ def check_ids(columns: Columns, symbols: Symbols, where: str) -> None:
 
 
 def check_rankings(rankings: Rankings, where: str) -> None:
-    """Raise a UserError unless every column has one entry for each ranking, and every side exists."""
+    """Raise a UserError unless the columns have one row for each query and side, with ranks that a ranking can give."""
     if len({len(column) for column in rankings}) != 1:
         raise UserError(
             f"lengths differ: {', '.join(f'{n} {len(c)}' for n, c in rankings._asdict().items())}",
@@ -129,6 +145,46 @@ def check_rankings(rankings: Rankings, where: str) -> None:
             fix="write one row for each in every column",
         )
     _check_code(f"{where}:rankings/side", rankings.side, Side)
+    num = rankings.num_ranked
+    for name in ("optimistic", "pessimistic"):
+        ranks = getattr(rankings, name)
+        # NaN is in no range.
+        is_bad = ~((ranks >= 1) & (ranks <= num))
+        if is_bad.any():
+            row = int(np.argmax(is_bad))
+            raise UserError(
+                f"row {row} is {ranks[row]:g} of {num[row]} candidates, expected a rank from 1 to {num[row]}",
+                where=f"{where}:rankings/{name}",
+                fix="write the rank of the true candidate, 1 for the best, and count it in num_ranked",
+            )
+    if (is_bad := rankings.optimistic > rankings.pessimistic).any():
+        row = int(np.argmax(is_bad))
+        raise UserError(
+            f"row {row} is {rankings.optimistic[row]:g}, above the pessimistic rank {rankings.pessimistic[row]:g}",
+            where=f"{where}:rankings/optimistic",
+            fix="write the better of the two ranks as optimistic",
+        )
+    keys = rankings.query.astype(np.int64) * len(Side) + rankings.side
+    if len(np.unique(keys)) != len(keys):
+        raise UserError(
+            "a query and side is ranked twice, expected one row for each",
+            where=f"{where}:rankings/query",
+            fix="write one row for each query and side",
+        )
+
+
+def check_program(arrays: Arrays, symbols: Symbols, sha256: str, where: str) -> None:
+    """Raise a UserError unless the header's hash is that of the program, if the trace holds all of the program."""
+    rules = decode_rules(arrays)
+    if not sha256 or rules is None or "program/facts" not in arrays:
+        return
+    found = Program(symbols, arrays["program/facts"], rules, (), (), ()).sha256
+    if found != sha256:
+        raise UserError(
+            f"program_sha256 is {sha256[:16]}, expected {found[:16]} from the names, facts and rules that the trace holds",
+            where=f"{where}:header",
+            fix="write the hash that docs/trace-format.md defines, or an empty one if it is unknown",
+        )
 
 
 def check_facts(

@@ -47,7 +47,7 @@ from kgverify.trace.model.schema import (
     num_rows,
 )
 from kgverify.trace.model.trace import Trace, find_unknown
-from kgverify.trace.model.validate import check_columns, check_facts, check_rankings, check_rules
+from kgverify.trace.model.validate import check_columns, check_facts, check_program, check_rankings, check_rules
 
 BLOCK_STEPS: Final = 1 << 14
 _CHECKSUM_BYTES: Final = 1 << 20
@@ -117,6 +117,7 @@ class DataFile:
         facts, lines = arrays.get("program/facts"), arrays.get("program/fact_lines")
         check_facts(facts, lines, self.symbols, str(self.path))
         check_rules(arrays, self.symbols, str(self.path))
+        check_program(arrays, self.symbols, self.header.program_sha256, str(self.path))
         return arrays
 
     @cached_property

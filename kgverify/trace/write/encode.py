@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgverify.errors import UserError
 from kgverify.program.program import Rule, Symbols
-from kgverify.trace.model.header import SCHEMA_VERSION, Header
+from kgverify.trace.model.header import SCHEMA_VERSION, Header, check_numbers
 from kgverify.trace.model.levels import TraceLevel, lower_arrays, parse_level, uncounted
 from kgverify.trace.model.schema import (
     OPTIONAL_COLUMNS,
@@ -22,7 +22,7 @@ from kgverify.trace.model.schema import (
     encode_symbols,
 )
 from kgverify.trace.model.trace import Trace, Unknown, merge_fields
-from kgverify.trace.model.validate import check_facts, check_rules
+from kgverify.trace.model.validate import check_facts, check_program, check_rules
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ def encode_shared(
         header, level=level.value, absent=tuple(uncounted(level, absent | set(header.absent)))
     )
     arrays: Arrays = {"header": _encode_header(header, unknown, where)}
-    arrays |= encode_symbols(symbols, where) | _encode_clauses(clauses.facts, lines, clauses.rules or None)
+    arrays |= encode_symbols(symbols, where) | _encode_clauses(clauses.facts, lines, clauses.rules)
     check_rules(arrays, symbols, where)
+    check_program(arrays, symbols, header.program_sha256, where)
     return lower_arrays(arrays, level) | {"header": arrays["header"]}
 
 
@@ -103,6 +104,7 @@ def _encode_clauses(
 
 
 def _encode_header(header: Header, unknown: Unknown, where: str) -> NDArray[np.uint8]:
+    check_numbers(header)
     try:
         content = msgspec.json.encode(merge_fields(msgspec.to_builtins(header), unknown.header))
     except UnicodeEncodeError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kgverify.program.atoms import Atom
 from kgverify.program.limits import Limits
-from kgverify.program.program import Rule, Symbols
+from kgverify.program.program import Program, Rule, Symbols
 from kgverify.trace.model.columns import (
     Candidates,
     Columns,
@@ -242,7 +242,7 @@ def make_rankings(*rows: tuple[int, int, int, float, float]) -> Rankings:
     )
 
 
-_RANKINGS: Final = make_rankings((0, 0, 2, 1.0, 1.0), (0, 1, 1, 1.0, 2.0), (1, 0, 2, 2.0, 2.0), (15, 0, 2, 1.0, 2.0))
+_RANKINGS: Final = make_rankings((0, 0, 2, 1.0, 1.0), (0, 1, 2, 1.0, 2.0), (1, 0, 2, 2.0, 2.0), (15, 0, 2, 1.0, 2.0))
 
 
 def make_trace(columns: Columns, *, error: float = 0.0, precision: str = "float64", rankings: Rankings | None) -> Trace:
@@ -251,7 +251,7 @@ def make_trace(columns: Columns, *, error: float = 0.0, precision: str = "float6
         engine=EngineInfo("known", precision=precision, score_error=error),
         limits=Limits(max_depth=300),
         policy=PolicyInfo("known", score_errors=dict.fromkeys(("float64", "float32"), error)),
-        program_sha256="ab" * 32,
+        program_sha256=Program(_SYMBOLS, _FACTS, _RULES, (), (), ()).sha256,
         run=RunInfo("known", num_queries=20, num_corruptions=1, rank_tolerance=1e-3),
         clauses=ClauseTexts(
             rules=("r0", "r1", "r2"),

@@ -1,0 +1,1 @@
+"""What two recorded traces are evidence for."""

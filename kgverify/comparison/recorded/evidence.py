@@ -1,0 +1,289 @@
+"""The evidence of two recorded traces: why their agreement would say less than it seems to.
+
+A trace is a file of anybody's. What it declares about itself is checked against what it holds, since two traces that are wrong
+alike agree. Each reason makes AGREE INCONCLUSIVE; a divergence stays one.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.comparison.compare import Comparer
+from kgverify.comparison.equal_columns import has_same_bytes
+from kgverify.comparison.modulo.outputs import normalise_outputs
+from kgverify.comparison.result import Comparison, Verdict
+from kgverify.comparison.source import FileSource, MemorySource, Range, StepSource, has_steps
+from kgverify.comparison.stage_difference import first_difference
+from kgverify.trace.files.manifest import MANIFEST
+from kgverify.trace.model.columns import Candidates, CandidateSet, are_equal, starts_of
+from kgverify.trace.model.consistency import Contradictions, count_repeated, describe_rankings
+from kgverify.trace.model.digests import Words
+from kgverify.trace.model.levels import TraceLevel
+from kgverify.trace.model.schema import STAGES
+from kgverify.trace.model.score_error import bound_score_error, explain_bound
+from kgverify.trace.model.stage_items import StageReader
+from kgverify.trace.read.trace_file import TraceFile
+
+ROLES: Final = ("expected", "actual")
+
+SAMPLED: Final = "checked in the"
+"""The beginning of a note about a trace of which only a sample was checked."""
+
+_WINDOWS: Final = 4
+"""The places at which a trace is sampled that is too large to be verified as a whole, spread over its candidates."""
+
+_WINDOW_STEPS: Final = 256
+_WINDOW_CANDIDATES: Final = 4096
+"""The candidates of each place among which repetitions are sought."""
+
+
+def withhold_agreement(comparison: Comparison, comparer: Comparer) -> Comparison:
+    """Make AGREE inconclusive where the traces are no evidence for it, and note their contradictions with any verdict.
+
+    UserError for a trace that is too large to be verified as a whole and whose sample is damaged.
+    """
+    contradictions, notes = _check_sources(comparer)
+    if comparison.verdict is Verdict.DIVERGE:
+        return msgspec.structs.replace(comparison, notes=(*comparison.notes, *contradictions, *notes))
+    # Only derivations that agree have the same steps on both sides.
+    stages, stage_notes = _judge_stages(comparer) if comparison.verdict is Verdict.AGREE else ([], [])
+    repeated, repeated_notes = _judge_repeated(comparer)
+    reasons = (
+        *_find_same_recording(comparer.recorded),
+        *_judge_programs(comparer),
+        *contradictions,
+        *_judge_rankings(comparer.sources),
+        *_judge_score_errors(comparer),
+        *repeated,
+        *stages,
+    )
+    return msgspec.structs.replace(
+        comparison,
+        verdict=Verdict.INCONCLUSIVE if reasons else comparison.verdict,
+        reasons=(*comparison.reasons, *reasons),
+        notes=(*comparison.notes, *notes, *repeated_notes, *stage_notes),
+    )
+
+
+def _find_same_recording(recorded: tuple[StepSource, StepSource]) -> list[str]:
+    left, right = (source.trace for source in recorded)
+    same = "the same recording twice: "
+    if left is right:
+        return [f"{same}a trace was compared with itself"]
+    if not isinstance(left, TraceFile) or not isinstance(right, TraceFile):
+        return []
+    if left.path.samefile(right.path):
+        return [f"{same}both paths lead to one {'folder' if left.path.is_dir() else 'file'}"]
+    if _is_copy(left, right):
+        return [f"{same}{left.path} and {right.path} hold the same bytes, the description of the engine included"]
+    return []
+
+
+def _is_copy(left: TraceFile, right: TraceFile) -> bool:
+    """Return whether two traces on disk were written with the same datasets in the same files."""
+    if left.path.is_dir() != right.path.is_dir():
+        return False
+    if left.path.is_dir():
+        manifests = [trace.path / MANIFEST for trace in (left, right)]
+        return all(each.is_file() for each in manifests) and manifests[0].read_bytes() == manifests[1].read_bytes()
+    sums = [{name: stored.checksum for name, stored in trace.files[0].stored.items()} for trace in (left, right)]
+    sizes = [trace.path.stat().st_size for trace in (left, right)]
+    return sizes[0] == sizes[1] and sums[0] == sums[1]
+
+
+def _judge_programs(comparer: Comparer) -> list[str]:
+    """Compare the facts and rules themselves: a hash may be unknown, and that of a program without rules is not verified."""
+    expected, actual = comparer.programs
+    reasons = []
+    if expected.facts is not None and actual.facts is not None and not has_same_bytes(expected.facts, actual.facts):
+        facts = [set(map(tuple, trace.facts.tolist())) for trace in (expected, actual) if trace.facts is not None]
+        if others := len(facts[0] ^ facts[1]):
+            reasons.append(f"the programs differ: {others:,} facts are those of one trace alone")
+    has_rules = expected.rules is not None and actual.rules is not None
+    if has_rules and comparer.has_same_numbering and expected.rules != actual.rules:
+        reasons.append("the programs differ: the rules that the traces hold are not the same")
+    return reasons
+
+
+def _check_sources(comparer: Comparer) -> tuple[list[str], list[str]]:
+    """Return the contradictions inside each trace, and a note about a trace of which only a sample was checked."""
+    reasons, notes = [], []
+    for role, source in zip(ROLES, comparer.sources, strict=True):
+        found = Contradictions()
+        if isinstance(source, MemorySource) or source.is_verified:
+            for begin, end in source.split():
+                found.add(source.read_rows(np.arange(begin, end)), source.header, source.fields, begin)
+        else:
+            num = 0
+            for begin, end in _sample(source):
+                rows = np.arange(begin, end)
+                columns = source.load(source.read_rows(rows), rows).columns
+                found.add(columns, source.header, source.fields, begin)
+                num += end - begin
+            found = _check_ends(source, found)
+            notes.append(
+                f"{SAMPLED} {role} trace: the ends of all candidates, and every value, digest and step of {num:,}"
+                f" candidates at {_WINDOWS} places"
+            )
+        texts = found.describe()
+        if source.rankings is not None and not source.faults and source.shell().is_complete:
+            texts += describe_rankings(source.rankings, source.shell(has_candidates=True).columns.candidates)
+        reasons += [f"the {role} trace contradicts itself: {text}" for text in texts]
+    return reasons, notes
+
+
+def _sample(source: FileSource) -> Iterator[Range]:
+    """Yield ranges of candidates spread over a trace, with about `_WINDOW_STEPS` steps each, or of a single candidate."""
+    begins = np.unique(np.linspace(0, max(0, source.num_candidates - 1), _WINDOWS).astype(np.int64)).tolist()
+    for begin, limit in zip(begins, [*begins[1:], source.num_candidates], strict=True):
+        end = min(limit, begin + _WINDOW_STEPS)
+        counts = source.gather_column("num_steps", np.arange(begin, end))
+        yield begin, begin + max(1, int(np.searchsorted(np.cumsum(counts), _WINDOW_STEPS)))
+
+
+def _check_ends(source: FileSource, sampled: Contradictions) -> Contradictions:
+    """Return the contradictions of the ends of all candidates, and the sampled ones of other kinds."""
+    found, first = Contradictions(), 0
+    for file in source.trace.files:
+        candidates = Candidates(
+            *(file.read(f"candidates/{name}", 0, file.num_candidates) for name in Candidates._fields)
+        )
+        ended = None
+        if "steps.outcome" in source.fields:
+            ends = np.cumsum(candidates.num_steps, dtype=np.int64)
+            # A candidate without steps gets a value that is not looked at.
+            ended = (
+                file.take("steps/outcome", np.maximum(ends - 1, 0)) if file.num_steps else np.zeros(len(ends), np.int8)
+            )
+        found.add_ends(candidates, ended, source.fields, first)
+        first += file.num_candidates
+        file.release()
+    found.found = {**sampled.found, **found.found}
+    return found
+
+
+def _judge_rankings(sources: tuple[StepSource, StepSource]) -> list[str]:
+    lacking = [role for role, source in zip(ROLES, sources, strict=True) if source.rankings is None]
+    if len(lacking) != 1:
+        return []
+    return [f"ranks were not compared: the {lacking[0]} trace has none, and the other one has"]
+
+
+def _judge_score_errors(comparer: Comparer) -> list[str]:
+    """Return why the arithmetic does not explain the tolerance of scores, unless the user accepts one."""
+    if comparer.score_error is not None or "resolvents.score" in comparer.not_compared:
+        return []
+    policy = comparer.sources[0].header.policy
+    reasons = []
+    for role, source in zip(ROLES, comparer.sources, strict=True):
+        engine = source.header.engine
+        bound = bound_score_error(policy, engine.precision)
+        explained = explain_bound(policy, engine.precision, 1.0)
+        if bound > explained:
+            explained = explain_bound(policy, engine.precision, _largest_score(comparer.sources[0]))
+        if min(bound, engine.score_error) > explained:
+            reasons.append(
+                f"the expected trace's header names {bound:.3g} nats as the bound on score errors, and no arithmetic of"
+                f" precision {engine.precision} explains more than {explained:.3g} for scores of this size"
+            )
+        elif engine.score_error > bound:
+            reasons.append(
+                f"the {role} engine declares a score error of {engine.score_error:.3g} nats, which its arithmetic does not"
+                f" explain: the judge's bound for precision {engine.precision} is {bound:.3g}"
+            )
+    return reasons
+
+
+def _largest_score(source: StepSource) -> float:
+    """Return the largest finite score, without its sign."""
+    largest = 0.0
+    for begin, end in source.split():
+        scores = source.read_rows(np.arange(begin, end)).resolvents.score
+        largest = max(largest, float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0)))
+    return largest
+
+
+def _judge_repeated(comparer: Comparer) -> tuple[list[str], list[str]]:
+    """Return a reason if most candidates repeat another one, step and all, and a note if some do."""
+    source = comparer.sources[0]
+    num, repeated = 0, 0
+    for rows in _rows_to_search(source):
+        candidates = CandidateSet(*(source.gather_column(name, rows) for name in CandidateSet._fields))
+        num += len(rows)
+        repeated += count_repeated(candidates, _first_digests(source, rows))
+    if not repeated:
+        return [], []
+    text = f"{repeated:,} of {num:,} candidates are further recordings of others among them"
+    return ([text], []) if 2 * repeated >= num else ([], [text])
+
+
+def _rows_to_search(source: StepSource) -> Iterator[NDArray[np.int64]]:
+    every = source.num_candidates
+    if source.is_verified or every <= _WINDOWS * _WINDOW_CANDIDATES:
+        yield np.arange(every)
+        return
+    for begin in np.linspace(0, every - _WINDOW_CANDIDATES, _WINDOWS).astype(np.int64).tolist():
+        yield np.arange(begin, begin + _WINDOW_CANDIDATES)
+
+
+def _first_digests(source: StepSource, rows: NDArray[np.int64]) -> Words | None:
+    """Return the digest of the first step of neighbouring candidates, 0 without one; None where digests are not stored."""
+    counts = source.gather_column("num_steps", rows)
+    if isinstance(source, MemorySource):
+        words = source.trace.digests.sequence
+    else:
+        words = source.stored_digests(rows).get("sequence", np.zeros(0, np.uint64))
+    if len(words) != int(counts.sum(dtype=np.int64)):
+        return None
+    first = np.zeros(len(rows), np.uint64)
+    first[counts > 0] = words[starts_of(counts)[:-1][counts > 0]]
+    return first
+
+
+def _judge_stages(comparer: Comparer) -> tuple[list[str], list[str]]:
+    """Compare the recorded outputs of stages of steps that agree; note where only one trace has them."""
+    is_deep = [
+        source.header.level == TraceLevel.DEEP and has_steps(source.header.engine) for source in comparer.recorded
+    ]
+    if not all(is_deep):
+        lacking = ROLES[is_deep.index(False)]
+        text = f"the outputs of the stages were not compared: the {lacking} trace has none"
+        return [], [text] if any(is_deep) else []
+    if comparer.is_in_order and comparer.has_same_numbering and _has_same_stages(comparer):
+        return [], []
+    num, first = 0, ""
+    for begin, end in comparer.sources[0].split():
+        rows = np.arange(begin, end)
+        if not len(rows):
+            continue
+        traces = comparer.load_pairs(rows)
+        if are_equal(*(trace.columns.stages for trace in traces), equal_nan=True):
+            continue
+        readers = [StageReader(trace.columns) for trace in traces]
+        starts = starts_of(traces[0].columns.candidates.num_steps)
+        for step in range(int(starts[-1])):
+            outputs = [normalise_outputs(reader.read(step), comparer.modulo) for reader in readers]
+            stage = first_difference(outputs[0], outputs[1], comparer.score_tolerance)
+            if stage is None:
+                continue
+            num += 1
+            if not first:
+                candidate = int(np.searchsorted(starts, step, side="right")) - 1
+                first = f"candidate {begin + candidate}, step {step - int(starts[candidate])}, `{stage.value}`"
+    if not num:
+        return [], []
+    return [f"{num:,} steps agree, but not the recorded outputs of their stages (first: {first})"], []
+
+
+def _has_same_stages(comparer: Comparer) -> bool:
+    if not all(isinstance(source, FileSource) for source in comparer.sources):
+        return False
+    left, right = (
+        [file.stored[name].checksum for file in source.trace.files for name in STAGES]
+        for source in comparer.sources
+        if isinstance(source, FileSource)
+    )
+    return left == right

@@ -1,0 +1,283 @@
+"""Contradictions inside a trace: columns that cannot all be true of one derivation.
+
+What a wrong engine did is readable, and a comparison with a sound engine finds it. But two traces that contradict
+themselves alike are no evidence for anything, so a comparison must know of it. Columns that are unknown contradict nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgverify.program.outcomes import GoalKind, Outcome, Side
+from kgverify.trace.model.columns import Candidates, CandidateSet, Columns, Rankings, expand_rows, starts_of
+from kgverify.trace.model.digests import Words, candidate_keys, fold, renumber
+from kgverify.trace.model.header import Header
+from kgverify.trace.model.levels import has_goals
+from kgverify.trace.model.score_error import UNIT_ROUNDOFF, bound_score_error, name_precision
+
+Rows = NDArray[np.int64]
+
+_OUTCOMES: Final = {
+    GoalKind.GOAL: (Outcome.OPEN, Outcome.DEPTH_LIMIT),
+    GoalKind.TRUE: (Outcome.PROVED,),
+    GoalKind.FALSE: (Outcome.FAILED,),
+    GoalKind.STOP: (Outcome.FAILED,),
+}
+"""The outcomes that a step may have, given the kind of the resolvent that it chose."""
+
+_ROUNDINGS: Final = 64
+"""The roundings of the largest score of a derivation that its log-probability may collect in each step."""
+
+
+@dataclass
+class Contradictions:
+    """The contradictions found so far, by what contradicts what.
+
+    found: for each, the number of steps or candidates, and the first: its candidate, and its step or -1
+    """
+
+    found: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def add(self, columns: Columns, header: Header, fields: frozenset[str], first_candidate: int = 0) -> None:
+        """Add the contradictions of some neighbouring candidates, whose first row in the trace is given."""
+        block = _Block(columns, header, fields)
+        for what, candidates in block.find_in_candidates():
+            self._add(what, len(candidates), first_candidate + int(candidates[0]), -1)
+        for what, steps in block.find_in_steps():
+            candidate = int(block.owner[steps[0]])
+            self._add(what, len(steps), first_candidate + candidate, int(steps[0] - block.first[candidate]))
+
+    def add_ends(
+        self, candidates: Candidates, ended: NDArray[np.int8] | None, fields: frozenset[str], first_candidate: int
+    ) -> None:
+        """Add the contradictions of how some neighbouring candidates end; `ended` is the outcome of each one's last step."""
+        for what, is_wrong in _judge_ends(candidates, ended, fields):
+            if (rows := np.flatnonzero(is_wrong)).size:
+                self._add(what, len(rows), first_candidate + int(rows[0]), -1)
+
+    def describe(self) -> list[str]:
+        """Return each contradiction as text, with its number and its first place."""
+        return [
+            f"{num:,} {what} (first: candidate {candidate}{'' if step < 0 else f', step {step}'})"
+            for what, (num, candidate, step) in self.found.items()
+        ]
+
+    def _add(self, what: str, num: int, candidate: int, step: int) -> None:
+        old = self.found.get(what)
+        self.found[what] = (num, candidate, step) if old is None else (old[0] + num, *old[1:])
+
+
+def _judge_ends(
+    candidates: Candidates, ended: NDArray[np.int8] | None, fields: frozenset[str]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield what is wrong with the ends of derivations, and for which; `ended` is None where the last steps are unknown."""
+    if not fields.issuperset(("candidates.num_steps", "candidates.outcome")):
+        return
+    outcome, num_steps = candidates.outcome, candidates.num_steps
+    # A single step from any goal may be a candidate of its own.
+    is_open = (outcome == Outcome.OPEN) & (num_steps != 1)
+    yield "candidates end OPEN: their derivations were not recorded to the end", is_open
+    if ended is not None:
+        is_other = (outcome != ended) & (num_steps > 0)
+        yield "candidates have an outcome that is not that of their last step", is_other
+    is_bare = (num_steps == 0) & ((outcome == Outcome.PROVED) | (outcome == Outcome.DEPTH_LIMIT))
+    yield "candidates are PROVED or DEPTH_LIMIT without a step", is_bare
+
+
+class _Block:
+    """Some candidates with their steps. first, owner: the first step of each candidate, and the candidate of each step."""
+
+    def __init__(self, columns: Columns, header: Header, fields: frozenset[str]) -> None:
+        self._candidates, self._steps, self._resolvents, _ = columns
+        self._header, self._limits = header, header.limits
+        self._fields = fields
+        counts = self._candidates.num_steps.astype(np.int64)
+        self._ends = np.cumsum(counts)
+        self.first = self._ends - counts
+        self.owner = np.repeat(np.arange(len(counts)), counts)
+        self._has_steps = counts > 0
+        self._last = self._ends[self._has_steps] - 1
+        self._is_last = np.zeros(len(self._steps.depth), bool)
+        self._is_last[self._last] = True
+
+    def _knows(self, *names: str) -> bool:
+        return self._fields.issuperset(names)
+
+    def find_in_candidates(self) -> Iterator[tuple[str, Rows]]:
+        """Yield what is wrong, and the candidates for which it is, as far as there are any."""
+        for what, is_wrong in self._judge_candidates():
+            if (rows := np.flatnonzero(is_wrong)).size:
+                yield what, rows
+
+    def find_in_steps(self) -> Iterator[tuple[str, Rows]]:
+        """Yield what is wrong, and the steps for which it is, as far as there are any."""
+        if not self._knows("candidates.num_steps"):
+            return
+        for what, is_wrong in self._judge_steps():
+            if (rows := np.flatnonzero(is_wrong)).size:
+                yield what, rows
+
+    def _judge_candidates(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        candidates, steps = self._candidates, self._steps
+        if not self._knows("candidates.num_steps"):
+            return
+        ended = None
+        if self._knows("steps.outcome"):
+            ended = np.zeros(len(candidates.outcome), np.int8)
+            ended[self._has_steps] = steps.outcome[self._last]
+        yield from _judge_ends(candidates, ended, self._fields)
+        if self._knows("candidates.is_limited", "steps.dropped_atoms", "steps.dropped_resolvents"):
+            has_dropped = np.zeros(len(candidates.query), bool)
+            has_dropped[self.owner[(steps.dropped_atoms > 0) | (steps.dropped_resolvents > 0)]] = True
+            is_other = (has_dropped != (candidates.is_limited > 0)) & self._is_from_start
+            yield "candidates are marked as limited, or not, against the resolvents dropped in their steps", is_other
+        if self._knows("candidates.log_probability", "resolvents.score", "steps.choice"):
+            yield "candidates have a log-probability that is not that of their choices", self._has_other_sum()
+
+    @cached_property
+    def _is_from_start(self) -> NDArray[np.bool_]:
+        """The candidates whose derivations were recorded from their first step on."""
+        is_from_start = self._has_steps.copy()
+        if self._knows("steps.depth"):
+            is_from_start[self._has_steps] = self._steps.depth[self.first[self._has_steps]] == 0
+        return is_from_start
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return starts_of(self._steps.num_resolvents)
+
+    @cached_property
+    def _has_choice(self) -> NDArray[np.bool_]:
+        """The steps whose choice is one of their resolvents."""
+        choice = self._steps.choice
+        is_valid: NDArray[np.bool_] = (choice >= 0) & (choice < self._steps.num_resolvents)
+        return is_valid
+
+    def _has_other_sum(self) -> NDArray[np.bool_]:
+        """Return the candidates whose log-probability does not follow from finite scores."""
+        score, steps = self._resolvents.score.astype(np.float64), self._steps
+        num = steps.num_resolvents.astype(np.int64)
+        is_known = self._is_from_start.copy()
+        is_known[self.owner[~self._has_choice]] = False
+        of_step = np.repeat(np.arange(len(num)), num)
+        is_known[self.owner[of_step[~np.isfinite(score)]]] = False
+        wanted = self._candidates.log_probability
+        is_known &= np.isfinite(wanted)
+        score = np.where(np.isfinite(score), score, 0.0)
+        filled = np.flatnonzero(num)
+        highest, total = np.zeros(len(num)), np.ones(len(num))
+        if len(filled):
+            at = self._starts[:-1][filled]
+            highest[filled] = np.maximum.reduceat(score, at)
+            total[filled] = np.add.reduceat(np.exp(score - highest[of_step]), at)
+        chosen = np.where(self._has_choice, steps.choice, 0) + self._starts[:-1]
+        gain = np.where(self._has_choice, score[np.minimum(chosen, len(score) - 1)] if len(score) else 0.0, 0.0)
+        gain -= highest + np.log(total)
+        sums = np.bincount(self.owner, gain, len(wanted))
+        engine = self._header.engine
+        unit = max(UNIT_ROUNDOFF[name_precision(engine.precision)], float(np.finfo(self._resolvents.score.dtype).eps))
+        error = 2 * bound_score_error(self._header.policy, engine.precision) + _ROUNDINGS * unit * np.maximum(
+            1.0, float(np.abs(score).max(initial=0.0))
+        )
+        tolerance = error * np.maximum(1, self._candidates.num_steps.astype(np.int64)) + 1e-6 * np.abs(wanted)
+        is_other: NDArray[np.bool_] = is_known & (np.abs(sums - wanted) > tolerance)
+        return is_other
+
+    def _judge_steps(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        steps, limits = self._steps, self._limits
+        is_first = np.zeros(len(self.owner), bool)
+        is_first[self.first[self._has_steps]] = True
+        if self._knows("steps.outcome"):
+            is_ended = steps.outcome != Outcome.OPEN
+            yield "steps ended their derivation, and others follow", is_ended & ~self._is_last
+        if self._knows("steps.depth"):
+            is_other = ~is_first
+            is_other[1:] &= steps.depth[1:].astype(np.int64) != steps.depth[:-1].astype(np.int64) + 1
+            yield "steps have a depth that does not follow the step before", is_other
+            if limits.max_depth is not None:
+                yield f"steps are deeper than max_depth {limits.max_depth} allows", steps.depth >= limits.max_depth
+        if self._knows("steps.depth", "steps.outcome") and limits.max_depth is not None:
+            is_at_limit = steps.depth.astype(np.int64) + 1 >= limits.max_depth
+            is_limit = steps.outcome == Outcome.DEPTH_LIMIT
+            is_other = (is_limit & ~is_at_limit) | (is_at_limit & (steps.outcome == Outcome.OPEN))
+            yield (
+                f"steps end with DEPTH_LIMIT, or do not, against their depth and max_depth {limits.max_depth}",
+                is_other,
+            )
+        if self._knows("steps.num_resolvents"):
+            yield from self._judge_resolvents()
+
+    def _judge_resolvents(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        steps, resolvents, limits = self._steps, self._resolvents, self._limits
+        num_steps = len(steps.num_resolvents)
+        of_step = np.repeat(np.arange(num_steps), steps.num_resolvents)
+        if limits.max_resolvents is not None and int(steps.num_resolvents.max(initial=0)) > limits.max_resolvents:
+            num = np.bincount(of_step[resolvents.kind != GoalKind.STOP], minlength=num_steps)
+            yield f"steps have more than max_resolvents {limits.max_resolvents} resolvents", num > limits.max_resolvents
+        has_atoms = has_goals(self._header.level) and self._knows("resolvents.num_atoms")
+        if has_atoms and limits.max_atoms is not None:
+            is_long = (resolvents.num_atoms > limits.max_atoms) & (resolvents.kind == GoalKind.GOAL)
+            has_long = np.zeros(num_steps, bool)
+            has_long[of_step[is_long]] = True
+            yield f"steps have resolvents of more than max_atoms {limits.max_atoms} atoms", has_long
+        if not self._knows("steps.choice"):
+            return
+        choice, has_choice = steps.choice, self._has_choice
+        yield "steps have a choice that is not one of their resolvents", ~has_choice & (choice != -1)
+        row = np.where(has_choice, self._starts[:-1] + choice, 0)
+        kind = resolvents.kind[row] if len(resolvents.kind) else np.zeros(num_steps, np.uint8)
+        if self._knows("steps.outcome"):
+            is_other = ~has_choice & (steps.outcome == Outcome.PROVED)
+            for each, allowed in _OUTCOMES.items():
+                is_other |= has_choice & (kind == each) & ~np.isin(steps.outcome, allowed)
+            yield "steps have an outcome that the resolvent they chose does not give", is_other
+        if has_atoms and self._knows("steps.goal_atoms", "resolvents.atoms"):
+            yield "steps begin with a goal that the step before did not choose", self._begins_otherwise(row, kind)
+
+    def _begins_otherwise(self, row: Rows, kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return the steps whose goal is not the chosen resolvent of the step before, up to the numbers of variables."""
+        steps, resolvents = self._steps, self._resolvents
+        is_other = np.zeros(len(row), bool)
+        before = np.flatnonzero(self._has_choice & ~self._is_last & (kind == GoalKind.GOAL))
+        made, goal = row[before], before + 1
+        is_like = resolvents.num_atoms[made] == steps.num_atoms[goal]
+        is_other[goal[~is_like]] = True
+        made, goal = made[is_like], goal[is_like]
+        counts = steps.num_atoms[goal]
+        ends = starts_of(counts)
+        left = resolvents.atoms[expand_rows(starts_of(resolvents.num_atoms), made)]
+        right = steps.goal_atoms[expand_rows(starts_of(steps.num_atoms), goal)]
+        differs = (renumber(left, ends) != renumber(right, ends)).any(1) & (left[:, 0] >= 0) & (right[:, 0] >= 0)
+        is_other[np.repeat(goal, counts)[differs]] = True
+        return is_other
+
+
+def describe_rankings(rankings: Rankings, candidates: Candidates) -> list[str]:
+    """Return how the rankings contradict the candidates: more ranked than there are."""
+    sides = len(Side)
+    keys = candidates.query.astype(np.int64) * sides + candidates.side
+    known, counts = np.unique(keys, return_counts=True)
+    wanted = rankings.query.astype(np.int64) * sides + rankings.side
+    at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
+    num = np.where(known[at] == wanted, counts[at], 0) if len(known) else np.zeros(len(wanted), np.int64)
+    is_more = rankings.num_ranked > num
+    if not is_more.any():
+        return []
+    row = int(np.argmax(is_more))
+    side = Side(int(rankings.side[row])).name.lower()
+    return [
+        f"{int(is_more.sum()):,} rankings are of more candidates than the trace has (first: query"
+        f" {rankings.query[row]}, {side}: {rankings.num_ranked[row]} ranked, {num[row]} in the trace)"
+    ]
+
+
+def count_repeated(candidates: Candidates | CandidateSet, first_step: Words | None = None) -> int:
+    """Return how many candidates have the query, side and atom, and the digest of the first step, of one before them."""
+    keys = candidate_keys(candidates)
+    if first_step is not None:
+        keys = fold(keys, first_step)
+    return len(keys) - len(np.unique(keys))
