@@ -13,6 +13,7 @@ from kgverify.evaluation.part_file import PartResult, join_results
 from kgverify.evaluation.sampling import LEAST
 from kgverify.evaluation.self_test import find_altered_figures
 from kgverify.program.outcomes import Outcome
+from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.report.evaluation import EvaluationReport
 from kgverify.runs.progress import Phase, silent_phase
@@ -116,6 +117,7 @@ def _check_known_answers(report: EvaluationReport) -> None:
     from kgverify.evaluation.known_answers.folders import check_known_folder
     from kgverify.evaluation.known_answers.models import check_known_models
 
+    check_known_draws()
     device = report.engine.device
     if report.rank_only:
         check_known_models(device)

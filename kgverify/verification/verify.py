@@ -23,6 +23,7 @@ from kgverify.comparison.step_view import outcome_name
 from kgverify.engines.protocol import ExplainedEngine, Progress, no_progress
 from kgverify.errors import InternalError
 from kgverify.program.outcomes import Outcome
+from kgverify.ranking.known_draws import check_known_draws
 from kgverify.ranking.metric import compute_metrics
 from kgverify.ranking.rank import RANK_TOLERANCE
 from kgverify.report.content import Determinism, Environment, Metrics, Outcomes
@@ -135,6 +136,7 @@ def verify(
             check_sample(each)
     check_consistency(comparison, causes, parts, is_deterministic, has_engines=True)
     if comparison.verdict is Verdict.AGREE and tests_itself:
+        check_known_draws()
         if check_determinism:
             plant_in_repetition(_is_same, traces[1].columns)
         ranks = expected_rank, actual_rank

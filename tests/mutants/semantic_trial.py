@@ -114,13 +114,13 @@ def commands(fuzz_seconds: int) -> Iterator[Command]:
     yield Command("evaluate", (f"evaluate --queries 8 {_EAGER}",))
     yield Command("evaluate --rank-only", (f"evaluate --queries 8 --rank-only {_EAGER}",))
     yield Command("fuzz", (f"fuzz --time {fuzz_seconds}s --jobs 1 --fresh {_EAGER}",))
-    run = "--graph random:1 --queries 6 --policy two_tower --mode eager"
+    run = "--graph random:1 --queries 6 --policy two_tower"
     for level, size in (("compact", ""), ("deep", " --corruptions 2")):
         yield Command(
             f"{level} traces",
             (
                 f"record --engine reference -o a.h5 --level {level} {run}{size}",
-                f"record --engine compiled -o b.h5 --level {level} --shard-steps 200 {run}{size}",
+                f"record --engine compiled --mode eager -o b.h5 --level {level} --shard-steps 200 {run}{size}",
                 "trace check a.h5",
                 "trace check b.h5",
                 "diff a.h5 b.h5 --json result.json",
@@ -143,7 +143,7 @@ def commands(fuzz_seconds: int) -> Iterator[Command]:
         "faulty trace",
         (
             f"record --engine reference -o a.h5 {run}",
-            f"record --engine compiled -o b.h5 --fault dead-end-open --shard-steps 200 {run}",
+            f"record --engine compiled --mode eager -o b.h5 --fault dead-end-open --shard-steps 200 {run}",
             "diff a.h5 b.h5 --json result.json",
         ),
         is_sound=False,
