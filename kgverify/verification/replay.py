@@ -33,18 +33,12 @@ from kgverify.program.stages import STEP_STAGES, Stage
 from kgverify.trace.model.columns import Columns, select_candidates
 from kgverify.trace.model.stage_items import StageOutputs, ends_alike, read_step_outputs
 from kgverify.trace.model.trace import Trace
+from kgverify.verification.effort import FULL, Effort
 from kgverify.verification.infer_stage import StepInference, ask_engines, shows_stages
 from kgverify.verification.stagewise import StageFault, find_later_faults, is_own
 
-ALL_REPLAYED: Final = 200
-"""The number of divergences replayed one by one. A further one gets the stage of those with the same field, if they all have
-the same stage; every tenth is replayed nevertheless."""
-
 ASSUMED_CONFIDENCE: Final = 0.5
 """The most confidence in the class of a divergence that was not replayed."""
-
-ALL_ALONE: Final = 20
-"""The number of derivations that are run without others, to tell the machinery of the batch from a state handed on wrongly."""
 
 INFERRED: Final = "the engine does not show this stage, which was inferred from its step"
 INFERRED_SHARE: Final = 0.7
@@ -97,14 +91,14 @@ def _outputs_of(view: StepView) -> StageOutputs:
     }
 
 
-def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]]) -> None:
+def _check_evidence(divergences: tuple[Divergence, ...], groups: list[list[Replayed]], num_replayed: int) -> None:
     """InternalError unless each divergence has its own evidence, or is marked as assumed to be like one of its kind."""
     for number, (divergence, group) in enumerate(zip(divergences, groups, strict=True)):
         for each in group:
             found, outputs, like = each.divergence, each.outputs, each.like
             is_sound = (found.candidate, found.step) == (divergence.candidate, divergence.step)
             if like is not None:
-                is_sound &= number >= ALL_REPLAYED and found.field == divergence.field and outputs is None
+                is_sound &= number >= num_replayed and found.field == divergence.field and outputs is None
                 is_sound &= found.is_assumed and not found.is_replayed and found.stage == like.divergence.stage
             elif found.is_replayed and found.field.startswith("stage."):
                 is_sound &= outputs is not None and found.field == f"stage.{found.stage}" and not found.is_assumed
@@ -132,7 +126,9 @@ class Explainer:
         engines: tuple[Engine, Engine],
         *,
         lockstep: bool = False,
+        effort: Effort = FULL,
     ) -> None:
+        self._effort = effort
         self._columns = expected.columns
         self._limits = expected.header.limits.with_defaults()
         self._comparer = comparer
@@ -157,7 +153,7 @@ class Explainer:
         for i, divergence in enumerate(divergences):
             has_missing, has_extra = (value != ["nothing more"] for value in (divergence.expected, divergence.actual))
             alike = seen.setdefault((divergence.stage, divergence.field, has_missing, has_extra), {})
-            if i >= ALL_REPLAYED and i % 10 and len(alike) == 1:
+            if i >= self._effort.replayed and i % 10 and len(alike) == 1:
                 ((stage, like),) = alike.items()
                 if stage == divergence.stage and divergence.kind is not DifferenceClass.UNCLASSIFIED:
                     # Its class rests on its own resolvents.
@@ -169,7 +165,7 @@ class Explainer:
             found = self._replay(divergence)
             alike.setdefault(found[0].divergence.stage, found[0])
             groups.append(found)
-        _check_evidence(divergences, groups)
+        _check_evidence(divergences, groups, self._effort.replayed)
         return [each for group in groups for each in group]
 
     def _replay(self, divergence: Divergence) -> list[Replayed]:
@@ -263,7 +259,7 @@ class Explainer:
         step = divergence.step
         if step < 1:
             return _of_machinery(divergence)
-        if len(self._alone) >= ALL_ALONE:
+        if len(self._alone) >= self._effort.alone:
             is_of_state = set(self._alone) == {Stage.ADVANCE.value}
             return _move(divergence, Stage.ADVANCE) if is_of_state else _of_machinery(divergence)
         judged = self._judge_alone(divergence)

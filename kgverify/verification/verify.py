@@ -36,6 +36,7 @@ from kgverify.trace.model.trace import Trace
 from kgverify.trace.read.trace_file import TraceFile, read_trace
 from kgverify.verification.attribute import attribute_loss
 from kgverify.verification.conditions import describe_conditions
+from kgverify.verification.effort import FULL, LITTLE, Effort
 from kgverify.verification.lockstep import compare_in_lockstep, follow_near_ties, lockstep_comparer
 from kgverify.verification.rebuild import Rebuilder
 from kgverify.verification.recorded_ranks import judge_ranks, recognise_ranks, split_recorded_loss
@@ -84,6 +85,7 @@ def verify(
     score_error: float | None = None,
     modulo: Collection[str] | None = None,
     tests_itself: bool = True,
+    effort: Effort = FULL,
     phase: Phase = silent_phase,
 ) -> Verification:
     """Run both pipelines and compare their steps. score_error: of the actual side, accepted instead of the judge's bound.
@@ -121,7 +123,9 @@ def verify(
     if tests_itself and (lockstep or comparison.divergences or comparison.near_ties):
         check_known_runs(verify)
     expected_rank, actual_rank = (partial(_rank, run, each) for each in (expected, actual))
-    explainer = Explainer(traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep)
+    explainer = Explainer(
+        traces[0], comparer, views, (expected.engine, actual.engine), lockstep=lockstep, effort=effort
+    )
     with phase("replaying divergent steps", 0):
         replayed = explainer.replay(comparison.divergences)
     comparison = msgspec.structs.replace(comparison, divergences=tuple(each.divergence for each in replayed))
@@ -145,7 +149,9 @@ def verify(
     attribution = None
     if causes and not lockstep and all(trace.rankings is not None for trace in traces):
         with phase("splitting the loss over the causes", 0):
-            attribution = attribute_loss(traces[0], traces[1], divergences, causes, expected_rank, actual_rank)
+            attribution = attribute_loss(
+                traces[0], traces[1], divergences, causes, expected_rank, actual_rank, effort=effort
+            )
         check_attribution(attribution, traces[0], traces[1])
     codes = [trace.columns.candidates.outcome for trace in traces]
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*traces)
@@ -238,10 +244,12 @@ def compare_recorded(
 def _judge_known(expected: Trace | Path, actual: Trace | Path, **options: Any) -> tuple[Comparer, Report]:
     """Compare a known pair like `compare_recorded`, without a self-test."""
     comparer = Comparer(expected, actual, rebuilding=Rebuilder, explains=True, **options)
-    return comparer, _judge_recorded(comparer, options.get("score_error"), tests_itself=False)
+    return comparer, _judge_recorded(comparer, options.get("score_error"), tests_itself=False, effort=LITTLE)
 
 
-def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itself: bool = True) -> Report:
+def _judge_recorded(
+    comparer: Comparer, score_error: float | None, *, tests_itself: bool = True, effort: Effort = FULL
+) -> Report:
     """Return the report of a comparison of recorded traces."""
     compared = _admit_unfollowed(comparer.compare())
     repeating = comparer.benign.candidates(DUPLICATES)
@@ -264,7 +272,7 @@ def _judge_recorded(comparer: Comparer, score_error: float | None, *, tests_itse
     sides = ranked.traces if ranked is not None else comparer.sources
     outcomes, metrics = Outcomes(*map(_count, codes)), _metrics(*sides)
     check_numbers(outcomes, metrics, codes, [side.rankings for side in sides])
-    attribution, notes = split_recorded_loss(ranked, divergences, causes)
+    attribution, notes = split_recorded_loss(ranked, divergences, causes, effort)
     comparison = msgspec.structs.replace(comparison, notes=(*comparison.notes, *notes))
     return build_report(
         _note_proofs(comparison, outcomes),

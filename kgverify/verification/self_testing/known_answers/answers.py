@@ -33,6 +33,7 @@ from kgverify.verification.self_testing.known_answers.pairs import (
     take,
     with_header,
 )
+from kgverify.verification.self_testing.known_answers.rare_pairs import rare_pairs
 from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.self_testing.stored_self_test import require
 
@@ -82,6 +83,7 @@ def known_pairs(*, is_recorded: bool) -> Iterator[Known]:
         yield from _without_goals()
         yield from _headers(*pair_of((0, 32), error=ERROR))
         yield from _rankings(*pair_of((0, 2, 4, 60, 61), error=ERROR))
+        yield from (Known(*pair) for pair in rare_pairs())
 
 
 def _of_other_candidates(expected: Trace, actual: Trace) -> Iterator[Known]:

@@ -19,6 +19,7 @@ from kgverify.runs.run import Pipeline, Run, build_trace, reference_pipeline
 from kgverify.trace.model.columns import CandidateSet, Columns, starts_of
 from kgverify.trace.model.header import EngineInfo
 from kgverify.trace.model.stage_items import StageOutputs
+from kgverify.verification.effort import LITTLE
 from kgverify.verification.record import prove_deep
 from kgverify.verification.self_testing.known_answers.answers import (
     Answer,
@@ -234,7 +235,7 @@ def check_traces_of_runs(judge: JudgeRecorded) -> None:
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known runs."""
     for name, run, expected, actual, options in known_runs():
-        found = verify(run, expected, actual, check_determinism=False, tests_itself=False, **options)
+        found = verify(run, expected, actual, check_determinism=False, tests_itself=False, effort=LITTLE, **options)
         yield name, answer_of(found.report)
 
 
