@@ -11,7 +11,9 @@ import msgspec
 from kgverify.engines.reference.comparison import compare_again
 from kgverify.verification.self_testing.known_answers import answers as known_answers
 from kgverify.verification.self_testing.known_answers.files import known_file_answers
+from kgverify.verification.self_testing.known_answers.pairs import pair_of
 from kgverify.verification.self_testing.known_answers.runs import known_run_answers, traces_of_runs
+from kgverify.verification.self_testing.known_answers.stages import known_stage_answers
 from kgverify.verification.self_testing.second_opinion import can_be_checked, check_by_second
 from kgverify.verification.verify import _judge_known, verify
 
@@ -28,6 +30,7 @@ def main() -> int:
             print(known.name, report)
     answers |= dict(known_file_answers(_judge_known))
     answers |= dict(known_run_answers(verify))
+    answers |= dict(known_stage_answers(pair_of((0,))[0]))
     for known in traces_of_runs():
         answers[known.name] = known_answers.answer_of(_judge_known(known.expected, known.actual)[1])
     path = Path(known_answers.__file__).with_name(known_answers.ANSWERS)
