@@ -98,6 +98,8 @@ def rare_pairs() -> Iterator[Pair]:
     yield Pair("near-ties behind other lengths", actual, expected, {**_FEW, "kept": 2})
     yield Pair("rare near-ties", expected, actual, _FEW)
     yield from _benign()
+    many: Edits = {"0.made.0.atoms": _ATOMS * 11_000}
+    yield Pair("many atoms", *pair_of((0, 1), differences=((many, many), ({}, {"1.made.1.atoms": _ATOMS}))))
     expected, actual = _pair((0, 10, 12, 2, 17, 0))
     assert expected.facts is not None
     facts = expected.facts.copy()
@@ -133,8 +135,9 @@ def _ranks() -> Iterator[Pair]:
         ((0, 26, 0), [first], [(0, 0, 2, 1.0, 2.0)]),
         ((0, 27, 0), [first], [(0, 0, 2, 1.0, 2.0)]),
         ((0, 27, 0), [first], [(0, 0, 3, 1.0, 2.0)]),
+        ((0, 27, 0), [first], [(0, 0, 1, 1.0, 2.0)]),
         ((0, 0, 27), [first, (0, 1, 1, 1.0, 1.0)], [first]),
-        ((1, 0, 0), [(0, 0, 2, 1000.0, 1000.0)], [(0, 0, 2, 1001.0, 1001.0)]),
+        ((1, 0, 0), [(0, 0, 2, 2e5, 2e5)], [(0, 0, 2, 2e5 + 1, 2e5 + 1)]),
         ((1, 0, 0), [first, (0, 1, 2, 2.0, 2.0)], [(0, 0, 2, 2.0, 2.0), (0, 1, 2, 1.0, 1.0)]),
     )
     for number, (rows, left, right) in enumerate(ties):
@@ -154,7 +157,7 @@ def long_sums() -> tuple[Trace, Trace]:
     """Return traces in which the first derivation is long, and a short one far behind it has another sum."""
     long: Edits = {"steps": [make_step(1) | {"goal": [], "made": [_FALSE], "choice": 0, "depth": i} for i in range(12)]}
     other: tuple[Edits, Edits] = {}, {"log_probability": -1.5 - 7 * ERROR}
-    rows = [0, *[1] * 9, 2]
+    rows = [0, *[1] * 10, 2]
     return pair_of(rows, error=ERROR, differences=((long, long), ({}, {}), other))
 
 

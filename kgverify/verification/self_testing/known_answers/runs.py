@@ -5,6 +5,7 @@ They test what explains a divergence: the repeated steps, lockstep, the steps be
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -208,6 +209,15 @@ def _goals(columns: Columns) -> Columns:
     return columns._replace(steps=steps._replace(goal_atoms=atoms))
 
 
+def _other_scores(columns: Columns) -> Columns:
+    score = columns.resolvents.score + 0.25
+    return columns._replace(resolvents=columns.resolvents._replace(score=score))
+
+
+def _of_scores(outputs: StageOutputs) -> StageOutputs:
+    return {**outputs, Stage.SCORE: tuple(score + 0.25 for score in outputs[Stage.SCORE])}
+
+
 def _of_stages(outputs: StageOutputs) -> StageOutputs:
     limited = outputs[Stage.LIMIT]
     return {**outputs, Stage.LIMIT: (limited[0], limited[1], limited[2] + 1)}
@@ -266,9 +276,15 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
 
     def draw_others(*given: Any) -> CandidateSet:
         drawn = right.draw(*given)
-        return drawn._replace(query=drawn.query[::-1].copy(), atom=drawn.atom[::-1].copy())
+        # Of the other predicate.
+        return drawn._replace(atom=np.column_stack((1 - drawn.atom[:, 0], drawn.atom[:, 1:])))
 
     yield "run: other candidates, in lockstep", run, right, right._replace(draw=draw_others), lockstep
+    calls = count()
+    unsteady = wrong(lambda columns: columns if next(calls) % 2 else _ends(columns), _same)
+    twice = {"check_determinism": True}
+    yield "run: an actual engine that does not repeat itself", run, right, unsteady, twice
+    yield "run: an expected engine that does not repeat itself", run, unsteady, right, twice
     tie = {"score_error": _ERROR}
     yield "run: near-ties that cost something", run, right, wrong(lambda c: _ends(_tie_and_sums(c)), _same), tie
     run = _long_run(Limits(max_depth=5, max_atoms=3, max_resolvents=4))
@@ -281,6 +297,7 @@ def known_runs() -> Iterator[tuple[str, Run, Pipeline, Pipeline, dict[str, Any]]
         right = reference_pipeline(run)
         yield f"run {name}: wrong ends alone as well", run, right, wrong(_ends, _ends), {}
         yield f"run {name}: wrong goals", run, right, wrong(_goals, _drop, _of_stages), {}
+        yield f"run {name}: wrong goals after wrong scores", run, right, wrong(_goals, _other_scores, _of_scores), {}
         yield f"run {name}: several causes, in lockstep", run, right, wrong(_mixed, _mixed, _of_stages), lockstep
         yield f"run {name}: later steps, in lockstep", run, right, wrong(later, _drop), lockstep
 
@@ -303,7 +320,8 @@ def traces_of_runs() -> Iterator[Known]:
     yield Known("run: other outputs of stages", at_level(right, "deep"), at_level(stages, "deep"))
     unknown = build_trace(run, pipeline.engine, spoiled._replace(stages=_forget(columns)), None)
     yield Known("run: fewer stages", at_level(right, "deep"), at_level(unknown, "deep"))
-    yield Known("run: fewer candidates", at_level(right, "compact"), at_level(take(wrong, range(2, 9)), "compact"))
+    ended = build_trace(run, pipeline.engine, _steps(columns, outcome=lambda values: (values + 1) % 4), None)
+    yield Known("run: fewer candidates", at_level(right, "compact"), at_level(take(ended, range(2, 9)), "compact"))
     run = _long_run(Limits(max_depth=5, max_atoms=2, max_resolvents=4), has_base=True, split="train")
     pipeline = reference_pipeline(run)
     columns = prove_deep(pipeline.engine, pipeline.draw_for(run))
@@ -332,7 +350,8 @@ def check_traces_of_runs(judge: JudgeRecorded) -> None:
 def known_run_answers(verify: Verify) -> Iterator[tuple[str, Answer]]:
     """Yield the answers of a judge for the known runs."""
     for name, run, expected, actual, options in known_runs():
-        found = verify(run, expected, actual, check_determinism=False, tests_itself=False, effort=LITTLE, **options)
+        all_options = {"check_determinism": False, "tests_itself": False, "effort": LITTLE, **options}
+        found = verify(run, expected, actual, **all_options)
         yield name, answer_of(found.report)
 
 
